@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_written() {
+    fn addresses_parse_and_display() {
         for (text, written, host, port) in [
             ("localhost", "tcp://localhost:11211", "localhost", 11211),
             ("tcp://h:1", "tcp://h:1", "h", 1),

@@ -443,7 +443,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_are_the_same_wherever_they_are_cut(said in vec(answers(40), 1..6), form in forms()) {
+        fn replies_decode_alike_at_every_split(said in vec(answers(40), 1..6), form in forms()) {
             let sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
             let asked = asked(&said, form);
             let told = as_told(said, form);
@@ -459,7 +459,7 @@ mod tests {
         // Each takes megabytes.
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn long_values_are_the_same_in_pieces_and_in_buffers_of_any_size(
+        fn long_values_decode_alike_in_chunks_of_any_size(
             mut said in vec(answers(40), 1..6),
             lens in vec(0..3 * RECEIVE_BYTES, 6),
             cuts in vec(0..5 * RECEIVE_BYTES, 0..12),
@@ -482,7 +482,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_server_says_is_an_answer_or_an_error(
+        fn any_bytes_are_a_reply_or_an_error(
             mut said in vec(any::<u8>(), 0..200),
             asked in prop::sample::select(vec![None, Some(ExpectedAnswer::Value(KEY)), Some(ExpectedAnswer::Values), Some(ExpectedAnswer::Change)]),
             is_packet in any::<bool>(),
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_an_error() {
+    fn endless_line_is_an_error() {
         let (mut stream, mut input) = (Pieces([vec![b'x'; 1 << 20]].into()), Input::default());
         let received = (0..).find(|_| {
             input.receive(&mut stream, &mut Vec::new()).expect("there is more");

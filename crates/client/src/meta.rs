@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_could_end_a_word_go_in_base64() {
+    fn keys_with_separators_are_sent_in_base64() {
         let line = |key, action| {
             let mut line = Vec::new();
             write(&Command { key, action }, &mut line);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn replies_decode_by_kind() {
         let of = |line| head(line).map_err(|failure| failure.to_string());
         let flags = Flags { flags: 7, cas: 99, opaque: Some(3) };
         assert_eq!(of("HD f7 c99 O3"), Ok(Head::Whole(Answer::Done(flags))));
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_too_odd(line in ".{0,80}") {
+        fn any_line_decodes_or_fails(line in ".{0,80}") {
             let _ = head(&line);
         }
     }

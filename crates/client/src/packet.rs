@@ -351,7 +351,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packet_asks_for_the_same_as_a_line(
+        fn packet_and_line_encode_the_same_request(
             (value, action) in vec(any::<u8>(), 0..40).prop_flat_map(|value| (Just(value.clone()), actions(value.len()))),
             key in "[!-~]{1,250}",
         ) {
@@ -378,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_only_packets_have_to_say_they_say_as_well(
+        fn packet_only_fields_are_encoded(
             (decrement, delta, number) in any::<(bool, u64, u64)>(),
             exptime in proptest::option::of(0..u64::from(u32::MAX) - 1),
             key in "[!-~]{1,250}",
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_packets_cannot_say_is_said_as_nearly_as_they_can() {
+    fn inexpressible_requests_use_the_nearest_opcode() {
         let header_and_extras = |action| {
             let mut packet = Vec::new();
             write_any(&Command { key: b"key", action }, &mut packet);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_orders_is_told_from_refusals_and_from_what_is_neither() {
+    fn admin_replies_refusals_and_invalid_packets_are_distinguished() {
         let packet = |magic: u8, key: &[u8], extras: &[u8], value: &[u8], status: u16| {
             let mut packet = vec![0; HEADER];
             packet[0] = magic;
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_answers_the_same_as_a_line() {
+    fn packet_and_line_decode_to_the_same_reply() {
         let set = |mode| Action::Store { mode, len: 0, exptime: 0, flags: 0 };
         let get = Action::Get { touch: None };
         for (action, reply) in [
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_told() {
+    fn invalid_packets_are_rejected() {
         let packet = |code: u8, status: u16, extras: u8, body: u32| {
             let mut packet = [0; HEADER + 8];
             packet[0] = 0x81;

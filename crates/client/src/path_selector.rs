@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_path_is_used_and_the_other_tried_now_and_then() {
+    fn faster_path_is_used_and_the_other_probed_occasionally() {
         let mut paths = PathSelector::default();
         let [_, by_key, request] = read(&mut paths, false, 100, 10_000, [0, 30_000, 20_000]);
         assert!(request > 9_700 && (100..300).contains(&by_key), "{by_key} {request}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_becomes_faster_is_noticed() {
+    fn path_becoming_faster_is_detected() {
         let mut paths = PathSelector::default();
         read(&mut paths, false, 100, 1_000, [0, 30_000, 20_000]);
         let chosen = read(&mut paths, false, 100, 3_000, [0, 5_000, 20_000]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_much_slower_path_is_rarely_tried() {
+    fn much_slower_path_is_rarely_probed() {
         let mut paths = PathSelector::default();
         read(&mut paths, false, 100, 100, [0, 1_000_000, 20_000]);
         let chosen = read(&mut paths, false, 100, 10_000, [0, 1_000_000, 20_000]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_uses_the_path_with_more_throughput() {
+    fn window_uses_the_path_with_more_throughput() {
         for (requested_ns, read_ns, share) in [(10, 40, 85..=100), (40, 10, 0..=15), (20, 21, 0..=15)] {
             let asked = window(&mut RunTracker::default(), 100_000, requested_ns * 1000, read_ns * 1000);
             assert!(share.contains(&(asked / 1000)), "{requested_ns} {read_ns}: {asked} of 100000");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_run_use_one_path_and_half_are_recorded() {
+    fn consecutive_keys_use_one_path_and_half_are_recorded() {
         let mut runs = RunTracker::default();
         for _ in 0..50 {
             let run: Vec<_> = (0..KEYS_OF_A_RUN).map(|random| runs.choose(true, random)).collect();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_changes_nothing_and_extreme_times_are_handled() {
+    fn stalls_are_ignored_and_extreme_times_handled() {
         let mut paths = PathSelector::default();
         read(&mut paths, true, 100, 200, [10_000, 0, 20_000]);
         paths.note(ReadPath::CachedLocation, Some(100), 9_000_000_000);

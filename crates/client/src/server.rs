@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_the_server_closed_is_not_kept_for_the_next_call() {
+    fn closed_connection_is_not_pooled() {
         let path = path("closed");
         let listener = UnixListener::bind(&path).expect("a path");
         let server = server(&path, SharedMemory::Never);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_connections_are_kept_as_threads_have_called_at_once() {
+    fn pool_keeps_one_connection_per_concurrent_caller() {
         const THREADS: usize = 40;
         let path = path("many");
         let listener = UnixListener::bind(&path).expect("a path");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_servers_reader_does_not_take_away_the_memory_of_the_next() {
+    fn dead_servers_reader_does_not_unmap_its_successors_region() {
         let path = path("next");
         let line = format!("fabcached -t 1 -m 8 -s {} --shm", path.display());
         let start = || {

@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_stored_and_removed_as_by_the_meta_protocol(
+        fn text_and_meta_change_values_alike(
             value in vec(any::<u8>(), 0..40),
             (mode, exptime, flags) in (modes(), 0..1u64 << 31, any::<u32>()),
             key in vec(prop_oneof![0x21..0x7fu8, 0x80..=0xffu8], 1..186),
@@ -221,13 +221,13 @@ mod tests {
         }
 
         #[test]
-        fn no_line_is_too_odd(odd in vec(any::<u8>(), 0..80), asked in asked_of()) {
+        fn any_line_decodes_or_fails(odd in vec(any::<u8>(), 0..80), asked in asked_of()) {
             let _ = line(&odd, asked);
         }
     }
 
     #[test]
-    fn requests_are_lines() {
+    fn requests_encode_as_lines() {
         let text = |action| {
             let mut text = Vec::new();
             write(&Command { key: b"key", action }, &mut text);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_would_end_a_word_are_told() {
+    fn keys_with_separators_are_rejected() {
         assert!(takes(b"!~") && takes("schl\u{fc}ssel".as_bytes()));
         for key in [&b"a b"[..], b"a\n", b"\0", b"\x7f", b"\t"] {
             assert!(!takes(key), "{key:?}");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_answer_to_what_was_asked_and_to_nothing_else() {
+    fn line_answers_only_its_own_request() {
         use ExpectedAnswer::{Change, Touch, Value, Values};
         let of = |said: &'static [u8], asked| line(said, asked).map_err(|failure| failure.to_string());
         let value = |cas| Line::Value { key: b"key", flags: Flags { flags: 7, cas, opaque: None }, len: 5 };

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_input_counts() {
+    fn every_input_changes_the_checksum() {
         let secret = Secret(std::array::from_fn(|i| (i * 7) as u8));
         let other = Secret(std::array::from_fn(|i| (i * 11) as u8));
         let sum = checksum(&secret, 1, 64, 2, b"value");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_have_the_checksum_of_the_whole() {
+    fn incremental_checksum_equals_the_whole() {
         let secret = Secret(std::array::from_fn(|i| (i * 7) as u8));
         let bytes: Vec<u8> = (0..5_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
         for len in (12..300).chain([1_000, 1_036, 5_000]) {

@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_come_back(groups in 0..=GROUPS_MAX, next in prop::option::of(0..=GROUPS_MAX), current in 0usize..2, version in 0u32..1 << VERSION_BITS) {
+        fn heads_round_trip(groups in 0..=GROUPS_MAX, next in prop::option::of(0..=GROUPS_MAX), current in 0usize..2, version in 0u32..1 << VERSION_BITS) {
             let head = Head { current, groups, next_groups: next, version };
             prop_assert_eq!(Head::from_word(head.to_word()), head);
             prop_assert_ne!(head.bumped().version, version);

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_fits_at_every_size() {
+    fn regions_fit_at_every_size() {
         for shift in 20..43 {
             for bytes in [1u64 << shift, (1 << shift) + (1 << (shift - 1))] {
                 let bytes = bytes.min(crate::slot::REGION_BYTES_MAX);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_sound() {
+    fn geometry_that_does_not_fit_is_invalid() {
         let g = Geometry::of(64 << 20, 64 << 20).expect("large enough");
         assert!(g.is_sound());
         for wrong in [

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_of_one_epoch() {
+    fn lease_holds_for_one_epoch() {
         #[repr(align(4096))]
         struct Page([u8; HEADER_BYTES as usize]);
         let page = Box::leak(Box::new(Page([0; HEADER_BYTES as usize])));

@@ -487,7 +487,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, cas_shift in 0u32..64, flags: u32, expiry: u32, chunks in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
+        fn headers_round_trip(key in prop::collection::vec(any::<u8>(), 1..=250), cas: u64, cas_shift in 0u32..64, flags: u32, expiry: u32, chunks in 0u32..9, value_len: u32, state: u16, binary_key: bool) {
             let cas = cas >> cas_shift;
             let new = NewItem { state: State(state), key: &key, binary_key, cas, flags, expiry, chunks, value_len };
             let encoded = new.encode();
@@ -511,14 +511,14 @@ mod tests {
         }
 
         #[test]
-        fn entries_come_back(offset: u64, generation: u32, len: u32, checksum: u32) {
+        fn entries_round_trip(offset: u64, generation: u32, len: u32, checksum: u32) {
             let entry = ChunkEntry { offset, generation, len, checksum };
             prop_assert_eq!(ChunkEntry::from_bytes(&entry.to_bytes()), entry);
         }
     }
 
     #[test]
-    fn a_small_item_costs_what_its_cas_needs() {
+    fn small_item_overhead_depends_on_its_cas() {
         for (cas, header) in [
             (0, 9),
             (1, 13),
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_tell_the_last_access_to_within_half() {
+    fn access_windows_are_accurate_to_half() {
         assert_eq!(access_window(0), 1);
         for age in 0..20_000 {
             let start = window_start(access_window(age));

@@ -9,7 +9,7 @@
 //!
 //! All references are offsets from the start of the region, so it may be mapped anywhere. Numbers are little endian.
 //! Only the server writes. In addition, a client of the same host has a channel for its requests (channel/), used by
-//! one process (process.rs). The crate depends on no other crate of fabcache, so that clients link only this one;
+//! one process (process.rs). The crate depends on no other crate of fabcache, so clients link no server code;
 //! docs/region.md describes the format in prose.
 
 #[cfg(not(target_endian = "little"))]

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_unmapped() {
+    fn dropped_mapping_is_unmapped() {
         comes_and_goes("fabcache-small-pages", MemfdFlags::empty(), 8192, 5000).expect("memory");
         let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         if let Err(error) = comes_and_goes("fabcache-huge-pages", huge, 2 << 20, 5000) {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_short_is_not_mapped() {
+    fn short_file_is_not_mapped() {
         let file = memfd_create("fabcache-short", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, 4096).expect("memory");
         assert!(Mapping::to_read(file.as_fd(), 4096).is_ok());

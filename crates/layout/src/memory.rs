@@ -721,7 +721,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_keep_bytes_and_neighbours(
+        fn copies_preserve_bytes_and_neighbours(
             offset in 0u64..4000,
             data in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..40),
@@ -758,7 +758,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside the region")]
-    fn out_of_bounds_is_refused() {
+    fn out_of_bounds_access_is_rejected() {
         let mut page = Box::new(Page([0; 8192]));
         let base = NonNull::new(page.0.as_mut_ptr()).expect("boxed");
         // SAFETY: as above.

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use crate::{Geometry, Memory};
 
 #[test]
-fn a_header_is_read_whole_or_not_at_all() {
+fn header_is_read_whole_or_not_at_all() {
     model(|| {
         let geometry = Geometry {
             region_bytes: crate::format::HEADER_BYTES,
@@ -42,7 +42,7 @@ fn a_header_is_read_whole_or_not_at_all() {
 }
 
 #[test]
-fn bits_of_a_state_word_do_not_overwrite_each_other() {
+fn concurrent_state_bits_are_all_kept() {
     model(|| {
         let memory = Memory::zeroed(8);
         memory.store(0, u64::from(State::live(3).0), Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn bits_of_a_state_word_do_not_overwrite_each_other() {
 }
 
 #[test]
-fn the_published_line_never_goes_back() {
+fn status_line_never_goes_back() {
     model(|| {
         let memory = Memory::sparse(192, |offset| offset >= 128);
         let server = {
@@ -81,7 +81,7 @@ fn the_published_line_never_goes_back() {
 /// A reader that has read a status line with a lease may use it later. A flush waits for such readers; the model
 /// counts them, where the real code waits for a time.
 #[test]
-fn a_line_with_a_lease_is_not_older_than_a_flush() {
+fn leased_status_line_is_no_older_than_a_flush() {
     model(|| {
         let memory = Memory::sparse(crate::format::USED_BYTES, |offset| offset >= crate::format::STATUS_AT);
         header::grant_leases(&memory, Duration::from_millis(1));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_bound_their_items_tightly() {
+    fn size_classes_bound_items_tightly() {
         for bytes in 1..100_000u64 {
             let class = class_of(bytes);
             assert!(bytes <= bytes_max(class), "{bytes} in class {class}");

@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_come_back(tag in 0u16..4096, unit in 1u64..1 << 40, class in 0u8..64, frequency in 0u8..8) {
+        fn fields_round_trip(tag in 0u16..4096, unit in 1u64..1 << 40, class in 0u8..64, frequency in 0u8..8) {
             let slot = Slot::item(tag, unit * 4, class, frequency);
             prop_assert!(slot.is_item() && !slot.is_moved() && slot.link_offset().is_none());
             prop_assert_eq!((slot.tag(), slot.offset(), slot.class(), slot.frequency()), (tag, unit * 4, class, frequency));

@@ -1,4 +1,4 @@
-//! A thread's way to the store.
+//! A thread's access to the store.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::counters::StoreCounters;
 use crate::store::Store;
 
-/// One thread's way to the store: operations are its methods, in `read.rs`, `write.rs`, `upload.rs`.
+/// One thread's access to the store: operations are its methods, in `read.rs`, `write/`, `upload.rs`.
 #[derive(Debug)]
 pub struct Handle {
     pub(crate) store: Arc<Store>,
     pub(crate) thread: usize,
-    /// Items that this thread is still to pass over, as its part of reclaim. Its cell keeps a handle to one thread at a
+    /// Items that this thread has yet to process as its part of reclaim. The cell keeps a handle to one thread at a
     /// time.
     pub(crate) owed_items: Cell<u32>,
     /// Old values that a write needs.

@@ -1,9 +1,9 @@
-//! The ways into a fabcache server.
+//! How clients reach a fabcache server.
 //!
-//! Each way is a folder with a listener and a link behind the one contract of `contract.rs`; `conformance.rs` is the
-//! suite that every one of them passes.
+//! Each transport has a listener and a link behind the one contract of `contract.rs`; `conformance.rs` is the suite that
+//! all of them pass.
 //!
-//! - `tcp/`, `unix/`: stream sockets.
+//! - `tcp.rs`, `unix.rs`: listeners of stream sockets; `stream.rs`: their link.
 //! - `tls/`: TLS over either.
 //! - `udp/`: memcached's datagrams, each a short-lived link.
 //! - `shm/`: memory shared with a client of this host, reached over a Unix socket.

@@ -55,12 +55,12 @@ impl TransportUnderTest for Tcp {
 }
 
 #[test]
-fn tcp_v4() {
+fn tcp_v4_conforms() {
     run(&Tcp(TcpListener::bind(LOOPBACK_V4.parse().expect("an address"), &OPTIONS).expect("loopback")));
 }
 
 #[test]
-fn tcp_v6() {
+fn tcp_v6_conforms() {
     match TcpListener::bind(LOOPBACK_V6.parse().expect("an address"), &OPTIONS) {
         Ok(listener) => run(&Tcp(listener)),
         Err(error) => println!("not run: this host has no IPv6 loopback ({error})"),
@@ -84,7 +84,7 @@ fn socket_path(name: &str) -> PathBuf {
 }
 
 #[test]
-fn unix() {
+fn unix_conforms() {
     let path = socket_path("unix");
     run(&Unix(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
     assert!(!path.exists(), "the socket's file goes with the listener");
@@ -211,7 +211,7 @@ impl Client for ShmClient {
 }
 
 #[test]
-fn shm() {
+fn shm_conforms() {
     let path = socket_path("shm");
     run(&Shm(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
 }
@@ -236,7 +236,7 @@ fn is_readable(link: &dyn Link) -> bool {
 }
 
 #[test]
-fn a_polled_link_is_not_rung_for_and_one_that_rests_is() {
+fn only_a_sleeping_link_is_rung() {
     let (mut client, mut link) = shm_pair("polled");
     let mut buffer = [0; 64];
     link.as_polled().expect("polled").start_polling();
@@ -258,7 +258,7 @@ fn a_polled_link_is_not_rung_for_and_one_that_rests_is() {
 }
 
 #[test]
-fn a_link_without_room_is_rung_for_when_there_is() {
+fn full_link_is_rung_when_room_appears() {
     let (mut client, mut link) = shm_pair("room");
     link.as_polled().expect("polled").start_polling();
     while link.send(&[io::IoSlice::new(&[b'y'; 100_000])]).expect("the client lives") > 0 {}
@@ -269,7 +269,7 @@ fn a_link_without_room_is_rung_for_when_there_is() {
 }
 
 #[test]
-fn a_client_that_writes_nonsense_ends_its_own_link() {
+fn invalid_bytes_end_only_their_link() {
     let (mut client, mut link) = shm_pair("nonsense");
     let (mut other, mut others_link) = shm_pair("sense");
     client.send(b"sense").expect("there is room");
@@ -292,7 +292,7 @@ fn a_client_that_writes_nonsense_ends_its_own_link() {
 }
 
 #[test]
-fn a_unix_socket_replaces_only_a_dead_one() {
+fn unix_socket_replaces_only_a_stale_one() {
     let path = socket_path("taken");
     let first = UnixListener::bind(&path, 0o700, 8).expect("a free path");
     let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first one lives");
@@ -307,7 +307,7 @@ fn a_unix_socket_replaces_only_a_dead_one() {
 }
 
 #[test]
-fn a_unix_socket_whose_server_is_busy_is_not_waited_for() {
+fn busy_unix_socket_is_not_awaited() {
     let path = socket_path("busy");
     let busy = UnixListener::bind(&path, 0o700, 1).expect("a free path");
     let address = socket2::SockAddr::unix(&path).expect("a path");
@@ -362,7 +362,7 @@ impl TransportUnderTest for Memory {
 }
 
 #[test]
-fn memory() {
+fn memory_conforms() {
     run(&Memory(MemoryListener::new().expect("a descriptor")));
 }
 
@@ -407,7 +407,7 @@ impl TransportUnderTest for Udp {
 }
 
 #[test]
-fn udp() {
+fn udp_conforms() {
     run(&Udp(UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback")));
 }
 
@@ -472,12 +472,12 @@ fn tls_way() -> Tls {
 }
 
 #[test]
-fn tls() {
+fn tls_conforms() {
     run(&tls_way());
 }
 
 #[test]
-fn a_client_without_tls_ends_its_own_link_only() {
+fn client_without_tls_ends_only_its_link() {
     let way = tls_way();
     let mut plain = TcpStream::connect(way.address).expect("loopback");
     plain.write_all(b"get a\r\n").expect("sending works");

@@ -133,7 +133,7 @@ impl TransportUnderTest for Suite {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn the_fabric_keeps_the_contract() {
+fn fabric_conforms() {
     let server = Server::start(64);
     let endpoint = server.endpoint();
     // An endpoint is of no more use to a port when its last link there has ended: this one stays. Within a process shm
@@ -210,7 +210,7 @@ fn until_no_links(server: &Server) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn many_links_take_no_more_memory_than_is_documented() {
+fn many_links_use_no_more_memory_than_documented() {
     let (receives, clients) = (256, amount(200, 60));
     let server = Server::start(receives);
     let least = receives_for(LEAST_CREDITS) * clients;
@@ -248,7 +248,7 @@ fn many_links_take_no_more_memory_than_is_documented() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_does_not_receive_keeps_no_buffers_from_others() {
+fn stalled_receiver_takes_no_buffers_from_others() {
     let server = Server::start(256);
     let endpoint = server.endpoint();
     let mut idle: Vec<_> = (0..6).map(|_| server.pair(&endpoint)).collect();
@@ -314,7 +314,7 @@ fn stuck(server: &Server, silent: &Arc<SharedEndpoint>, links: usize) -> Vec<(Cl
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn reads_that_do_not_end_keep_no_buffers_from_others() {
+fn stalled_reads_take_no_buffers_from_others() {
     let server = Server::start(256);
     if is_served_unasked(&server) {
         return;
@@ -361,11 +361,11 @@ const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_port_that_is_not_rid_of_its_clients_fails() {
+fn endpoint_that_cannot_drop_its_clients_fails() {
     if std::env::var_os(CLEANUP).is_some() {
         // It is taken from the environment when libfabric is opened.
         let run = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "a_port_that_is_not_rid_of_its_clients_fails", "--ignored", "--nocapture"])
+            .args(["--exact", "endpoint_that_cannot_drop_its_clients_fails", "--ignored", "--nocapture"])
             .env_remove(CLEANUP)
             .status();
         assert!(run.expect("it starts").success());
@@ -395,7 +395,7 @@ fn a_port_that_is_not_rid_of_its_clients_fails() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn more_clients_than_there_are_buffers_for_are_refused() {
+fn clients_beyond_the_buffers_are_refused() {
     let server = Server::with(&FabricOptions { receives: 16, clients: 40, ..FabricOptions::default() });
     let endpoint = server.endpoint();
     let attach = || {
@@ -433,7 +433,7 @@ fn more_clients_than_there_are_buffers_for_are_refused() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_takes_no_messages_keeps_no_buffers_from_others() {
+fn client_taking_no_messages_takes_no_buffers_from_others() {
     let server = Server::start(1024);
     if is_served_unasked(&server) {
         return;
@@ -565,13 +565,13 @@ fn a_client_is_killed(kind: &str) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_client_that_is_killed_while_it_is_read_ends_its_link() {
+fn client_killed_while_it_is_read_ends_its_link() {
     a_client_is_killed("sends");
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_client_that_is_killed_while_it_is_written_ends_its_link() {
+fn client_killed_while_it_is_written_ends_its_link() {
     a_client_is_killed("receives");
 }
 
@@ -585,7 +585,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_flushes_is_told_once_that_all_is_gone() {
+fn flush_completion_is_reported_once() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());
     let answer = pattern(100_000);
@@ -619,7 +619,7 @@ fn who_flushes_is_told_once_that_all_is_gone() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_sleeps_is_told_of_what_comes() {
+fn arrivals_wake_a_sleeping_worker() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());
     link.start_polling();

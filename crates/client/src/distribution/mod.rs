@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_server_there_is_none() {
+    fn no_servers_map_to_none() {
         let random = custom(Placement::Random);
         for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted, random]
         {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_of_a_server_that_leaves_move() {
+    fn removing_a_server_moves_only_its_keys() {
         let servers = addresses(&["a", "b", "c:5", "d", "e"]);
         let keys: Vec<String> = (0..2_000).map(|i| format!("key{i}")).collect();
         for distribution in [Distribution::Ketama, Distribution::KetamaWeighted] {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_gives_every_server_its_share_and_no_key_a_place() {
+    fn random_distribution_is_even_and_ignores_keys() {
         let mapping = Mapping::new(&custom(Placement::Random), &addresses(&["a", "b", "c", "d"]), |i| i != 1);
         let mut keys = [0; 4];
         for _ in 0..3_000 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_stay_where_they_are() {
+    fn explicit_buckets_are_kept() {
         let servers = addresses(&["a", "b", "c"]);
         let distribution = custom(Placement::Buckets([2, 0, 1, 2].into()));
         let all = Mapping::new(&distribution, &servers, |_| true);

@@ -104,15 +104,32 @@ pub fn attach(
     Ok((Transport::Fabric { provider, one_sided }, stream))
 }
 
-/// Asks the server over the fabric for no more than an answer: an end that is agreed on need not be one that is reached.
+/// Why the endpoints that both sides agreed on are of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ProveError {
+    /// The link failed.
+    #[error("{0}")]
+    Link(#[from] std::io::Error),
+    /// No answer arrived in time. The text names the one cause that libfabric does not report.
+    #[error(
+        "nothing gets through to the server's end, and its answers do not come \
+         (over ofi_rxm, FI_OFI_RXM_BUFFER_SIZE has to be the same at both ends)"
+    )]
+    Unreached,
+    /// The server answered something else.
+    #[error("invalid answer: {0}")]
+    InvalidAnswer(String),
+}
+
+/// Sends a no-op over the fabric and waits for its answer, as an endpoint that was agreed on need not be reachable.
 ///
 /// # Errors
-/// Why nothing gets through, in words.
-pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String> {
+/// See [`ProveError`].
+pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), ProveError> {
     const ASKED: &[u8] = b"mn\r\n";
     const ANSWER: &[u8] = b"MN\r\n";
     let (mut sent, mut answer) = (0, Vec::with_capacity(ANSWER.len()));
-    let mut turn = || {
+    let mut turn = || -> std::io::Result<bool> {
         if sent < ASKED.len() {
             sent += stream.send(&[IoSlice::new(&ASKED[sent..])])?;
         }
@@ -125,17 +142,16 @@ pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), String>
         stream.wait(if sent < ASKED.len() { Until::CanSend } else { Until::Arrived }, deadline)?;
         Ok(false)
     };
-    while !turn().map_err(|error: std::io::Error| error.to_string())? {
+    while !turn()? {
         if Instant::now() >= deadline {
-            return Err(UNREACHED.into());
+            return Err(ProveError::Unreached);
         }
     }
-    if answer == ANSWER { Ok(()) } else { Err(format!("invalid answer: {}", answer.escape_ascii())) }
+    if answer == ANSWER {
+        return Ok(());
+    }
+    Err(ProveError::InvalidAnswer(answer.escape_ascii().to_string()))
 }
-
-/// The error for an unreachable endpoint, with the one cause that libfabric does not report.
-const UNREACHED: &str = "nothing gets through to the server's end, and its answers do not come \
-                         (over ofi_rxm, FI_OFI_RXM_BUFFER_SIZE has to be the same at both ends)";
 
 /// The error for an invalid answer. It does not contain the answer, whose contents give access to the server's
 /// memory.
@@ -286,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_refused_learns_where_its_endpoint_is() {
+    fn refusal_names_the_clients_endpoint_address() {
         let refused = |name: &[u8]| not_attached("CLIENT_ERROR not for this address".into(), name);
         let name = [2, 0, 0, 80, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(refused(&name), "CLIENT_ERROR not for this address; this endpoint is at 192.0.2.1");
@@ -309,14 +325,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_understood_or_is_none(words in prop::collection::vec(word(), 0..12), sound in any::<bool>()) {
+        fn any_line_parses_or_is_rejected(words in prop::collection::vec(word(), 0..12), sound in any::<bool>()) {
             let line = if sound { format!("FABRIC {}", words.join(" ")) } else { words.join(" ") };
             let _ = Offer::of(&line);
             prop_assert!(Granted::of(&line).is_none_or(|granted| is_kept_to(&granted)));
         }
 
         #[test]
-        fn of_a_sound_line_one_word_is_another(
+        fn replacing_one_word_of_a_valid_line_changes_or_rejects_it(
             name in prop::collection::vec(any::<u8>(), 1..=NAME_BYTES_MAX),
             numbers in any::<(u64, u64, u64, u64)>(),
             credits in 0..=CREDITS_MAX,
@@ -346,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_understood_or_is_none() {
+    fn any_server_reply_parses_or_is_rejected() {
         let offer = Offer::of("FABRIC tcp;ofi_rxm 4 2 0").expect("it is one");
         let expected =
             Offer { provider: "tcp;ofi_rxm".into(), protocol: 4, address_format: 2, is_one_sided: false };

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_get_that_no_thread_polled_in_time_gets_its_time_again() {
+    fn get_unpolled_past_its_deadline_gets_a_new_deadline() {
         const TIME_LIMIT: Duration = Duration::from_secs(10);
         let began = Instant::now();
         let after = |seconds| began + Duration::from_secs(seconds);

@@ -25,7 +25,7 @@ use super::get_slot::{GetCompletion, GetSlot};
 use super::region::Region;
 use super::sockets::ServerEnd;
 use super::target::{BufferGuard, ReturnSlot, Target, ValueLocation};
-use super::unconfirmed::{self, ConfirmedEndpoint};
+use super::unconfirmed::{self, ConfirmedEndpoint, Unavailable};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
     READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
@@ -100,14 +100,12 @@ impl RemoteGets {
         region: &Arc<ForkGuard<Region>>,
         end: &ServerEnd,
         deadline: Instant,
-    ) -> Result<RemoteGets, String> {
+    ) -> Result<RemoteGets, Unavailable> {
         let domain = &region.domain;
-        let (ConfirmedEndpoint { port: endpoint, peer, short }, first) =
-            unconfirmed::open(region, end, deadline)?;
-        let long =
-            Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES).map_err(|error| error.to_string())?;
-        let bytes = first.first_chunk().ok_or("its header is cut short")?;
-        let birth = header::from_bytes(bytes, region.bytes).map_err(|error| format!("{error:?}"))?;
+        let (ConfirmedEndpoint { endpoint, peer, short }, first) = unconfirmed::open(region, end, deadline)?;
+        let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES)?;
+        let bytes = first.first_chunk().ok_or(Unavailable)?;
+        let birth = header::from_bytes(bytes, region.bytes).map_err(|_| Unavailable)?;
         let options = RemoteOptions {
             gets: READS_AT_ONCE,
             fetches: READS_AT_ONCE,
@@ -115,8 +113,7 @@ impl RemoteGets {
             grace_ns: region.grace_ns,
             ..RemoteOptions::default()
         };
-        let remote =
-            Remote::new(&birth, region.secret.clone(), options).map_err(|error| format!("{error:?}"))?;
+        let remote = Remote::new(&birth, region.secret.clone(), options).map_err(|_| Unavailable)?;
         Ok(RemoteGets {
             endpoint,
             peer,

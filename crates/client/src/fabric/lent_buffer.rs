@@ -1,12 +1,12 @@
 //! A value in registered memory that is being sent.
 //!
 //! ```text
-//!   RegisteredBuffer ──> Loan ──show──> the link's list of what the server may read
-//!          ^              │                    │ the server lets go, or the link has ended
-//!          └──────────────┘ the operation is over
+//!   RegisteredBuffer ──> LentBuffer ──show──> the link's list of what the server may read
+//!          ^                 │                       │ the server lets go, or the link has ended
+//!          └─────────────────┘ the operation has completed
 //! ```
-//! The memory is shown to the server, and shared by the loan and the link; nobody writes it before only one of them is left. A
-//! link lets go of it when the server says that it does not read it any more, or when its port is closed and the server cannot.
+//! The operation and the link share the memory, and no caller may write it before one of them has dropped its share. A link
+//! drops its share when the server reports that it has finished reading, or when the link's endpoint is closed.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //!   attach ──> FabricStream ──> Link ──> Endpoint (messages)                    requests, as over a socket
 //!         └──> RemoteReader ──> SharedGets ──> RemoteGets ──> Endpoint (reads)    GETs, without the server's CPU
 //! ```
-//! A one-sided GET passes two state machines: [`fabcache_layout::reader::Remote`] decides what to fetch, and `SharedGets`
-//! decides which thread polls for it. `GetCompletion` is its result.
+//! [`fabcache_layout::reader::Remote`] decides what a one-sided GET fetches, `RemoteGets` posts the reads, and `SharedGets`
+//! decides which thread polls for them. `GetCompletion` is the result.
 //!
 //! The TCP connection over which the endpoints were exchanged stays open: it wakes the server, and its end means that the
 //! server is gone.
@@ -26,7 +26,7 @@ mod stream;
 mod target;
 mod unconfirmed;
 
-pub use attach::{attach, prove};
+pub use attach::{ProveError, attach, prove};
 pub use get_slot::GetCompletion;
 pub use lent_buffer::{CallerMemory, LentBuffer};
 pub use remote::{RemoteReader, ServerFallback};

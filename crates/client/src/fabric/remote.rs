@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_that_do_not_end_leave_time_to_ask() {
+    fn stalled_reads_leave_time_for_a_request() {
         for (timeout, read_timeout) in [(200, 100), (0, 0), (60_000, READ_TIMEOUT.as_millis())] {
             let remote = RemoteReader::new(Fabric::default(), Duration::from_millis(timeout));
             assert_eq!(remote.read_timeout.as_millis(), read_timeout, "{timeout} ms");

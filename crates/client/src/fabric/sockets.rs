@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_closed_all_connections_has_left() {
+    fn server_with_all_connections_closed_is_gone() {
         let ((first, mut one), (second, two)) = (pair(), pair());
         let sockets = Sockets::new(&first, b"0", memory(1));
         sockets.add(&Sockets::new(&second, b"1", memory(1)));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_go_to_the_endpoint_that_is_read_from() {
+    fn doorbells_go_to_the_endpoint_that_is_read() {
         let ((first, one), (second, two), (third, three)) = (pair(), pair(), pair());
         let sockets = Sockets::new(&first, b"worker 0", memory(1));
         sockets.add(&Sockets::new(&second, b"worker 0", memory(1)));

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn either_all_parts_are_read_in_place_or_none() {
+    fn parts_are_all_read_in_place_or_all_copied() {
         const WHOLE: usize = 100;
         let mut target = Target::new(b"of another".to_vec(), None);
         assert!(!target.reads_in(WHOLE, |_, _| None), "there is no memory");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_value_is_nowhere() {
+    fn incomplete_value_has_no_location() {
         let mut target = Target::new(b"of another".to_vec(), None);
         assert_eq!(target.collect(), ValueLocation::Nowhere, "it has no parts");
         assert!(!target.reads_in(3, |_, _| None));

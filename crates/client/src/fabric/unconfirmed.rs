@@ -25,7 +25,7 @@ use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
 #[derive(Debug)]
 pub struct ConfirmedEndpoint {
     // Before the memory that its operations use.
-    pub port: Endpoint,
+    pub endpoint: Endpoint,
     pub peer: Peer,
     pub short: Pool,
 }
@@ -42,46 +42,64 @@ struct UnconfirmedEndpoint {
 /// Endpoints that their servers may not know yet and that must not be closed: at most [`UNKNOWN_PORTS_MAX`] in this
 /// process.
 struct UnconfirmedEndpoints<O> {
-    /// Those that were given up for now.
+    /// Abandoned for now.
     kept: Vec<ForkGuard<O>>,
-    /// Whose those are that are being opened.
+    /// The process of each that is being opened.
     opening: Vec<Process>,
 }
 
 static UNKNOWN: Mutex<UnconfirmedEndpoints<UnconfirmedEndpoint>> = Mutex::new(UnconfirmedEndpoints::new());
 
-/// Room for one that is being opened.
+/// Permission to open one more.
 struct UnconfirmedPermit<'a, O>(&'a Mutex<UnconfirmedEndpoints<O>>);
 
+/// What is there to start from.
+struct Opening {
+    /// Permission to open an endpoint, where their number is limited.
+    permit: Option<UnconfirmedPermit<'static, UnconfirmedEndpoint>>,
+    /// An endpoint to the same server that was abandoned before it connected.
+    abandoned: Option<UnconfirmedEndpoint>,
+}
+
+/// The region cannot be read over the fabric now; GETs are requests.
+#[derive(Debug)]
+pub struct Unavailable;
+
+impl From<Error> for Unavailable {
+    fn from(_: Error) -> Unavailable {
+        Unavailable
+    }
+}
+
 /// Attempts at the first read between two checks of whether the server is alive.
-const CONNECTING_LOOKS: u32 = 64;
+const CONNECTING_ATTEMPTS: u32 = 64;
 
 const FIRST_BYTES: usize = HEADER_BYTES as usize;
 
-/// Opens a port to an end of the server, and reads the region's first bytes by it.
+/// Opens an endpoint to one of the server's, and reads the region's first bytes through it.
 ///
 /// # Errors
-/// The fabric fails, or it takes too long.
+/// The fabric fails, the server is gone, too many endpoints are unconfirmed, or the deadline passes.
 pub fn open(
     region: &Region,
     end: &ServerEnd,
     deadline: Instant,
-) -> Result<(ConfirmedEndpoint, Buffer), String> {
+) -> Result<(ConfirmedEndpoint, Buffer), Unavailable> {
     if region.bytes < HEADER_BYTES {
-        return Err("it is shorter than its header".into());
+        return Err(Unavailable);
     }
-    let (room, again) = UnconfirmedEndpoint::again(region, &end.name)?;
-    let mut opening = match again {
-        Some(opening) => opening,
+    let Opening { permit, abandoned } = UnconfirmedEndpoint::again(region, &end.name)?;
+    let mut endpoint = match abandoned {
+        Some(endpoint) => endpoint,
         None => UnconfirmedEndpoint::new(region, &end.name)?,
     };
-    match (opening.wait(region, end, deadline), room) {
-        (Ok(first), _) => Ok((opening.opened, first)),
-        (Err(why), Some(room)) if opening.must_be_kept() => {
-            room.keep(opening);
-            Err(why)
+    match (endpoint.wait(region, end, deadline), permit) {
+        (Ok(first), _) => Ok((endpoint.opened, first)),
+        (Err(Unavailable), Some(permit)) if endpoint.must_be_kept() => {
+            permit.keep(endpoint);
+            Err(Unavailable)
         }
-        (Err(why), _) => Err(why),
+        (Err(Unavailable), _) => Err(Unavailable),
     }
 }
 
@@ -121,15 +139,14 @@ impl<O> Drop for UnconfirmedPermit<'_, O> {
 }
 
 impl UnconfirmedEndpoint {
-    fn new(region: &Region, end: &Arc<[u8]>) -> Result<UnconfirmedEndpoint, String> {
-        let told = |error: Error| error.to_string();
+    fn new(region: &Region, end: &Arc<[u8]>) -> Result<UnconfirmedEndpoint, Unavailable> {
         let options = EndpointOptions { operations: SHORT_READ_BUFFERS, peers: 1, waits: true };
-        let mut port = Endpoint::open(&region.domain, options).map_err(told)?;
-        let peer = port.connect(end).map_err(told)?;
-        let short = Pool::new(&region.domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES).map_err(told)?;
-        let unposted = Some(short.take().ok_or("no buffer is left")?);
+        let mut endpoint = Endpoint::open(&region.domain, options)?;
+        let peer = endpoint.connect(end)?;
+        let short = Pool::new(&region.domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES)?;
+        let unposted = Some(short.take().ok_or(Unavailable)?);
         Ok(UnconfirmedEndpoint {
-            opened: ConfirmedEndpoint { port, peer, short },
+            opened: ConfirmedEndpoint { endpoint, peer, short },
             end: Arc::clone(end),
             unposted,
         })
@@ -137,18 +154,14 @@ impl UnconfirmedEndpoint {
 
     /// Returns an abandoned endpoint to this server, or a permit for a new one where their number is limited. Those
     /// to servers that are gone are dropped.
-    fn again(
-        region: &Region,
-        end: &Arc<[u8]>,
-    ) -> Result<(Option<UnconfirmedPermit<'static, UnconfirmedEndpoint>>, Option<UnconfirmedEndpoint>), String>
-    {
+    fn again(region: &Region, end: &Arc<[u8]>) -> Result<Opening, Unavailable> {
         if !must_be_known(&region.domain) {
-            return Ok((None, None));
+            return Ok(Opening { permit: None, abandoned: None });
         }
         let mut unknown = lock(&UNKNOWN);
         let gone: Vec<_> = unknown.kept.extract_if(.., |opening| is_gone(&opening.end)).collect();
         let found = unknown.kept.iter().position(|opening| {
-            let is_it = opening.end == *end && Arc::ptr_eq(opening.opened.port.domain(), &region.domain);
+            let is_it = opening.end == *end && Arc::ptr_eq(opening.opened.endpoint.domain(), &region.domain);
             is_it && opening.is_current()
         });
         let found = found.map(|at| unknown.kept.swap_remove(at));
@@ -156,34 +169,37 @@ impl UnconfirmedEndpoint {
         drop(unknown);
         drop(gone);
         if !has_room {
-            return Err("there are servers that stand still and may not know of ports for reads".into());
+            return Err(Unavailable);
         }
-        Ok((Some(UnconfirmedPermit(&UNKNOWN)), found.and_then(ForkGuard::into_inner)))
+        let abandoned = found.and_then(ForkGuard::into_inner);
+        Ok(Opening { permit: Some(UnconfirmedPermit(&UNKNOWN)), abandoned })
     }
 
     /// The provider has accepted nothing, so the server may not know the endpoint, and would crash if it were closed.
     fn must_be_kept(&self) -> bool {
-        self.unposted.is_some() && must_be_known(self.opened.port.domain())
+        self.unposted.is_some() && must_be_known(self.opened.endpoint.domain())
     }
 
-    /// Reads the first bytes of the memory at this place, once the provider lets it.
-    fn step(&mut self, at: RemoteAddress) -> Result<Option<Buffer>, String> {
-        let ConfirmedEndpoint { port, peer, .. } = &mut self.opened;
+    /// Posts the read of the first bytes if the provider accepts it, and polls for its completion.
+    fn step(&mut self, at: RemoteAddress) -> Result<Option<Buffer>, Unavailable> {
+        let ConfirmedEndpoint { endpoint, peer, .. } = &mut self.opened;
         if let Some(buffer) = self.unposted.take()
-            && let Err(RejectedOperation { buffer, error }) = port.read(*peer, at, buffer, 0..FIRST_BYTES, 0)
+            && let Err(RejectedOperation { buffer, error }) =
+                endpoint.read(*peer, at, buffer, 0..FIRST_BYTES, 0)
         {
             if !error.is_again() {
-                return Err(error.to_string());
+                return Err(error.into());
             }
             self.unposted = Some(buffer);
         }
         let mut ended = Vec::new();
-        port.poll(&mut ended).map_err(|error| error.to_string())?;
+        endpoint.poll(&mut ended)?;
         let Some(Completion { result, buffer, .. }) = ended.pop() else { return Ok(None) };
-        result.map(|_| Some(buffer)).map_err(|error| error.to_string())
+        result?;
+        Ok(Some(buffer))
     }
 
-    fn wait(&mut self, region: &Region, end: &ServerEnd, deadline: Instant) -> Result<Buffer, String> {
+    fn wait(&mut self, region: &Region, end: &ServerEnd, deadline: Instant) -> Result<Buffer, Unavailable> {
         let at = RemoteAddress { address: end.memory.address, key: end.memory.key };
         let mut tries = 0;
         loop {
@@ -191,10 +207,10 @@ impl UnconfirmedEndpoint {
                 return Ok(first);
             }
             if Instant::now() >= deadline {
-                return Err("reading it takes too long".into());
+                return Err(Unavailable);
             }
-            if tries % CONNECTING_LOOKS == CONNECTING_LOOKS - 1 && region.sockets.have_ended() {
-                return Err("the server has ended its connections".into());
+            if tries % CONNECTING_ATTEMPTS == CONNECTING_ATTEMPTS - 1 && region.sockets.have_ended() {
+                return Err(Unavailable);
             }
             // The server may be asleep, and must poll its endpoint before the two are connected.
             region.notify_repeatedly(&self.end, tries);
@@ -230,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_open_at_once_share_the_room() {
+    fn threads_opening_together_share_the_limit() {
         let unknown = Mutex::new(UnconfirmedEndpoints::<usize>::new());
         let begin = std::sync::Barrier::new(UNKNOWN_PORTS_MAX * 2);
         let try_one = |number: usize| {
@@ -255,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_gone_with_their_process() {
+    fn endpoints_of_exited_processes_are_not_counted() {
         let mut child = std::process::Command::new("true").spawn().expect("it starts");
         let end = |process: u32| format!("fi_shm://{process}:0:1\0").into_bytes();
         // Not reaped yet.

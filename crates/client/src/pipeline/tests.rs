@@ -301,7 +301,7 @@ fn is_done(ExpectedResult { mut request, expected, lent }: ExpectedResult) -> bo
 
 proptest! {
     #[test]
-    fn each_request_gets_its_own_answer(
+    fn each_request_gets_its_own_reply(
         steps in steps(),
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
@@ -360,7 +360,7 @@ proptest! {
 }
 
 #[test]
-fn requests_are_gathered_while_an_answer_is_awaited() {
+fn requests_are_batched_while_a_reply_is_awaited() {
     let model = Model { gathers: true, ..Model::new() };
     let sends = Arc::clone(&model.sends);
     let cache = client_of(model);

@@ -175,7 +175,7 @@ impl Server {
         match attached {
             Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
                 Ok(()) => Ok(Upgrade::Other(transport, Box::new(stream))),
-                Err(why) => self.instead_of_fabric(remote, socket.form, why),
+                Err(error) => self.instead_of_fabric(remote, socket.form, &error),
             },
             Err(AttachError::Refused(why)) if remote.options.or_tcp => {
                 Ok(Upgrade::Socket(Transport::InsteadOfFabric { why }))
@@ -185,14 +185,14 @@ impl Server {
         }
     }
 
-    /// After the fabric was agreed on, and nothing got through: the socket is spent.
+    /// Uses TCP instead after both sides agreed on the fabric and nothing got through; the socket cannot be used any more.
     fn instead_of_fabric(
         &self,
         remote: &RemoteReader,
         form: Encoding,
-        why: String,
+        error: &fabric::ProveError,
     ) -> Result<Upgrade, Failure> {
-        let why = format!("the fabric was agreed on, but not reached: {why}");
+        let why = format!("the fabric was agreed on, but not reached: {error}");
         if !remote.options.or_tcp {
             remote.forget();
             return Err(Failure::Connect(io::Error::new(io::ErrorKind::TimedOut, why)));

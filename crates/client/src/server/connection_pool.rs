@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_wait_for_a_connection_that_another_makes() {
+    fn threads_wait_for_a_connection_opened_by_another() {
         let pool = ConnectionPool::new();
         let later = Instant::now() + Duration::from_secs(60);
         let take = |until| match pool.take(until).expect("it is up") {

@@ -29,7 +29,7 @@ fn memory() -> Memory {
 }
 
 #[test]
-fn bytes_arrive_whole_and_slots_are_not_filled_before_they_are_empty() {
+fn bytes_arrive_whole_and_only_empty_slots_are_filled() {
     model(|| {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);
@@ -63,7 +63,7 @@ fn bytes_arrive_whole_and_slots_are_not_filled_before_they_are_empty() {
 }
 
 #[test]
-fn staging_is_not_written_again_before_it_is_read() {
+fn staging_is_reused_only_after_it_was_read() {
     model(|| {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);
@@ -85,7 +85,7 @@ fn staging_is_not_written_again_before_it_is_read() {
 }
 
 #[test]
-fn without_wake_fence_fails_a_consumer_that_goes_to_sleep_is_rung_for() {
+fn without_wake_fence_fails_sleeping_consumer_is_woken() {
     model(|| {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);
@@ -108,7 +108,7 @@ fn without_wake_fence_fails_a_consumer_that_goes_to_sleep_is_rung_for() {
 }
 
 #[test]
-fn without_wake_fence_fails_a_producer_that_goes_to_sleep_is_rung_for() {
+fn without_wake_fence_fails_sleeping_producer_is_woken() {
     model(|| {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);
@@ -134,7 +134,7 @@ fn without_wake_fence_fails_a_producer_that_goes_to_sleep_is_rung_for() {
 }
 
 #[test]
-fn who_wakes_by_itself_knows_whether_it_was_rung_for() {
+fn self_woken_thread_knows_whether_it_was_rung() {
     model(|| {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_vain_is_given_up_and_tried_ever_more_rarely() {
+    fn unsuccessful_polling_stops_and_is_retried_ever_more_rarely() {
         let mut spin = given_up();
         let mut expected = u32::from(SLEEPS_MIN);
         for _ in 0..20 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_use_again_goes_on() {
+    fn successful_retry_resumes_polling() {
         let mut spin = given_up();
         for _ in 0..20 {
             sleep_until_try(&mut spin);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn where_waking_takes_long_it_is_looked_for_longer() {
+    fn slow_wakeups_lengthen_polling() {
         let mut spin = given_up();
         while spin.spin_time().is_none() {
             spin = spin.after_sleep(Duration::from_micros(600));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_success_by_chance_is_not_the_end_of_rare_tries() {
+    fn single_success_does_not_end_the_backoff() {
         let mut spin = given_up();
         for _ in 0..20 {
             sleep_until_try(&mut spin);

@@ -23,7 +23,7 @@ fn bytes(seed: usize, len: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn bytes_come_out_as_they_went_in(
+    fn bytes_round_trip(
         messages in prop::collection::vec((0usize..9000, 1usize..9000), 1..60),
         slots in prop::sample::select(vec![2u32, 4, 64]),
     ) {
@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn no_content_of_a_channel_is_too_odd(
+    fn any_channel_content_is_handled(
         noise in prop::collection::vec((0u64..SLOTS_START / 8 + 200, any::<u64>()), 1..200),
         words in prop::collection::vec((0u64..8, any::<u32>(), any::<bool>()), 1..50),
     ) {
@@ -76,7 +76,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_something_is_received() {
+fn full_ring_accepts_nothing_until_a_receive() {
     let (mut server, mut client) = pair(&SMALL);
     let send = |client: &mut Channel, len: usize| client.outgoing().send(&[IoSlice::new(&bytes(1, len))]);
     for _ in 0..SMALL.slots {
@@ -94,7 +94,7 @@ fn a_full_ring_takes_no_more_until_something_is_received() {
 }
 
 #[test]
-fn whoever_sleeps_is_rung_for() {
+fn sleeping_side_is_rung() {
     let (mut server, mut client) = pair(&SMALL);
     client.outgoing().send(&[IoSlice::new(b"a")]).expect("sound");
     assert!(!client.outgoing().must_notify(), "nobody sleeps");
@@ -109,7 +109,7 @@ fn whoever_sleeps_is_rung_for() {
 }
 
 #[test]
-fn lies_about_what_was_consumed_are_found_out() {
+fn false_consumption_counts_are_detected() {
     let (mut server, file) = Channel::create(&SMALL).expect("memory");
     let mapping = Mapping::to_write(file.as_fd(), SMALL.channel_bytes()).expect("mapped");
     // SAFETY: the mapping outlives it, and was mapped to be written.
@@ -127,7 +127,7 @@ fn lies_about_what_was_consumed_are_found_out() {
 }
 
 #[test]
-fn what_is_no_channel_is_refused() {
+fn invalid_channels_are_rejected() {
     let open = |seals: bool, word: Option<u64>| {
         let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("test", flags).expect("memory");
@@ -152,7 +152,7 @@ fn what_is_no_channel_is_refused() {
 }
 
 #[test]
-fn rounds_go_on_beyond_what_a_word_counts() {
+fn ring_works_past_counter_wraparound() {
     let (mut server, mut client) = pair(&SMALL);
     let last_rounds = (u64::from(u32::MAX) - 1000) * u64::from(SMALL.slots);
     client.outgoing().skip_to(last_rounds);

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!  GET by key:  head -> block numbers -> home and neighbour -> [overflow -> links] -> no slot -> head again -> miss
-//!               (kept in Known)             |     ^                  |
+//!               (MetadataCache)             |     ^                  |
 //!                                           slots |                  all MOVED: the same in the other table
 //!                                           v     | not this key
-//!               generation (in Known) ->   item --+--> chunks -> hit
+//!               generation (cached)   ->   item --+--> chunks -> hit
 //!                                           |
 //!                                           torn, recycled, dead: again, a few times; then ask the server
 //!  GET at a known location:                item -> generation -> hit, or stale: by key

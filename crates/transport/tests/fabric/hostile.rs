@@ -32,7 +32,7 @@ fn header(token: u64, kind: u8, credits: u16, sequence: u32, numbers: &[u64]) ->
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_breaks_the_protocol_ends_its_own_link() {
+fn protocol_violation_ends_only_its_link() {
     let server = Server::start(128);
     let endpoint = server.endpoint();
     let (mut other, mut others_link) = server.pair(&endpoint);
@@ -86,7 +86,7 @@ fn post_from(endpoint: &SharedEndpoint, name: &[u8], server: &Server, message: &
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_names_anothers_endpoint_has_it_asked_once_and_nothing_else() {
+fn foreign_endpoint_name_causes_one_challenge_only() {
     let server = Server::start(128);
     let (own, foreign) = (server.endpoint(), server.endpoint());
     // Its memory is well known, but it is not the client's.
@@ -122,7 +122,7 @@ fn who_names_anothers_endpoint_has_it_asked_once_and_nothing_else() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn messages_for_nobody_are_dropped_and_counted() {
+fn messages_without_a_link_are_dropped_and_counted() {
     let server = Server::start(128);
     let endpoint = server.endpoint();
     let (mut client, mut link) = server.pair(&endpoint);
@@ -148,7 +148,7 @@ fn messages_for_nobody_are_dropped_and_counted() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_that_is_not_the_clients_breaks_its_link() {
+fn lending_foreign_memory_breaks_the_link() {
     let server = Server::start(128);
     if server.domain.provider().name == "shm" {
         eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
@@ -181,7 +181,7 @@ fn memory_that_is_not_the_clients_breaks_its_link() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_that_is_lent_is_read_by_its_key_in_its_turn() {
+fn lent_memory_is_read_by_key_in_order() {
     let server = Server::start(128);
     let (mut other, mut others_link) = server.pair(&server.endpoint());
     let (mut client, mut link) = server.pair(&server.endpoint());
@@ -249,7 +249,7 @@ fn memory_that_is_lent_is_read_by_its_key_in_its_turn() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_rings_without_end_is_cut_off() {
+fn endless_notifications_end_the_link() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());
     client.is_polite = false;
@@ -262,7 +262,7 @@ fn who_rings_without_end_is_cut_off() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_never_proves_its_endpoint_is_cut_off_in_time() {
+fn unproven_endpoint_is_cut_off_in_time() {
     let proof_time = Duration::from_millis(400);
     let server = Server::with(&FabricOptions { receives: 128, clients: 2, proof_time });
     let (own, foreign) = (server.endpoint(), server.endpoint());
@@ -309,7 +309,7 @@ fn who_never_proves_its_endpoint_is_cut_off_in_time() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_comes_from_another_address_cannot_name_anothers_endpoint() {
+fn client_cannot_name_an_endpoint_at_another_address() {
     let server = Server::start(128);
     let endpoint = server.endpoint();
     let (mut owner, mut owners_link) = server.pair(&endpoint);

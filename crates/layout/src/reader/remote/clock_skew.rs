@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_behind_for_good_is_followed() {
+    fn permanently_late_clock_is_followed() {
         let mut clock_skew = ClockSkew::default();
         assert_eq!(resume(&mut clock_skew, 100, 200, |_| 0), 299);
         assert_eq!(resume(&mut clock_skew, 300, 30, |_| 5), 329, "it may only be late");
@@ -63,13 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_late_at_times_is_not() {
+    fn occasionally_late_clock_is_not_followed() {
         let mut clock_skew = ClockSkew::default();
         assert_eq!(resume(&mut clock_skew, 100, 1_000, |own| own % 4), 1_099);
     }
 
     #[test]
-    fn one_that_stands_is_not() {
+    fn stopped_clock_is_not_followed() {
         let mut clock_skew = ClockSkew::default();
         assert_eq!(resume(&mut clock_skew, 100, 10, |_| 0), 109);
         assert_eq!(resume(&mut clock_skew, 110, 1_000, |own| own - 109), 1_109);

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_for_many_while_another_is_on_its_way() {
+    fn one_line_serves_many_gets_while_the_next_is_in_flight() {
         let mut now = SequenceNumber::default();
         let mut lines = Lines::new(4);
         assert!(!lines.is_wanted());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_with_a_lease_is_good_for_who_begins_later() {
+    fn leased_line_serves_gets_that_start_later() {
         let mut now = SequenceNumber::default();
         let mut lines = Lines::new(4);
         let mut ask = |lines: &mut Lines, ns| {

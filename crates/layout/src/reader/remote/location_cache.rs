@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_for_longest_makes_room() {
+    fn least_recently_used_location_is_evicted() {
         let mut locations = LocationCache::new(4);
         for i in 0..4 {
             locations.put(KeyHash(i), location(4 + 4 * i, i));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_elsewhere_since_is_not_forgotten() {
+    fn newer_location_is_not_forgotten() {
         let mut locations = LocationCache::new(100);
         let hash = KeyHash(77 << 24);
         locations.put(hash, location(8, 1));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn none_are_kept_where_there_is_no_room() {
+    fn zero_capacity_cache_keeps_nothing() {
         let mut locations = LocationCache::new(0);
         locations.put(KeyHash(1), location(8, 1));
         locations.remove(KeyHash(1), location(8, 1));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_kept_as_there_is_room_for_if_they_are_spread() {
+    fn spread_locations_fill_the_cache() {
         let mut locations = LocationCache::new(4096);
         let hash = |i: u64| KeyHash(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         (0..2048).for_each(|i| locations.put(hash(i), location(4 * i + 4, i)));

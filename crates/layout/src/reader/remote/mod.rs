@@ -4,16 +4,15 @@
 //! the arrivals in any order ([`Remote::take`]), and takes the completed GETs ([`Remote::next_completed`]).
 //!
 //! ```text
-//!   get ──► Running ──► next_fetch ──► (the transport) ──► take ──► Running ──► … ──► next_done
-//!              │ waits for a line                                      ▲
-//!              └────────► lines.rs: one fetch for many GETs ───────────┘
+//!   get ──► RunningGet ──► next_fetch ──► (the transport) ──► take ──► RunningGet ──► … ──► next_completed
+//!              │ waits for a line                                        ▲
+//!              └────────► lines.rs: one fetch for many GETs ─────────────┘
 //! ```
 //!
 //! A GET by key costs two fetches, bucket and item; a GET at a cached location costs one. Other fetches are shared.
 //! The status line with the counts of emptied segments is fetched once for all GETs that began (by key), or whose
 //! items were fetched (at cached locations), before its fetch was posted (`lines.rs`). GETs whose fetches complete
 //! first wait for their line. Where the server grants leases, one line serves all GETs that begin within the lease.
-//!
 //!
 //! Why a GET at a cached location needs no fetch of its segment's generation: the generation was fetched when its
 //! segment's counter was known already, and the counter is the same after the item was fetched. The server changes
