@@ -24,8 +24,8 @@ use crate::item::checked;
 use crate::item::stored;
 use crate::item::storing;
 use crate::options::Options;
+use crate::read_result::ReadResult;
 use crate::server::Server;
-use crate::shm::ReadResult;
 use crate::{admin, multiget};
 
 /// Many servers as one cache. Cheap to clone; clones share connections.

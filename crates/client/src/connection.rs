@@ -21,7 +21,7 @@ pub struct Connection {
     /// The last request: its memory is used again.
     message: Message,
     /// When its last call began, and the deadline of that call.
-    begun: Instant,
+    began: Instant,
     deadline: Instant,
     /// More may have arrived than was received.
     has_more: bool,
@@ -46,7 +46,7 @@ impl Connection {
             stream,
             input: Input::default(),
             message: Message::default(),
-            begun: now,
+            began: now,
             deadline: now,
             has_more: false,
             has_waited: false,
@@ -66,22 +66,22 @@ impl Connection {
 
     /// Since its last call began.
     pub fn idle_time(&self) -> Duration {
-        self.begun.elapsed()
+        self.began.elapsed()
     }
 
     /// Backdates the start of its last call.
     #[cfg(test)]
     pub fn age(&mut self, time: Duration) {
-        self.begun -= time;
+        self.began -= time;
     }
 
-    /// Starts a call that must end within `spin`. Returns false if the server has closed the connection or sent
+    /// Starts a call that must end within `timeout`. Returns false if the server has closed the connection or sent
     /// something unrequested. Consecutive calls skip this check.
-    pub fn begin(&mut self, spin: Duration) -> bool {
+    pub fn begin(&mut self, timeout: Duration) -> bool {
         let now = Instant::now();
-        let is_trusted = now.saturating_duration_since(self.begun) < TRUSTED_IDLE;
-        self.begun = now;
-        self.deadline = now + spin;
+        let is_trusted = now.saturating_duration_since(self.began) < TRUSTED_IDLE;
+        self.began = now;
+        self.deadline = now + timeout;
         self.has_waited = false;
         self.input.is_empty() && (is_trusted || is_quiet(&mut *self.stream, &mut Vec::new()))
     }

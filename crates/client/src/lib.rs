@@ -121,6 +121,7 @@ mod options;
 mod packet;
 mod path_selector;
 mod pipeline;
+mod read_result;
 mod registered;
 mod registered_calls;
 mod request;

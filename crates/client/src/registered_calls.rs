@@ -5,8 +5,8 @@ use crate::client::Client;
 use crate::command::{Command, Mode};
 use crate::error::Error;
 use crate::item::{Outcome, Stored, Ttl, checked, stored, storing};
+use crate::read_result::ReadResult;
 use crate::registered::RegisteredBuffer;
-use crate::shm::ReadResult;
 
 impl Client {
     /// Returns a buffer for values of up to so many bytes, for the calls whose names end in `_registered`.

@@ -15,9 +15,9 @@ use crate::item::{Item, Ttl, checked};
 use crate::operation::{CompletedOperation, Operation, OperationSlot, OwnedPayload, Payload};
 use crate::path_selector::LatencySample;
 use crate::pipeline::Pipeline;
+use crate::read_result::ReadResult;
 use crate::registered::{RegisteredBuffer, ValuePlacement};
 use crate::server::{ReadTicket, Server};
-use crate::shm::ReadResult;
 
 /// One non-blocking operation at a time: started with [`Request::iset`], [`Request::iget`], [`Request::bset`] or
 /// [`Request::bget`] (or those of [`Client`], which make the object), polled with [`Request::test`], and completed by
@@ -48,13 +48,13 @@ enum Stage {
     Idle,
     /// It is over: it failed before anything was sent, or nothing need be.
     Complete(CompletedRequest),
-    /// Prefetched, or being read from the server's memory. Shared memory is read when the caller asks for the result.
-    Prefetch(PrefetchHint),
+    /// A GET that reads the server's memory: over a fabric at once, in shared memory when the caller takes the result.
+    Reading(PendingRead),
     InFlight(Arc<Pipeline>, Kind),
 }
 
 #[derive(Debug)]
-struct PrefetchHint {
+struct PendingRead {
     server: Arc<Server>,
     ticket: ReadTicket,
     key: Vec<u8>,
@@ -303,7 +303,7 @@ impl Request {
 
     /// Returns whether a read is in flight.
     fn is_being_read(&self) -> bool {
-        matches!(&self.stage, Stage::Prefetch(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) if !begun.test())
+        matches!(&self.stage, Stage::Reading(PendingRead { ticket: ReadTicket::Remote(get), .. }) if !get.test())
     }
 
     /// The last operation is over, or is left to itself.
@@ -314,7 +314,7 @@ impl Request {
                 pipeline.send_gathered();
                 self.give_up();
             }
-            Stage::Prefetch(prefetched) => drop(self.keep_key(prefetched.key, prefetched.is_given)),
+            Stage::Reading(read) => drop(self.keep_key(read.key, read.is_given)),
             Stage::Idle | Stage::Complete(_) => {}
         }
     }
@@ -346,7 +346,7 @@ impl Request {
         value.clear();
         match prefetched {
             Ok(Ok((server, ticket))) => {
-                self.stage = Stage::Prefetch(PrefetchHint { server, ticket, key, is_given, value });
+                self.stage = Stage::Reading(PendingRead { server, ticket, key, is_given, value });
             }
             Ok(Err(ServerFallback { sample })) => {
                 self.sample = sample;
@@ -358,11 +358,11 @@ impl Request {
 
     /// Reads the key from memory, or sends a request to the server.
     fn read(&mut self) {
-        if !matches!(self.stage, Stage::Prefetch(_)) {
+        if !matches!(self.stage, Stage::Reading(_)) {
             return;
         }
-        let Stage::Prefetch(prefetched) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
-        let PrefetchHint { server, ticket, key, is_given, mut value } = prefetched;
+        let Stage::Reading(read) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        let PendingRead { server, ticket, key, is_given, mut value } = read;
         let outcome = match server.read_prefetched(&key, ticket, &mut value, self.registered.as_mut()) {
             ReadResult::Hit { flags, cas } => Outcome::Found { flags, cas },
             ReadResult::Miss => {
@@ -459,7 +459,7 @@ impl Request {
                 };
             }
             Stage::Complete(completed) => return completed,
-            Stage::Prefetch(_) => unreachable!("it was read before"),
+            Stage::Reading(_) => unreachable!("the read has completed"),
             Stage::InFlight(pipeline, kind) => (pipeline, kind),
         };
         let over = self.slot.lock().over.take();
@@ -492,8 +492,8 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CompletedRequest> {
         let request = self.get_mut();
-        if let Stage::Prefetch(PrefetchHint { ticket: ReadTicket::Remote(begun), .. }) = &request.stage
-            && !begun.watch(context.waker())
+        if let Stage::Reading(PendingRead { ticket: ReadTicket::Remote(get), .. }) = &request.stage
+            && !get.watch(context.waker())
         {
             return Poll::Pending;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_layout::KeyHash;
 
-use crate::shm::ReadResult;
+use crate::read_result::ReadResult;
 
 /// Receives the result of a GET. Its lock is held briefly, and no other lock is taken meanwhile.
 #[derive(Debug)]

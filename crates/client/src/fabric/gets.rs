@@ -30,7 +30,8 @@ use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
     READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
-use crate::shm::{ReadResult, monotonic_ns, next_random};
+use crate::read_result::ReadResult;
+use crate::shm::{monotonic_ns, next_random};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -417,43 +418,36 @@ impl RemoteGets {
                 continue;
             };
             let assembled = target.collect();
-            let (mut read, mut within) = (ReadResult::Ask, None);
-            match outcome {
-                // Only the server handles these items.
-                ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => {}
-                ReadOutcome::Hit(hit) => {
-                    let is_there = match (hit.value, &buffer) {
-                        (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
-                            within = Some(at..at + len);
+            let (mut read, mut within) = (ReadResult::from(&outcome), None);
+            if let (ReadResult::Hit { .. }, ReadOutcome::Hit(hit)) = (&read, &outcome) {
+                let is_there = match (hit.value, &buffer) {
+                    (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
+                        within = Some(at..at + len);
+                        true
+                    }
+                    (Value::Fetched { at, len }, Some(buffer)) => {
+                        // Chunks of a value that was replaced meanwhile may be there.
+                        target.value.clear();
+                        let bytes = buffer.get(at..at + len);
+                        bytes.is_some_and(|bytes| {
+                            target.value.extend_from_slice(bytes);
                             true
-                        }
-                        (Value::Fetched { at, len }, Some(buffer)) => {
-                            // Chunks of a value that was replaced meanwhile may be there.
-                            target.value.clear();
-                            let bytes = buffer.get(at..at + len);
-                            bytes.is_some_and(|bytes| {
-                                target.value.extend_from_slice(bytes);
-                                true
-                            })
-                        }
-                        (Value::Placed, _) => {
-                            if let ValueLocation::Registered(whole) = assembled {
-                                within = Some(0..whole);
-                            }
-                            assembled != ValueLocation::Nowhere
-                        }
-                        _ => false,
-                    };
-                    if is_there {
-                        read = ReadResult::Hit { flags: hit.flags, cas: hit.cas };
+                        })
                     }
-                    if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
-                        self.accesses.push((hash, reads));
+                    (Value::Placed, _) => {
+                        if let ValueLocation::Registered(whole) = assembled {
+                            within = Some(0..whole);
+                        }
+                        assembled != ValueLocation::Nowhere
                     }
+                    _ => false,
+                };
+                if !is_there {
+                    read = ReadResult::Ask;
                 }
-                ReadOutcome::Miss(_) => read = ReadResult::Miss,
-                ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => {}
-                ReadOutcome::Gone => read = ReadResult::Gone,
+                if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
+                    self.accesses.push((hash, reads));
+                }
             }
             if let Some(buffer) = buffer {
                 self.keep(buffer);

@@ -17,7 +17,8 @@ use crate::bounds::{READ_TIMEOUT, READS_AGAIN_AFTER, READS_AT_ONCE};
 use crate::fabric::region::Region;
 use crate::options::{Fabric, FabricMode};
 use crate::path_selector::{Batch, LatencySample, ReadPath, ServerPaths};
-use crate::shm::{ReadResult, monotonic_ns, next_random};
+use crate::read_result::ReadResult;
+use crate::shm::{monotonic_ns, next_random};
 
 /// The one-sided reads of a server on the fabric.
 #[derive(Debug)]

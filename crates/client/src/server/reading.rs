@@ -12,8 +12,9 @@ use crate::bounds::KEYS_READ_AT_ONCE;
 use crate::fabric::{GetCompletion, GetHandle, ServerFallback, Target};
 use crate::message::Encoding;
 use crate::path_selector::{Batch, LatencySample, ReadPath};
+use crate::read_result::ReadResult;
 use crate::registered::{RegisteredBuffer, ValuePlacement};
-use crate::shm::{self, Items, ReadResult, Reader, Readers, accesses_lines};
+use crate::shm::{self, Items, Reader, Readers, accesses_lines};
 
 /// A server's shared memory.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use fabcache_layout::reader::{KEYS_AHEAD, Mapped, ReadOutcome, Region, Validatio
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::{ACCESSES_TOLD_AT_ONCE, KEYS_FORESEEN_MAX};
+use crate::read_result::ReadResult;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -77,24 +78,6 @@ impl PrefetchHint {
         let end = self.before + self.hashes.len() as u64;
         ticket.reader == self.reader && (self.before..end).contains(&ticket.number)
     }
-}
-
-/// What a reader found.
-#[derive(Debug)]
-pub enum ReadResult {
-    /// The key's item: its flags and CAS; the value was put where it was wanted.
-    Hit {
-        /// Client flags.
-        flags: u32,
-        /// CAS.
-        cas: u64,
-    },
-    /// The key is not stored.
-    Miss,
-    /// The server must be asked.
-    Ask,
-    /// The server is gone: nothing of this region counts any more.
-    Gone,
 }
 
 impl Items {
@@ -216,19 +199,14 @@ fn found(
     accesses: &mut Vec<(KeyHash, u8)>,
     hash: impl FnOnce() -> KeyHash,
 ) -> ReadResult {
-    match outcome {
-        ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::Ask,
-        ReadOutcome::Hit(hit) => {
-            let reads = reads_to_report(hit, random);
-            if reads > 0 {
-                accesses.push((hash(), reads));
-            }
-            ReadResult::Hit { flags: hit.flags, cas: hit.cas }
+    let result = ReadResult::from(outcome);
+    if let (ReadResult::Hit { .. }, ReadOutcome::Hit(hit)) = (&result, outcome) {
+        let reads = reads_to_report(hit, random);
+        if reads > 0 {
+            accesses.push((hash(), reads));
         }
-        ReadOutcome::Miss(_) => ReadResult::Miss,
-        ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::Ask,
-        ReadOutcome::Gone => ReadResult::Gone,
     }
+    result
 }
 
 /// Returns the next number of xorshift32 (Marsaglia, 2003): cheap, and good enough for sampling.

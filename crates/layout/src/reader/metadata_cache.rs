@@ -101,8 +101,8 @@ impl MetadataCache {
     /// Whether the segment had this generation when the counts were fetched last: none that is counted with it was emptied
     /// since that was fetched.
     pub(super) fn stood(&self, segment: u32, generation: u64) -> bool {
-        let metadata = self.generations[segment as usize];
-        metadata.stamp > 0 && metadata.generation == generation && self.count(segment) == Some(metadata.count)
+        let cached = self.generations[segment as usize];
+        cached.stamp > 0 && cached.generation == generation && self.count(segment) == Some(cached.count)
     }
 
     /// Returns the status line, unless its clock has stopped.
@@ -134,9 +134,9 @@ impl MetadataCache {
 
     /// Notes a head; block numbers are only good for the one with which they were fetched.
     pub(super) fn set_head(&mut self, partition: usize, word: u64) {
-        let metadata = &mut self.partitions[partition];
-        if metadata.head != Some(word) {
-            *metadata = Partition { head: Some(word), ..Partition::default() };
+        let partition = &mut self.partitions[partition];
+        if partition.head != Some(word) {
+            *partition = Partition { head: Some(word), ..Partition::default() };
         }
     }
 
@@ -150,9 +150,9 @@ impl MetadataCache {
 
     /// Notes the block numbers of a table that were fetched after the head `word`.
     pub(super) fn set_block_numbers(&mut self, partition: usize, table: usize, word: u64, bytes: &[u8]) {
-        let metadata = &mut self.partitions[partition];
-        if metadata.head == Some(word) {
-            metadata.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let partition = &mut self.partitions[partition];
+        if partition.head == Some(word) {
+            partition.numbers[table] = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         }
     }
 
@@ -165,27 +165,27 @@ impl MetadataCache {
     pub(super) fn generation(&self, segment: u32, stamp: u64) -> CachedGeneration {
         match self.generations[segment as usize] {
             Generation { stamp: 0, .. } => CachedGeneration::Unknown,
-            metadata if metadata.stamp <= stamp => CachedGeneration::Before(metadata.generation),
+            cached if cached.stamp <= stamp => CachedGeneration::Before(cached.generation),
             _ => CachedGeneration::After,
         }
     }
 
     /// The generation of a segment as last fetched.
     pub(super) fn last_generation(&self, segment: u32) -> Option<u64> {
-        let metadata = self.generations[segment as usize];
-        (metadata.stamp > 0).then_some(metadata.generation)
+        let cached = self.generations[segment as usize];
+        (cached.stamp > 0).then_some(cached.generation)
     }
 
     /// Caches a generation that was just fetched, and the segment's counter as known when it was requested.
     pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
-        let metadata = &mut self.generations[segment as usize];
+        let cached = &mut self.generations[segment as usize];
         // Metadata that has been known for longer serves more GETs.
-        if metadata.stamp == 0 || metadata.generation != generation {
+        if cached.stamp == 0 || cached.generation != generation {
             self.stamp += 1;
-            *metadata = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
+            *cached = Generation { generation, stamp: self.stamp, count: UNCOUNTED };
         }
         if let Some(count) = count {
-            metadata.count = count;
+            cached.count = count;
         }
     }
 }

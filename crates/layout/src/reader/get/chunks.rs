@@ -32,7 +32,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             return self.ask_server(FallbackReason::Damaged);
         };
         let generation =
-            metadata.last_generation(segment).filter(|metadata| *metadata as u32 == chunk.generation);
+            metadata.last_generation(segment).filter(|generation| *generation as u32 == chunk.generation);
         let Some(generation) = generation else {
             if self.stage == Stage::ChunkGeneration {
                 return self.reject(reader, metadata, Rejection::Recycled);

@@ -108,10 +108,10 @@ pub(super) fn check(
     let head = encode(owner, chunk.len);
     let sum = sum_of_parts(secret, (&head.as_bytes()[SUMMED_AT..], value));
     let segment = reader.geometry.segment_of(chunk.offset);
-    let metadata = segment.and_then(|segment| metadata.last_generation(segment));
+    let last = segment.and_then(|segment| metadata.last_generation(segment));
     // Of a generation the table has the low half; the other is hardly ever anything but 0.
-    let generation = metadata
-        .filter(|metadata| *metadata as u32 == chunk.generation)
+    let generation = last
+        .filter(|generation| *generation as u32 == chunk.generation)
         .unwrap_or(u64::from(chunk.generation));
     if is_whole(sum, generation, chunk, head.kind()) {
         return ChunkCheck::Right;

@@ -34,13 +34,13 @@ impl SequenceNumber {
 #[derive(Debug)]
 pub(super) struct Lines {
     every: u32,
-    /// When the newest was requested …
+    /// When the newest line was requested.
     asked: (SequenceNumber, u64),
-    /// … which has failed.
+    /// Whether the newest request failed.
     has_failed: bool,
     /// When the newest received line was requested.
-    metadata: (SequenceNumber, u64),
-    /// Until when that may be taken to be so.
+    received: (SequenceNumber, u64),
+    /// Until when the received line may be trusted, in nanoseconds.
     leased_until: u64,
     on_their_way: u32,
     /// The latest moment after which a line must be requested for some GET.
@@ -57,7 +57,7 @@ impl Lines {
             every: every.max(1),
             asked: Default::default(),
             has_failed: false,
-            metadata: Default::default(),
+            received: Default::default(),
             leased_until: 0,
             on_their_way: 0,
             needed: SequenceNumber::default(),
@@ -75,12 +75,12 @@ impl Lines {
     /// For a GET that starts at `ns`: if the received line's lease is valid then, returns the moment that the line
     /// covers.
     pub(super) fn leased(&self, ns: u64) -> Option<SequenceNumber> {
-        (ns < self.leased_until).then(|| self.metadata.0.before())
+        (ns < self.leased_until).then(|| self.received.0.before())
     }
 
     /// Returns whether a line requested after `moment` was received.
     pub(super) fn covers(&self, moment: SequenceNumber) -> bool {
-        self.metadata.0 > moment
+        self.received.0 > moment
     }
 
     /// Returns whether a line requested after `moment` settles what arrived at `ns`, given the server's grace: it is
@@ -92,7 +92,7 @@ impl Lines {
 
     /// Returns whether the newest received line settles what arrived at `ns`, although it was not fetched after it.
     pub(super) fn is_known_within(&self, ns: u64, grace_ns: u64) -> bool {
-        is_within(self.metadata.1, ns, grace_ns)
+        is_within(self.received.1, ns, grace_ns)
     }
 
     /// Returns whether a line must be requested now.
@@ -111,9 +111,9 @@ impl Lines {
     /// Notes a received line, its request and its lease in nanoseconds. Returns whether it is the newest.
     pub(super) fn take(&mut self, asked: (SequenceNumber, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
-        let is_newest = asked.0 > self.metadata.0;
+        let is_newest = asked.0 > self.received.0;
         if is_newest {
-            self.metadata = asked;
+            self.received = asked;
             self.leased_until = end_of(asked.1, lease_ns);
         }
         is_newest

@@ -310,8 +310,8 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let kept = self.locations.get(hash).filter(|location| {
             // Generations only grow: of a later one nothing that was before is there.
             let segment = self.reader.geometry.segment_of(location.offset);
-            let metadata = segment.and_then(|segment| self.metadata.last_generation(segment));
-            metadata.is_none_or(|metadata| metadata <= location.generation)
+            let generation = segment.and_then(|segment| self.metadata.last_generation(segment));
+            generation.is_none_or(|generation| generation <= location.generation)
         });
         self.begin(key, hash, kept.map_or(Source::ByKey, Source::Cached), token, now);
     }

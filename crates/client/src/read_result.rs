@@ -1,0 +1,35 @@
+//! The result of a GET that reads the server's memory.
+
+use fabcache_layout::reader::ReadOutcome;
+
+/// The result of a read, for its caller.
+#[derive(Debug)]
+pub enum ReadResult {
+    /// The key's item; its value is in the caller's target.
+    Hit {
+        /// Client flags.
+        flags: u32,
+        /// CAS.
+        cas: u64,
+    },
+    /// The key is not stored.
+    Miss,
+    /// Only a request to the server can tell.
+    Ask,
+    /// The server is gone, and its region with it.
+    Gone,
+}
+
+impl From<&ReadOutcome> for ReadResult {
+    #[inline]
+    fn from(outcome: &ReadOutcome) -> ReadResult {
+        match outcome {
+            // A stale item, or one whose recache token was sent, needs the server.
+            ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::Ask,
+            ReadOutcome::Hit(hit) => ReadResult::Hit { flags: hit.flags, cas: hit.cas },
+            ReadOutcome::Miss(_) => ReadResult::Miss,
+            ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::Ask,
+            ReadOutcome::Gone => ReadResult::Gone,
+        }
+    }
+}
