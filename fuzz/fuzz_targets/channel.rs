@@ -1,4 +1,5 @@
-//! Anything that the other end writes to a channel: it breaks the channel, or is bytes, but never more than there are.
+//! Arbitrary words that the other end writes to a channel: they break the channel, or are bytes, but
+//! never more than exist.
 #![no_main]
 
 use std::io::IoSlice;
@@ -14,7 +15,7 @@ const SHAPE: Shape = Shape { slots: 4, slot_bytes: 64, staging_bytes: 4096 };
 fuzz_target!(|steps: Vec<(u16, u64, u8)>| {
     let (mut server, file) = Channel::create(&SHAPE).expect("memory");
     let mapping = Mapping::to_write(file.as_fd(), SHAPE.channel_bytes()).expect("mapped");
-    // SAFETY: the mapping outlives it, and was mapped to be written.
+    // SAFETY: the mapping outlives it and is writable.
     let memory = unsafe { mapping.memory() };
     let mut client = Channel::open(file.as_fd()).expect("just made");
     let bytes = [7; 3000];
@@ -23,7 +24,7 @@ fuzz_target!(|steps: Vec<(u16, u64, u8)>| {
         let len = usize::from(at) % into.len();
         match what % 6 {
             0 | 1 => memory.store(u64::from(at) * 8 % SHAPE.channel_bytes(), word, Ordering::Relaxed),
-            // A word that passes for that of a slot's next round.
+            // A word that could be that of a slot's next round.
             2 => memory.store(1024 + u64::from(at % 4) * 64, word & !0xff | u64::from(what >> 4), Ordering::Relaxed),
             3 => drop(client.outgoing().send(&[IoSlice::new(&bytes[..len])])),
             4 => drop(server.outgoing().send(&[IoSlice::new(&bytes[..len]), IoSlice::new(&bytes)])),

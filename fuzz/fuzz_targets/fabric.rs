@@ -1,5 +1,5 @@
-//! Any messages to both ends of a link over a fabric, while they send and receive: they break it, or are bytes, but the
-//! ends name no memory that they do not have.
+//! Arbitrary messages to both ends of a fabric link while they send and receive: they break the link,
+//! or are bytes, but the ends never address memory that they do not have.
 #![no_main]
 
 use std::io::IoSlice;
@@ -31,7 +31,7 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
         let end = usize::from(what & 1);
         match what / 2 % 8 {
             0..4 => {
-                // Most of them with the token and the number that is to come.
+                // Most messages have the token and the next number.
                 let header =
                     [&5u64.to_le_bytes()[..], &[what >> 5, 0, 0, 0], &arrived[end].to_le_bytes()].concat();
                 if what / 2 % 8 < 3 {
@@ -94,7 +94,7 @@ fuzz_target!(|steps: Vec<(u8, Vec<u8>)>| {
     }
 });
 
-/// Reads and receives what there is.
+/// Performs the pending reads and receives.
 fn serve(server: &mut ServerEnd<Vec<u8>, Vec<u8>>) {
     while let Some(read) = server.next_read(RING_BYTES) {
         let end = read.at.checked_add(read.bytes as u64).expect("memory ends somewhere");
@@ -109,7 +109,7 @@ fn serve(server: &mut ServerEnd<Vec<u8>, Vec<u8>>) {
     }
 }
 
-/// Receives what there is.
+/// Receives pending bytes.
 fn take(client: &mut ClientEnd<Vec<u8>>) {
     while let Some(incoming) = client.incoming() {
         let len = match incoming {

@@ -1,5 +1,5 @@
-//! Item headers from a region that may hold anything: each is read without going beyond it, and says what it would
-//! say if it were written again.
+//! Item headers from a region with arbitrary contents: each is read within bounds, and reads the same
+//! after it is written again.
 #![no_main]
 
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX, NewItem};

@@ -1,4 +1,4 @@
-//! Meta text: as `text`, but every piece of the data is a meta line.
+//! Meta text: like `text`, but every chunk of the data is a meta line.
 #![no_main]
 
 #[path = "../../crates/protocol/tests/common/mod.rs"]

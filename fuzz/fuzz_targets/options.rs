@@ -1,4 +1,4 @@
-//! The words of a command line that have a grammar of their own: what precedes an address, networks, and `-o`.
+//! Command-line values with their own grammar: prefixes of addresses, networks, and `-o`.
 #![no_main]
 
 use fabcache_server::addresses;

@@ -1,8 +1,9 @@
-//! Whole against split feeding.
+//! Compares decoding the whole stream with decoding its chunks.
 
 use crate::common::{Setup, events};
 
-/// The stream as a whole, in pieces that follow from `seed`, and byte by byte: all the same.
+/// Decodes the stream as a whole, in chunks determined by `seed`, and byte by byte; the results must be
+/// equal.
 pub fn compare(seed: u8, stream: &[u8], setup: Setup) {
     let whole = events(stream, [], setup);
     let mut state = u32::from(seed);

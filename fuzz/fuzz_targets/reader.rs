@@ -1,4 +1,4 @@
-//! A reader of a region that answers with any bytes: it ends, never leaves the region, and takes nothing for an item.
+//! A reader of a region with arbitrary contents: it ends, never leaves the region, and finds no item.
 #![no_main]
 
 #[path = "../../crates/layout/tests/common/mod.rs"]

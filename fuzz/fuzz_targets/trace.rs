@@ -1,5 +1,5 @@
-//! Recorded traces: whatever a file holds is a record within bounds, or malformed and counted; and what is no record is an
-//! error where such are not skipped.
+//! Recorded traces with arbitrary contents: each record is within bounds, or malformed and counted; a
+//! malformed record is an error unless such records are skipped.
 #![no_main]
 
 use std::io::Cursor;

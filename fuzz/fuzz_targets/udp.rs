@@ -1,4 +1,4 @@
-//! Datagrams: a request is taken apart without a panic and decoded, a reply comes together again.
+//! Datagrams: a request is split without a panic and decoded, a reply is reassembled.
 #![no_main]
 
 #[path = "../../crates/protocol/tests/common/mod.rs"]
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(frame.payload, &data[udp::FRAME..]);
         pieces::compare(frame.id as u8, frame.payload, Setup::default());
     }
-    // Long enough for several datagrams, whatever the size of the data.
+    // Long enough for several datagrams, for any size of the data.
     let reply = data.repeat(1 + 8 * DATAGRAM_MAX / (data.len() + 1));
     let mut joined = Vec::new();
     for (number, (frame, payload)) in udp::split(7, &reply).expect("few enough").enumerate() {

@@ -1,8 +1,8 @@
-// Prints what libmemcached makes of configuration strings: those of the recorded text that is named, where they stand
-// after "> ", and \t, \n and \0 stand for these bytes. Of each: the code and the text of
-// libmemcached_check_configuration(), and what the handle of memcached() is then set to, as far as that is not what every
-// handle is. `cargo xtask libmemcached` compares it with the recorded text, and a test of fabcache-c compares the
-// recorded text with the library's own.
+// Prints how libmemcached parses configuration strings: those of the recorded text given as argument, in lines that
+// start with "> ", where \t, \n and \0 stand for these bytes. For each string: the code and the text of
+// libmemcached_check_configuration(), and the settings of memcached()'s handle that differ from the defaults. `cargo
+// xtask libmemcached` compares it with the recorded text, and a test of fabcache-c compares the recorded text with the
+// library's own.
 #include <libmemcached-1.0/memcached.h>
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static size_t unescape(char *out, const char *line) {
   return length;
 }
 
-// Without the addresses of handles and the places in libmemcached's sources.
+// Without the addresses of handles and the positions in libmemcached's sources.
 static void print_plain(const char *text) {
   while (*text != '\0') {
     if (strncmp(text, "(0x", 3) == 0) {
@@ -44,7 +44,7 @@ static void print_handle(const memcached_st *handle, const memcached_st *fresh) 
   }
   printf("\n  behaviors");
   for (int behavior = 0; behavior < MEMCACHED_BEHAVIOR_MAX; behavior++) {
-    // Where there are servers, libmemcached asks the socket of the first for its sizes.
+    // With servers, libmemcached reads the buffer sizes from the first one's socket.
     if ((behavior == MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE || behavior == MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE)
         && memcached_server_count(handle) > 0) {
       continue;

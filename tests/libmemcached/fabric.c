@@ -1,5 +1,5 @@
 // A program of libmemcached over the fabric: a server that a configuration string names, a child of fork(2) that uses what its
-// parent had made, and a server that dies. Given HOST:PORT and the server's process; exits with 0 if all is as it should be.
+// parent had made, and a server that dies. Arguments: HOST:PORT and the server's process ID. Exits with 0 if all checks pass.
 #include <libmemcached-1.0/memcached.h>
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Prints what libhashkit answers to calls with good and bad arguments; not those of encryption.
+// Prints the results of libhashkit's calls with valid and invalid arguments, without encryption.
 #include <libhashkit-1.0/hashkit.h>
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* How long a call takes in a program of libmemcached: one key of 64 bytes' value, got and set in turn, one call at a
+/* The time of a call in a libmemcached program: gets and sets one key with a value of 64 bytes in turn, one call at a
    time. Prints nanoseconds: "get P50 P99" and "set P50 P99".
 
-   latency SERVER COUNT, the server being HOST:PORT or the path of a Unix socket. */
+   latency SERVER COUNT, where SERVER is HOST:PORT or the path of a Unix socket. */
 
 #include <libmemcached/memcached.h>
 #include <stdint.h>

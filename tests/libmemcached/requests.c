@@ -1,6 +1,6 @@
 // Requests of RDMA-Memcached as its programs make them: a window of stores that share a value, then gets with room and
-// without, by waiting and by asking again and again. Given servers as libmemcached parses them; exits with 0 if all is as
-// it should be. Compiled with -include libmemcached/requests.h, as those programs are.
+// without, by waiting and by polling. The argument is a server list in libmemcached's format. Exits with 0 if all checks
+// pass. Compiled with -include libmemcached/requests.h, as those programs are.
 #include <libmemcached-1.0/memcached.h>
 
 #include <stdio.h>
@@ -18,7 +18,7 @@
     }                                                                                                                  \
   } while (0)
 
-// The header says where the fields are; this says where the library has them.
+// The library's offsets of the header's fields.
 _Static_assert(offsetof(memcached_request_st, value) == 0, "value");
 _Static_assert(offsetof(memcached_request_st, value_length) == 8, "value_length");
 _Static_assert(offsetof(memcached_request_st, flags) == 16, "flags");
@@ -46,7 +46,7 @@ static void store(memcached_st *memc, char *value, size_t length) {
       size_t key_length = (size_t)sprintf(key, "key%d-%d", round, i);
       CHECK((i % 2 ? memcached_iset : memcached_bset)(memc, key, key_length, window[i], 0, (uint32_t)i)
             == MEMCACHED_SUCCESS);
-      // Its buffer is the caller's again; that of memcached_iset is copied here.
+      // The caller may reuse the buffer; that of memcached_iset is copied here.
       memset(key, 'x', sizeof key);
     }
     for (int i = 0; i < WINDOW; i++) {

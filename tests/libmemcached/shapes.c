@@ -1,5 +1,5 @@
-// Prints what programs compiled against libmemcached's headers take for granted: the size of each public struct, where
-// its fields lie, the value of each constant. `cargo xtask libmemcached` compares that with the recorded text
+// Prints the ABI of programs compiled against libmemcached's headers: the size of each public struct, the offsets of
+// its fields, the value of each constant. `cargo xtask libmemcached` compares that with the recorded text
 // (bindings/c/tests/libmemcached/shapes.txt), and a test of fabcache-c compares the recorded text with the library's own.
 #include <libmemcached-1.0/memcached.h>
 #include <libmemcached-1.0/struct/analysis.h>
@@ -12,7 +12,7 @@
 #define STRUCT(type) printf("struct %s size %zu align %zu\n", #type, sizeof(struct type), _Alignof(struct type))
 #define FIELD(type, field)                                                                                             \
   printf("field %s.%s at %zu size %zu\n", #type, #field, offsetof(struct type, field), sizeof(((struct type *)0)->field))
-// Where a bit field lies: sets it alone and looks for the bit.
+// Finds the position of a bit field: sets only this field and searches for the bit.
 #define BIT(type, field)                                                                                               \
   do {                                                                                                                 \
     struct type value;                                                                                                 \

@@ -1,11 +1,11 @@
-// Prints what libmemcached calls things: codes, behaviors, distributions, hashes, its release.
+// Prints libmemcached's names: codes, behaviors, distributions, hashes, its release.
 #include <libmemcached-1.0/memcached.h>
 #include <libhashkit-1.0/hashkit.h>
 
 #include <stdio.h>
 
 int main(void) {
-  // A few more than there are, on both sides.
+  // A few more than exist, on both sides.
   for (int i = -1; i < MEMCACHED_MAXIMUM_RETURN + 2; i++) {
     printf("memcached_strerror %d %s\n", i, memcached_strerror(NULL, (memcached_return_t)i));
   }

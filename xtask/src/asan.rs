@@ -1,7 +1,7 @@
-//! `cargo xtask asan`: the whole suite under AddressSanitizer and its leak detection.
+//! `cargo xtask asan`: runs the whole suite under AddressSanitizer with leak detection.
 //!
-//! It needs a nightly toolchain. Documentation tests are left out, as they are not instrumented. Assembly copies the
-//! region, which the sanitizer cannot see into; it sees everything around that.
+//! Needs a nightly toolchain. Documentation tests are left out, because they are not instrumented. The
+//! region is copied by assembly, which the sanitizer does not check; it checks everything around that.
 
 use std::process::Command;
 
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// Where the sanitizer works; instrumented code has a target folder of its own.
+/// The target that the sanitizer supports; instrumented code has its own target folder.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Tests that cannot run so, and why not.
+/// Tests that cannot run under the sanitizer, and why.
 const SKIPPED: &[(&str, &str)] =
     &[("limits_of_the_system_are_told", "the sanitizer's shadow memory needs all of the address space")];
 
@@ -23,7 +23,7 @@ pub struct Args {
     filter: Option<String>,
 }
 
-/// Builds and runs them.
+/// Builds and runs the tests.
 ///
 /// # Errors
 /// There is no nightly toolchain, the tests do not build, or one fails.
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     for (name, _) in SKIPPED {
         command.args(["--skip", name]);
     }
-    // The outer cargo's settings are those of another toolchain.
+    // The outer cargo's settings belong to another toolchain.
     for variable in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         command.env_remove(variable);
     }

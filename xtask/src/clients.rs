@@ -25,10 +25,10 @@ use crate::process::{self, Interrupt, Scratch};
 /// Well above the slowest client, which takes seconds.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Of a failed client's output, and of its servers', what is worth showing.
+/// Maximum number of lines shown of the output of a failed client and of its servers.
 const SHOWN_LINES_MAX: usize = 100;
 
-/// In the order in which they run.
+/// The clients, in the order of their runs.
 const CLIENTS: &[Client] = &[
     Client::new("pymemcache", Language::Python, "check_pymemcache.py"),
     Client::new("pylibmc", Language::Python, "check_pylibmc.py"),
@@ -74,7 +74,7 @@ pub struct Args {
 struct Client {
     name: &'static str,
     language: Language,
-    /// In the language's folder.
+    /// The program's path in the language's folder.
     program: &'static str,
 }
 
@@ -112,7 +112,7 @@ impl Language {
     }
 }
 
-/// What became of a client.
+/// The outcome of a client's run.
 enum Outcome {
     Passed { version: String, checks: u32 },
     Failed { report: String },

@@ -1,6 +1,7 @@
-//! `cargo xtask differential`: memcached 1.6.18 and fabcached side by side, the same bytes to both.
+//! `cargo xtask differential`: sends the same bytes to memcached 1.6.18 and fabcached, and compares the
+//! answers.
 //!
-//! Starts both with the same flags, on ports of their own, and has `fabcache-differential` compare them.
+//! Starts both with the same flags on separate ports; `fabcache-differential` compares them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +19,19 @@ use fabcache_testbed::server::ServerProcess;
 use crate::servers::server_command;
 use crate::workspace;
 
-/// The release that the comparison knows, which is Debian 12's.
+/// The release that the comparison expects: Debian 12's.
 const THEIR_RELEASE: &str = "1.6.18";
 
-/// Where Debian's package puts it.
+/// The path in Debian's package.
 const THEIR_PROGRAM: &str = "/usr/bin/memcached";
 
 /// Flags that mean the same to both. One thread: commands on several connections keep their order.
 const FLAGS: &[&str] = &["-l", "127.0.0.1", "-U", "0", "-m", "256", "-I", "1m", "-t", "1", "-c", "1024"];
 
-/// Commands of each part of the test of the test.
+/// Commands of each part of the self-test.
 const SELF_TEST_COMMANDS: u64 = 30_000;
 
-/// Opportunities that the test of the test lets pass between one harm and the next.
+/// Opportunities that the self-test skips between two harms.
 const HARM_EVERY: u64 = 50;
 
 /// Sends the same bytes to memcached 1.6.18 and to fabcached, and compares every answer.
@@ -42,15 +43,15 @@ pub struct Args {
     /// memcached 1.6.18 [default: Debian's, installed if it is missing]
     #[arg(long, value_name = "PATH")]
     theirs: Option<PathBuf>,
-    /// Compare memcached with a memcached whose answers are altered, in each of many ways, and fail if one of
-    /// the ways is not noticed
+    /// Compare memcached with a memcached whose answers are altered in many ways, and fail if an alteration
+    /// is not detected
     #[arg(long)]
     self_test: bool,
     #[command(flatten)]
     run: RunArgs,
 }
 
-/// Runs the comparison, or the test of the test.
+/// Runs the comparison, or the self-test.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     outcome
 }
 
-/// Each way of altering answers must be noticed.
+/// Runs the self-test: each alteration must be detected.
 fn self_test(options: &Options) -> Result<()> {
     for &harm in Harm::value_variants() {
         let saboteur = Saboteur::start(options.servers.ours, harm, HARM_EVERY)?;
@@ -109,7 +110,7 @@ fn self_test(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The program to compare with, installed if need be.
+/// Returns the program to compare with; installs it if needed.
 fn their_program(given: Option<&Path>) -> Result<PathBuf> {
     let program = given.unwrap_or(Path::new(THEIR_PROGRAM));
     if given.is_none() && !program.exists() {
@@ -135,7 +136,7 @@ fn install() -> Result<()> {
         Ok(command.status().context("apt-get cannot be started")?.success())
     };
     let package = ["install", "--yes", "--quiet", "--no-install-recommends", "memcached"];
-    // The lists of packages may be absent or old.
+    // The package lists may be absent or old.
     let installed = apt_get(&package)? || (apt_get(&["update", "--quiet"])? && apt_get(&package)?);
     ensure!(installed, "apt-get does not install memcached");
     Ok(())

@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: each target of `fuzz/` for a while, on inputs that earlier runs found and new ones.
+//! `cargo xtask fuzz`: runs each target of `fuzz/` for a while, on inputs of earlier runs and on new
+//! ones.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +20,10 @@ pub struct Args {
     seconds: u32,
 }
 
-/// Builds and runs the targets, as many at a time as there are processors.
+/// Builds and runs the targets, one per CPU at a time.
 ///
 /// # Errors
-/// cargo-fuzz or a nightly toolchain is missing, or a target failed: its output says on which input.
+/// cargo-fuzz or a nightly toolchain is missing, or a target failed: its output names the input.
 pub fn run(args: &Args) -> Result<()> {
     let targets = targets()?;
     for name in &args.only {
@@ -74,7 +75,7 @@ fn fuzz(words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo", "fuzz"]).args(words);
     command.current_dir(workspace::folder());
-    // The outer cargo's settings are those of another toolchain.
+    // The outer cargo's settings belong to another toolchain.
     for variable in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTFLAGS", "CARGO_TARGET_DIR"] {
         command.env_remove(variable);
     }

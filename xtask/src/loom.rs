@@ -1,10 +1,10 @@
-//! `cargo xtask loom`: the models of what is lock-free, in every interleaving within their bounds.
+//! `cargo xtask loom`: checks models of the lock-free code, in every interleaving within their bounds.
 //!
-//! The models are tests of their own build (`--cfg loom`, profile `loom`), in a target folder of its own. Each runs in
-//! a process of its own, so that one that aborts is told by name.
+//! The models are tests of a separate build (`--cfg loom`, profile `loom`), in a separate target
+//! folder. Each runs in its own process, so that an aborted one is reported by name.
 //!
-//! A model named `without_X_fails_…` must fail where the code is built without X (`--cfg fabcache_without="X"`), so
-//! that it is known to find what it is there to find.
+//! A model named `without_X_fails_…` must fail when the code is built without X (`--cfg
+//! fabcache_without="X"`), which shows that the model detects the error.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ use crate::workspace;
 /// The crates that have models.
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
 
-/// Guards that the code can be built without, and the crate whose models must then fail.
+/// Guards that can be compiled out, and the crate whose models must then fail.
 const CONTROLS: &[(&str, &str)] = &[
     ("dead_mark", "fabcache-store"),
     ("generation", "fabcache-store"),
@@ -29,12 +29,12 @@ const CONTROLS: &[(&str, &str)] = &[
     ("wake_fence", "fabcache-layout"),
 ];
 
-/// Checks models of what is lock-free.
+/// Checks models of the lock-free code.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only models whose names contain this
     filter: Option<String>,
-    /// Models that run at a time [default: one a processor]
+    /// Models to run at a time [default: one per CPU]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 }
@@ -45,17 +45,17 @@ struct Model {
     name: String,
 }
 
-/// What one model came to.
+/// The result of one model.
 struct Outcome {
     time: Duration,
     /// Its output, if it failed.
     failure: Option<String>,
 }
 
-/// Builds the models and runs them, the most at a time that is asked for.
+/// Builds the models and runs them in parallel.
 ///
 /// # Errors
-/// The models do not build, none has the name, or some failed.
+/// The models do not build, no name matches, or a model failed.
 pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
     let mut models = Vec::new();
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the code without something, and has the models that are about it fail.
+/// Builds the code without a guard, and checks that the models about it fail.
 fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) -> Result<()> {
     let name = format!("without_{without}_fails");
     if !models.iter().any(|model| model.name.contains(&name)) {
@@ -90,7 +90,7 @@ fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) ->
     for program in build(&[package], Some(without))? {
         controls.extend(models_of(&program, Some(&name))?);
     }
-    // Those that were not asked for are left out.
+    // Leave out those that were not selected.
     controls.retain(|control| models.iter().any(|model| model.name == control.name));
     println!("without {without}:");
     let failed = run_all(&controls, jobs, Some("FAILED, as it must"))?;
@@ -100,7 +100,7 @@ fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) ->
     Ok(())
 }
 
-/// The programs of the models, of the code as it is or without something.
+/// Builds the models, with all guards or without one; returns the programs.
 fn build(packages: &[&str], without: Option<&str>) -> Result<Vec<PathBuf>> {
     let folder = without.map_or("loom".into(), |without| format!("loom-without-{without}"));
     let mut flags = "--cfg loom".to_owned();
@@ -139,8 +139,8 @@ fn models_of(program: &Path, filter: Option<&str>) -> Result<Vec<Model>> {
     Ok(names.map(|name| Model { program: program.into(), name: name.into() }).collect())
 }
 
-/// Runs all of them; the names of those that failed. Where that is expected it is told in these words, and else with
-/// what they said.
+/// Runs all models; returns the names of those that failed. An expected failure is reported in the
+/// words of `expected`, another one with the model's output.
 fn run_all<'m>(models: &'m [Model], jobs: usize, expected: Option<&str>) -> Result<Vec<&'m str>> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());

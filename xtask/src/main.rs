@@ -32,9 +32,9 @@ struct Cli {
 enum Task {
     /// Run the tests under AddressSanitizer
     Asan(asan::Args),
-    /// Run every measurement briefly, and the tools of others beside it
+    /// Run every measurement briefly, and compare some with other tools
     Bench(bench::Args),
-    /// Install the C library, and run programs that were built against it
+    /// Install the C library, and run programs built against it
     Capi(capi::CapiArgs),
     /// Run real memcached client libraries and tools against the server
     Clients(clients::Args),
@@ -42,13 +42,13 @@ enum Task {
     Differential(differential::Args),
     /// Feed random bytes to every parser
     Fuzz(fuzz::Args),
-    /// Make the C header, or check that it is as it would be made
+    /// Generate the C header, or check that it is up to date
     Header(capi::HeaderArgs),
     /// Install the C library, its header and its man pages
     Install(capi::InstallArgs),
     /// Compare libfabcache.so with Debian's libmemcached
     Libmemcached(libmemcached::Args),
-    /// Check models of what is lock-free, in every interleaving within their bounds
+    /// Check models of the lock-free code, in every interleaving within their bounds
     Loom(loom::Args),
     /// Run the client library against memcached in each protocol, and through a proxy
     Protocols(protocols::Args),
@@ -56,7 +56,7 @@ enum Task {
     Python(python::Args),
     /// Test the fabric over real providers, with RDMA in an emulated machine
     Rdma(rdma::Args),
-    /// Look at reports of measurements in a browser
+    /// Check reports of measurements in a browser
     Report(report::Args),
     /// Read a region from another process while it is written at full rate
     Torture(torture::Args),

@@ -1,8 +1,8 @@
 //! Child processes that never outlive this one.
 //!
-//! Each child leads a process group, so that what it started goes with it, and asks the kernel to be
-//! told when this process dies. Ctrl-C reaches only this process: whoever waits here looks at the
-//! [`Interrupt`], returns an error, and the owners on the stack kill their children.
+//! Each child leads a process group, which is killed as a whole, and asks the kernel for a signal when
+//! this process dies. Ctrl-C reaches only this process: a waiting function checks the [`Interrupt`] and
+//! returns an error, and the owners on the stack kill their children.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-/// How often a wait looks again: far below the seconds that anything here takes.
+/// Poll interval of waits: far below the seconds that anything here takes.
 const POLL_PERIOD: Duration = Duration::from_millis(5);
 
-/// Set by the signals that ask this process to stop.
+/// Set by signals that stop this process.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -33,14 +33,14 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// Waits a moment, and fails when it is time to stop.
+    /// Sleeps for a poll interval; fails after a signal to stop.
     pub fn pause(&self) -> Result<()> {
         self.check()?;
         sleep(POLL_PERIOD);
         Ok(())
     }
 
-    /// Fails when it is time to stop.
+    /// Fails after a signal to stop.
     pub fn check(&self) -> Result<()> {
         if self.is_set() {
             bail!("interrupted");
@@ -53,7 +53,7 @@ impl Interrupt {
     }
 }
 
-/// A child that is killed, with all that it started, when this is dropped.
+/// A child process, killed on drop with its process group.
 pub struct Guarded {
     child: Child,
     status: Option<ExitStatus>,
@@ -72,7 +72,7 @@ impl Guarded {
         Ok(Self { child, status: None })
     }
 
-    /// How it ended, when it has.
+    /// Returns the exit status, if the child has exited.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.child.try_wait().context("a child cannot be waited for")?;
@@ -80,7 +80,7 @@ impl Guarded {
         Ok(self.status)
     }
 
-    /// Waits for its end, which must come within the time given.
+    /// Waits for the exit; `None` if the time limit passes first.
     pub fn wait(&mut self, time_max: Duration, interrupt: &Interrupt) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + time_max;
         while self.status()?.is_none() && Instant::now() < deadline {
@@ -98,15 +98,15 @@ impl Drop for Guarded {
     }
 }
 
-/// What a child that ran to its end, or to its limit, left behind.
+/// The result of a child that ran to its end, or to its time limit.
 pub struct Run {
-    /// Why it counts as failed.
+    /// Why the run counts as failed.
     pub failure: Option<String>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs a child to its end. The error is about running it, or an interruption.
+/// Runs a child to its end. An error means that it could not run, or an interrupt.
 pub fn run(command: &mut Command, scratch: &Path, time_max: Duration, interrupt: &Interrupt) -> Result<Run> {
     let (stdout, stderr) = (scratch.join("stdout"), scratch.join("stderr"));
     let mut child = Guarded::spawn(command, File::create(&stdout)?, File::create(&stderr)?)?;
@@ -120,7 +120,7 @@ pub fn run(command: &mut Command, scratch: &Path, time_max: Duration, interrupt:
     Ok(Run { failure, stdout: read(&stdout), stderr: read(&stderr) })
 }
 
-/// A file's text, as far as it is text.
+/// Returns a file's text, with invalid UTF-8 replaced.
 pub fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -132,11 +132,11 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// A new folder, removed with all that is in it when this is dropped.
+/// A new folder, removed with its contents on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Its path is short: a Unix socket's path holds no more than 107 bytes.
+    /// Creates the folder. Its path is short: a Unix socket's path has at most 107 bytes.
     pub fn create() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("xtask-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! `cargo xtask protocols`: the client library against Debian's memcached in each protocol, by SASL, over a Unix socket,
-//! and through twemproxy.
+//! `cargo xtask protocols`: tests the client library against Debian's memcached in each protocol, with
+//! SASL, over a Unix socket, and through twemproxy.
 //!
-//! Starts them all, and runs the ignored tests of `crates/client/tests/others.rs`. Missing packages are installed;
-//! every process started dies with this one, however it ends.
+//! Starts them all, and runs the ignored tests of `crates/client/tests/others.rs`. Installs missing
+//! packages. Every started process dies with this one.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,17 +25,17 @@ use crate::workspace;
 const USER: &str = "fabcache";
 const PASSWORD: &str = "a password";
 
-/// For the tests, compiling included.
+/// Time limit of the tests, including compilation.
 const TEST_TIME_MAX: Duration = Duration::from_secs(1800);
 
-/// The client library against servers and proxies that are not ours.
+/// Tests the client library against other servers and proxies.
 #[derive(clap::Args)]
 pub struct Args {}
 
 /// Starts the servers and runs the tests.
 ///
 /// # Errors
-/// Something is missing and cannot be installed, a server does not start, or a test fails.
+/// A requirement is missing and cannot be installed, a server does not start, or a test fails.
 pub fn run(_: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
     make_packages_ready(&workspace::folder().join("tests/protocols"), &interrupt)?;
@@ -43,7 +43,7 @@ pub fn run(_: &Args) -> Result<()> {
     let started = Started { scratch: scratch.path(), interrupt: &interrupt };
     let servers = started.all()?;
     let mut cargo = workspace::cargo();
-    // As a part of all: what the workspace's tests were built with is used.
+    // Built as part of the workspace, to reuse the build of its tests.
     cargo.args(["test", "--workspace", "--test", "others", "--", "--ignored", "--test-threads=1"]);
     for server in &servers {
         cargo.env(server.name, &server.address);
@@ -59,7 +59,7 @@ pub fn run(_: &Args) -> Result<()> {
     }
 }
 
-/// A server, as the tests' environment names it.
+/// A server, with its name in the tests' environment.
 struct Server {
     name: &'static str,
     address: String,
@@ -124,7 +124,7 @@ impl Started<'_> {
         Ok(Server { name, address: format!("tcp://127.0.0.1:{port}"), _process: process })
     }
 
-    /// A folder with who may ask, as libsasl2 reads it.
+    /// Creates a folder with the user database of libsasl2.
     fn users(&self) -> Result<PathBuf> {
         let database = self.scratch.join("sasldb");
         let settings = format!(
@@ -132,7 +132,7 @@ impl Started<'_> {
             database.display()
         );
         fs::write(self.scratch.join("memcached.conf"), settings)?;
-        // Names without a realm are those of this host.
+        // Names without a realm belong to this host.
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut command = Command::new("/usr/sbin/saslpasswd2");
         command.args(["-p", "-c", "-a", "memcached", "-u", &host, "-f"]).arg(&database).arg(USER);

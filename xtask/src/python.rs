@@ -1,7 +1,8 @@
-//! `cargo xtask python`: the wheel is built, put into a virtual environment of its own, and tested there beside pymemcache and Django.
+//! `cargo xtask python`: builds the wheel and tests it in a virtual environment, with pymemcache and
+//! Django.
 //!
-//! It needs python3 with venv (on Debian python3-venv), and PyPI within reach of pip. Some tests are over the fabric, for which
-//! libfabric is installed if it is not there.
+//! Needs python3 with venv (Debian: python3-venv), and PyPI for pip. Some tests use the fabric;
+//! libfabric is installed if missing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,29 +14,29 @@ use crate::clients::install::make_packages_ready;
 use crate::process::Interrupt;
 use crate::workspace;
 
-/// The oldest Python whose stable functions the wheel uses.
+/// The oldest Python that supports the wheel's stable ABI.
 const PYTHON_MIN: (u32, u32) = (3, 11);
 
 /// Tests the wheel, and measures it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only tests whose names match this, as pytest's -k has it
+    /// Only tests whose names match this, as for pytest's -k
     filter: Option<String>,
-    /// Seconds of the soak from eight threads, over each way to a server
+    /// Seconds of the soak from eight threads, over each transport
     #[arg(long, default_value_t = 3)]
     soak_seconds: u32,
     /// Only build the wheel
     #[arg(long, conflicts_with_all = ["filter", "bench"])]
     build: bool,
-    /// Compare times with pylibmc and pymemcache instead, over Debian's memcached as well
+    /// Only compare times with pylibmc and pymemcache, also on Debian's memcached
     #[arg(long, conflicts_with = "filter")]
     bench: bool,
 }
 
-/// Builds, installs, checks.
+/// Builds, installs and tests the wheel.
 ///
 /// # Errors
-/// Something that is needed is missing, does not build, or is not as it should be.
+/// A requirement is missing, the wheel does not build, or a check fails.
 pub fn run(args: &Args) -> Result<()> {
     let package = workspace::folder().join("bindings/python");
     let place = workspace::target().join("python");
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
     succeeds(tests.current_dir(&package), "the wheel's tests")
 }
 
-/// The wheel is a workspace of its own, which checks of the other do not see.
+/// Checks the formatting and lints of the wheel, which is a separate workspace.
 fn form(package: &Path) -> Result<()> {
     let cargo = |arguments: &[&str]| {
         let mut cargo = workspace::cargo();
@@ -84,7 +85,7 @@ fn form(package: &Path) -> Result<()> {
     succeeds(&mut clippy, "clippy over the wheel's Rust")
 }
 
-/// The types that are promised are those that are there.
+/// Checks the types and the stubs.
 fn types(environment: &Environment, package: &Path) -> Result<()> {
     let mut mypy = environment.program("python");
     mypy.args(["-m", "mypy", "--strict", "python/fabcache"]);
@@ -104,7 +105,7 @@ struct Environment {
 }
 
 impl Environment {
-    /// The one in this folder, made if it is not there.
+    /// Returns the environment in this folder; creates it if it does not exist.
     fn new(folder: &Path) -> Result<Environment> {
         let environment = Environment { folder: folder.to_owned() };
         if environment
@@ -129,7 +130,7 @@ impl Environment {
 
     fn program(&self, name: &str) -> Command {
         let mut program = Command::new(self.folder.join("bin").join(name));
-        // What the caller's environment says of other Pythons is not for this one.
+        // The caller's variables refer to other Pythons.
         program.env_remove("PYTHONPATH").env_remove("PYTHONHOME").env("VIRTUAL_ENV", &self.folder);
         program
     }

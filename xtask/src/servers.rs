@@ -1,4 +1,5 @@
-//! memcached and fabcached as programs of others reach them: on TCP, on a Unix socket, and through shared memory.
+//! memcached and fabcached for third-party programs: on TCP, on a Unix socket, and through shared
+//! memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,10 +13,10 @@ use fabcache_testbed::server::ServerProcess;
 
 use crate::process::{Interrupt, describe};
 
-/// For an answer of a server that is up.
+/// Time limit for an answer of a running server.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Which server, and how it is reached.
+/// A server, and the transport to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Transport {
     /// memcached over TCP
@@ -24,7 +25,7 @@ pub(crate) enum Transport {
     MemcachedUnix,
     /// fabcached over TCP
     FabcachedTcp,
-    /// fabcached over a Unix socket, which leads to its shared memory
+    /// fabcached over a Unix socket, through which clients attach to its shared memory
     SharedMemory,
 }
 
@@ -53,16 +54,16 @@ impl Transport {
 /// Debian's memcached.
 pub(crate) const MEMCACHED: &str = "/usr/bin/memcached";
 
-/// The two programs that serve.
+/// The two server programs.
 #[derive(Clone)]
 pub(crate) struct Programs {
     pub(crate) memcached: PathBuf,
     pub(crate) fabcached: PathBuf,
-    /// As `-m` has it.
+    /// The value of `-m`.
     pub(crate) memory_mib: u32,
 }
 
-/// A server that is stopped when this is dropped.
+/// A server, stopped on drop.
 pub(crate) struct Server {
     process: ServerProcess,
     address: Address,
@@ -78,7 +79,7 @@ trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
 impl Server {
-    /// Starts a server, whose socket lies in this folder under this number.
+    /// Starts a server; its socket is in this folder, with this number in its name.
     pub(crate) fn start(
         programs: &Programs,
         transport: Transport,
@@ -100,7 +101,7 @@ impl Server {
         }
     }
 
-    /// As libmemcached's programs take it: HOST:PORT, or a path.
+    /// Returns the address for libmemcached's programs: HOST:PORT, or a path.
     pub(crate) fn address(&self) -> String {
         match &self.address {
             Address::Network(address) => address.to_string(),
@@ -108,7 +109,7 @@ impl Server {
         }
     }
 
-    /// All its threads on one CPU.
+    /// Pins all threads to one CPU.
     pub(crate) fn pin_to(&self, cpu: usize) -> Result<()> {
         let output = Command::new("taskset")
             .args(["--all-tasks", "--cpu-list", "--pid", &cpu.to_string(), &self.process.id().to_string()])
@@ -118,7 +119,7 @@ impl Server {
         Ok(())
     }
 
-    /// A number that the server counts in `stats` or in `stats TOPIC`.
+    /// Returns a number from `stats` or `stats TOPIC`.
     pub(crate) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
         let lines = self.ask(format!("stats {topic}").trim_end(), |line| line == "END")?;
         let start = format!("STAT {name} ");
@@ -168,7 +169,7 @@ impl Server {
     }
 }
 
-/// Starts a server whatever it is, and waits until it is up; an interrupt ends the wait.
+/// Starts a server command, and waits until the server is up; an interrupt ends the wait.
 pub(crate) fn start(
     name: &str,
     command: Command,
@@ -180,19 +181,19 @@ pub(crate) fn start(
     Ok(server)
 }
 
-/// The command of a memcached or a fabcached, which may be root's.
+/// Returns the command of a memcached or fabcached, which may run as root.
 pub(crate) fn server_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.args(["-u", "root"]);
     command
 }
 
-/// The address of a port of this host.
+/// Returns the address of a local port.
 pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Flags that mean the same to both, but for shared memory.
+/// Builds the command; the flags mean the same to both programs, except for shared memory.
 fn command(programs: &Programs, transport: Transport, address: &Address) -> Command {
     let program = if transport.is_fabcached() { &programs.fabcached } else { &programs.memcached };
     let mut command = server_command(program);
@@ -208,7 +209,7 @@ fn command(programs: &Programs, transport: Transport, address: &Address) -> Comm
     if transport == Transport::SharedMemory {
         command.arg("--shm");
     }
-    // One thread, so that what comes by several connections keeps its order.
+    // One thread, so that commands of several connections keep their order.
     command.args(["-m", &programs.memory_mib.to_string(), "-t", "1"]);
     command
 }

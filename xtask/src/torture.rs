@@ -1,15 +1,16 @@
-//! `cargo xtask torture`: one process writes at full rate, others read its region without asking it.
+//! `cargo xtask torture`: one process writes at full rate while others read its region directly.
 //!
-//! The same program that `cargo test` runs briefly, built for release and for as many reads as one likes. Then tests of the
-//! same are built without what they are about, and must fail. With `--fabric` others read over a provider of libfabric, and
-//! without what tells them whole items from others they must find that out.
+//! Runs the program that `cargo test` runs briefly, built for release and for any number of reads. Then
+//! runs tests built without the guard that they are about; these must fail. With `--fabric` the readers
+//! use a libfabric provider, and must detect wrong values when built without the checks for whole
+//! items.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::rdma::ENVIRONMENT;
 use crate::workspace;
 
-/// Guards that the code can be built without, and the tests that must then fail.
+/// Guards that can be compiled out, and the tests that must then fail.
 const CONTROLS: &[(&str, &str, &str)] = &[
     ("behind", "remote", "a_state_that_was_written_over_is_not_the_items"),
     ("behind", "remote", "a_line_from_before_the_item_came_does_not_settle_it"),
@@ -34,7 +35,7 @@ pub struct Args {
 /// Builds the program and runs it.
 ///
 /// # Errors
-/// A wrong value was read, or too few reads could do without the server.
+/// A value was wrong, or too few reads were one-sided.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(provider) = &args.fabric {
         return over_fabric(args, provider);
@@ -57,7 +58,7 @@ const BLIND: &[(&[&str], &str)] = &[
 /// For what is read wrongly then to be seen.
 const BLIND_READS: &str = "100000";
 
-/// Reads over the fabric, with all that tells whole items from others and then without.
+/// Reads over the fabric, with all guards and then without.
 fn over_fabric(args: &Args, provider: &str) -> Result<()> {
     let torture = |flags: Option<&str>, reads: &str, test: &str| {
         let mut cargo = workspace::cargo();
@@ -99,7 +100,7 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
 const WRONG: &[&str] =
     &["a torn or foreign value", "was answered", "flushed before", "had ended", "a value of"];
 
-/// Has the tests fail that are about what the code is built without.
+/// Runs the tests without their guards; each must fail.
 fn check_controls() -> Result<()> {
     let flags = CONTROLS.iter().map(|(without, ..)| flag(without)).collect::<Vec<_>>().join(" ");
     for (without, program, test) in CONTROLS {

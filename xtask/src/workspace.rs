@@ -1,57 +1,57 @@
-//! The workspace's own folders, and what is built of it.
+//! The workspace's folders and build products.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder that the workspace is.
+/// Returns the folder of the workspace.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target folder.
 pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
-        // As cargo reads it: relative to where the command was given.
+        // Relative to the working directory, as cargo interprets it.
         Some(folder) => std::path::absolute(&folder).unwrap_or_else(|_| folder.into()),
         None => folder().join("target"),
     }
 }
 
-/// The cargo that runs this, in the workspace's folder.
+/// Returns a cargo command in the workspace's folder.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(folder());
     cargo
 }
 
-/// Builds the server for release; its program.
+/// Builds the server for release; returns its program.
 ///
 /// # Errors
-/// It does not build.
+/// The server does not build.
 pub fn build_server() -> Result<PathBuf> {
-    // As a part of all: what a build of the workspace left is used, whose dependencies have more features.
+    // Built as part of the workspace, whose dependencies have more features, to reuse that build.
     Ok(build(&["--workspace", "--bin", "fabcached"])?.join("fabcached"))
 }
 
-/// Builds the command-line tool for release; its program.
+/// Builds the command-line tool for release; returns its program.
 ///
 /// # Errors
-/// It does not build.
+/// The tool does not build.
 pub fn build_tool() -> Result<PathBuf> {
     Ok(build(&["--workspace", "--bin", "fabcache"])?.join("fabcache"))
 }
 
-/// Builds the library for C for release; its file.
+/// Builds the C library for release; returns its file.
 ///
 /// # Errors
-/// It does not build.
+/// The library does not build.
 pub fn build_library() -> Result<PathBuf> {
     Ok(build(&["--package", "fabcache-c"])?.join("libfabcache.so"))
 }
 
-/// Builds something for release; the folder that it goes to.
+/// Builds for release; returns the output folder.
 fn build(what: &[&str]) -> Result<PathBuf> {
     let target = target();
     let mut cargo = cargo();

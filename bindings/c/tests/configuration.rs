@@ -1,4 +1,4 @@
-//! Configuration strings are read as libmemcached reads them: the recorded text is what its own programs print.
+//! Configuration strings parse as in libmemcached: the recorded text is the output of its own programs.
 
 use std::ffi::{CStr, c_char};
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 
 const RECORDED: &str = include_str!("libmemcached/configuration.txt");
 
-/// As the strings are written in the recorded text.
+/// Escapes a string as the recorded text does.
 fn unescaped(line: &str) -> Vec<u8> {
     line.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0").into_bytes()
 }
@@ -45,7 +45,7 @@ fn syntax_errors_are_libmemcacheds() {
 }
 
 fn text(text: *const c_char) -> String {
-    // SAFETY: all of these end with a zero, and live until the handle is used again.
+    // SAFETY: each of these ends with a zero, and lives until the handle is used again.
     unsafe { CStr::from_ptr(text) }.to_str().expect("text").to_owned()
 }
 
@@ -94,7 +94,7 @@ fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
 /// Returns the check's text for a string, without addresses of handles.
 fn checked(string: &[u8]) -> String {
     let mut buffer = [0; 2048];
-    // SAFETY: string and buffer are as long as is said.
+    // SAFETY: string and buffer have the stated lengths.
     let rc = unsafe {
         libmemcached_check_configuration(
             string.as_ptr().cast(),
@@ -124,9 +124,9 @@ fn handles_are_set_to_what_strings_ask_for() {
         while let Some(next) = lines.next_if(|line| line.starts_with("  ")) {
             expected.push(next);
         }
-        // SAFETY: the string is as long as is said.
+        // SAFETY: the string has the stated length.
         let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
-        // SAFETY: null, or a handle; the other is one.
+        // SAFETY: null, or a handle; the other is a handle.
         let found = unsafe { handle.as_ref() }
             .map_or("  no handle".into(), |handle| printed(handle, unsafe { &*fresh }));
         assert_eq!(found, expected.join("\n"), "{line}");
@@ -142,16 +142,16 @@ fn handles_are_set_to_what_strings_ask_for() {
 #[test]
 fn nothing_is_left_in_a_handle_that_is_reset() {
     let string = b"--CONFIGURE-FILE=\"tests/libmemcached/good.conf\" --SERVER=other --NAMESPACE=\"mine\"";
-    // SAFETY: the string is as long as is said.
+    // SAFETY: the string has the stated length.
     let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
     // SAFETY: null or a handle; here and below.
     let memc = unsafe { handle.as_ref() }.expect("a handle");
     memc.user_data.set(handle.cast());
     assert_eq!(memc.number_of_hosts.get(), 2);
     assert_eq!(memcached_reset(Some(memc)), MEMCACHED_SUCCESS);
-    // SAFETY: null, so that it has memory of its own.
+    // SAFETY: null, so the library allocates it.
     let fresh = unsafe { memcached_create(ptr::null_mut()) };
-    // SAFETY: it was just made.
+    // SAFETY: the handle was just created.
     let new = unsafe { fresh.as_ref() }.expect("a handle");
     assert_eq!(printed(memc, new), printed(new, new));
     assert!(memc.user_data.get().is_null());
@@ -175,20 +175,20 @@ fn a_check_without_a_string_or_room_for_words_is_told_so() {
     // SAFETY: nothing is given.
     let rc = unsafe { libmemcached_check_configuration(ptr::null(), 5, ptr::null_mut(), 0) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: the string is as long as is said; there is no room.
+    // SAFETY: the string has the stated length; there is no buffer.
     let rc = unsafe { libmemcached_check_configuration(c"--FOO".as_ptr(), 5, ptr::null_mut(), 100) };
     assert_eq!(rc, MEMCACHED_PARSE_ERROR);
     let mut buffer = [1; 8];
-    // SAFETY: the string is as long as is said, and the room.
+    // SAFETY: string and buffer have the stated lengths.
     let rc = unsafe { libmemcached_check_configuration(c"--FOO".as_ptr(), 5, buffer.as_mut_ptr(), 5) };
     assert_eq!((rc, buffer[4], buffer[5]), (MEMCACHED_PARSE_ERROR, 0, 1));
-    // SAFETY: nothing is given.
+    // SAFETY: null arguments.
     assert!(unsafe { memcached(ptr::null(), 5) }.is_null());
-    // SAFETY: nothing of it is to be read.
+    // SAFETY: the length is 0, so nothing is read.
     assert!(unsafe { memcached(c"--SERVER=host".as_ptr(), 0) }.is_null());
 }
 
-/// A setting in words, and what it is read as.
+/// A setting as text, and its parsed value.
 fn setting() -> impl Strategy<Value = (String, Read)> {
     let name = "(fab://|Fab://)?[a-zA-Z0-9][a-zA-Z0-9_.-]{1,20}[a-zA-Z0-9]x";
     let weight = proptest::option::of(0..99_999_u32);
@@ -273,7 +273,7 @@ proptest! {
         ),
     ) {
         for string in [bytes, words.concat().into_bytes()] {
-            // Each setting takes a byte or more, and nothing comes after an error.
+            // Each setting takes at least a byte, and parsing stops at an error.
             let read: Vec<_> = Settings::new(&string).collect();
             prop_assert!(read.len() <= string.len() + 1);
             prop_assert!(read.iter().rev().skip(1).all(Result::is_ok));

@@ -1,4 +1,4 @@
-//! The library's structures and constants are those of libmemcached's headers, as they are recorded.
+//! The library's structures and constants match those recorded from libmemcached's headers.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -31,7 +31,7 @@ macro_rules! shape {
     };
 }
 
-/// Every structure and field, by what the record calls them.
+/// Returns every structure and field, by its recorded name.
 fn shapes() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     handle_shapes(&mut found);
@@ -396,7 +396,7 @@ fn other_constants() -> Vec<(&'static str, i64)> {
     .into()
 }
 
-/// Those that it has none for.
+/// Constants that the library does not define.
 const UNUSED: &[&str] = &[
     "HASHKIT_DISTRIBUTION_MODULA",
     "HASHKIT_DISTRIBUTION_RANDOM",
@@ -422,7 +422,7 @@ const UNUSED: &[&str] = &[
     "MEMCACHED_NI_MAXSERV",
 ];
 
-/// Where each bit lies: its byte in the structure, and the bit in that.
+/// Returns where each bit lies: its byte in the structure, and its bit in the byte.
 fn bits() -> BTreeMap<&'static str, (usize, u32)> {
     let flag = |bit: u16| {
         (offset_of!(memcached_st, flags) + bit.trailing_zeros() as usize / 8, bit.trailing_zeros() % 8)
@@ -492,7 +492,7 @@ fn structures_are_as_programs_have_compiled_them() {
     for line in RECORDED.lines().filter(|line| line.starts_with("struct ") || line.starts_with("field ")) {
         let (name, shape) =
             line.match_indices(' ').nth(1).map(|(at, _)| (&line[..at], &line[at + 1..])).expect(line);
-        // It has one field, which ours has in its place.
+        // A structure of one field, which ours has in its place.
         if name == "field memcached_st.server_info" {
             continue;
         }
@@ -526,7 +526,7 @@ fn bits_are_where_programs_look_for_them() {
         let words: Vec<&str> = line.split(' ').collect();
         let ["bit", name, "at", byte, "bit", bit] = words[..] else { continue };
         let expected = (byte.parse().expect(line), bit.parse().expect(line));
-        // Nobody uses them.
+        // Unused fields.
         if [
             "memcached_st.flags.not_used",
             "memcached_server_st.options.is_shutting_down",

@@ -1,4 +1,4 @@
-//! What the library calls things, and its hashes, are what libmemcached's own programs print.
+//! The library's names, error texts and hashes match the output of libmemcached's own programs.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -12,7 +12,7 @@ const TEXTS: &str = include_str!("libmemcached/texts.txt");
 const HASHKIT: &str = include_str!("libmemcached/hashkit.txt");
 
 fn text(text: *const c_char) -> String {
-    // SAFETY: all of these are constants that end with a zero.
+    // SAFETY: each of these is a constant that ends with a zero.
     unsafe { CStr::from_ptr(text) }.to_str().expect("ASCII").to_owned()
 }
 
@@ -49,7 +49,7 @@ fn hashes_are_libhashkits() {
         let (algorithm, expected) = rest.split_once(": ").expect(line);
         let key: &[u8] = if key == "bytes above 127" { b"\xe4\xf6\xfc" } else { key.as_bytes() };
         let algorithm = algorithm.parse::<i32>().expect(line).cast_unsigned();
-        // SAFETY: the key is as long as it is said to be.
+        // SAFETY: the key has the stated length.
         let found = unsafe { libhashkit_digest(key.as_ptr().cast(), key.len(), algorithm) };
         assert_eq!(found.to_string(), expected, "{line}");
         compared += 1;
@@ -58,7 +58,7 @@ fn hashes_are_libhashkits() {
 }
 
 unsafe extern "C" fn own(_: *const c_char, length: usize, context: *mut c_void) -> u32 {
-    // SAFETY: the context that the test gives.
+    // SAFETY: the context is the test's.
     unsafe { *context.cast::<u32>() + length as u32 }
 }
 
@@ -66,7 +66,7 @@ unsafe extern "C" fn own(_: *const c_char, length: usize, context: *mut c_void) 
 fn a_kit_is_chosen_copied_and_compared() {
     // SAFETY: null, so that it has memory of its own.
     let kit = unsafe { hashkit_create(ptr::null_mut()) };
-    // SAFETY: it was just made.
+    // SAFETY: the kit was just created.
     let first = unsafe { kit.as_ref() };
     assert_eq!(hashkit_get_function(first), HASHKIT_HASH_DEFAULT);
     assert_eq!(hashkit_set_function(first, HASHKIT_HASH_MURMUR3), HASHKIT_SUCCESS);
@@ -75,7 +75,7 @@ fn a_kit_is_chosen_copied_and_compared() {
     assert_eq!(hashkit_get_distribution_function(first), HASHKIT_HASH_DEFAULT);
     // SAFETY: the destination is null, the source a kit.
     let copy = unsafe { hashkit_clone(ptr::null_mut(), first) };
-    // SAFETY: it was just made.
+    // SAFETY: the kit was just created.
     let second = unsafe { copy.as_ref() };
     assert!(hashkit_compare(first, second));
     let mut context = 7_u32;
@@ -84,10 +84,10 @@ fn a_kit_is_chosen_copied_and_compared() {
     assert_eq!(rc, HASHKIT_SUCCESS);
     assert_eq!(hashkit_get_function(second), HASHKIT_HASH_CUSTOM);
     assert!(!hashkit_compare(first, second));
-    // SAFETY: the key is as long as it is said to be; the context lives.
+    // SAFETY: the key has the stated length; the context lives.
     assert_eq!(unsafe { hashkit_digest(second, c"abc".as_ptr(), 3) }, 10);
     for kit in [kit, copy] {
-        // SAFETY: each was made here, and is not used any more.
+        // SAFETY: each was created here, and is not used any more.
         unsafe { hashkit_free(kit) };
     }
 }
@@ -99,12 +99,12 @@ fn what_is_not_offered_refuses_and_nothing_is_null_but_absent() {
     assert!(hashkit_decrypt(None, c"text".as_ptr(), 4).is_null());
     assert_eq!(hashkit_set_function(None, HASHKIT_HASH_MD5), HASHKIT_INVALID_ARGUMENT);
     assert!(!hashkit_compare(None, None));
-    // SAFETY: nothing is given.
+    // SAFETY: null arguments.
     unsafe { hashkit_free(ptr::null_mut()) };
-    // SAFETY: there is nothing at the key, and no room for the result.
+    // SAFETY: the key is null, and so is the result.
     unsafe { libhashkit_md5_signature(ptr::null(), 0, ptr::null_mut()) };
     let mut signature = [0; 16];
-    // SAFETY: there is room for 16 bytes.
+    // SAFETY: the buffer has 16 bytes.
     unsafe { libhashkit_md5_signature(c"hello".as_ptr().cast(), 5, signature.as_mut_ptr()) };
     assert_eq!(signature[..4], [0x5d, 0x41, 0x40, 0x2a]);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long calls take from Python: fabcache through shared memory, pylibmc and pymemcache over a Unix socket.
+"""Measures calls from Python: fabcache through shared memory, pylibmc and pymemcache over a Unix socket.
 
     compare.py --fabcached target/release/fabcached [--memcached memcached] [--rounds 15]
 
@@ -20,7 +20,7 @@ import time
 
 import fabcache
 
-# Calls in a batch: at least so many, and for so long.
+# Minimum number of calls in a batch, and its minimum duration.
 CALLS_MIN = 20
 BATCH_SECONDS = 0.02
 
@@ -81,7 +81,7 @@ def clients(fabcached, memcached):
 
 
 def works(client, size, keys):
-    """What is measured, each as a function of no arguments and the number of keys that it asks for."""
+    """Return the measurements, each a function without arguments and the number of keys that it reads."""
     value = b"x" * size
     names = [f"key{n}" for n in range(keys)]
     get, set_one, get_multi = client.get, client.set, client.get_multi
@@ -104,7 +104,7 @@ def batch_ns(call, calls):
 
 
 def measured(call, rounds_left):
-    """How many calls a batch has, after some that warm up."""
+    """Return the number of calls of a batch, after warming up."""
     calls = CALLS_MIN
     while True:
         ns = batch_ns(call, calls)

@@ -7,11 +7,11 @@ use fabcache_client::{Client, CompletedRequest, Error, Failure, Request, Ttl};
 
 use crate::items::Items;
 
-/// Requests in flight at most.
+/// Maximum number of requests in flight.
 const WINDOW: usize = 256;
-/// Bytes of values in flight at most.
+/// Maximum bytes of values in flight.
 const WINDOW_BYTES: usize = 16 << 20;
-/// The longest value: that of the client library, and more than servers accept by default.
+/// Maximum length of a value: the client library's; servers accept less by default.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// Stores the items with these numbers; `value_bytes` returns the length of each value. The last one is read back,
@@ -37,7 +37,7 @@ pub fn fill(
     Ok(())
 }
 
-/// As above, if refusals do not matter, as a full memcached refuses some now and then; returns their number.
+/// Stores items as [`fill`] does, and tolerates refusals, as of a full memcached; returns their number.
 ///
 /// # Errors
 /// A server fails.
@@ -58,7 +58,7 @@ pub fn fill_with_refusals(
     Ok(refused)
 }
 
-/// Whether a server took a request, and refused to do it.
+/// Returns whether a server received a request and refused it.
 pub fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Server { failure: Failure::Refused(_), .. })
 }

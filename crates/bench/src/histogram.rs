@@ -1,22 +1,22 @@
-//! How long operations took: HDR histograms, and how they are kept.
+//! Durations of operations: HDR histograms and their stored form.
 
 use hdrhistogram::Histogram as Hdr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Values are distinguished to a thousandth.
+/// Values are accurate to three digits.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// An hour in nanoseconds: whatever takes longer counts as that.
+/// Maximum duration: an hour in nanoseconds; longer ones count as that.
 const NS_MAX: u64 = 3_600_000_000_000;
-/// A file's has no more operations: more than any round, and so few that those of many are added without overflow.
+/// Maximum count in a file: more than any round has, and small enough that sums do not overflow.
 const COUNT_MAX: u64 = 1 << 40;
 
-/// Nanoseconds of operations, each to a thousandth.
+/// Durations in nanoseconds, accurate to three digits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram(Hdr<u64>);
 
-/// The stored form: the values that occurred, in order, each with its count. A value represents all that cannot be
-/// distinguished from it, and is the highest of them.
+/// The stored form: the values that occurred, in order, each with its count. A value is the highest of
+/// those that are indistinguishable.
 #[derive(Serialize, Deserialize)]
 struct StoredHistogram {
     ns_and_counts: Vec<(u64, u64)>,
@@ -40,7 +40,7 @@ impl Histogram {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// How many operations were counted.
+    /// Returns the number of operations.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -50,17 +50,17 @@ impl Histogram {
         if self.0.is_empty() { f64::NAN } else { self.0.value_at_percentile(percent) as f64 }
     }
 
-    /// The mean, in nanoseconds; not a number if none was counted.
+    /// Returns the mean, in nanoseconds; NaN if nothing was counted.
     pub fn mean_ns(&self) -> f64 {
         if self.0.is_empty() { f64::NAN } else { self.0.mean() }
     }
 
-    /// The longest, in nanoseconds.
+    /// Returns the longest duration, in nanoseconds.
     pub fn max_ns(&self) -> u64 {
         self.0.max()
     }
 
-    /// Nanoseconds, and the part of all operations that were done within them, for each value that occurred.
+    /// Returns each value that occurred, in nanoseconds, with the fraction of operations up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, f64)> {
         let total = self.0.len().max(1) as f64;
         let mut sum = 0;

@@ -1,4 +1,4 @@
-//! Keys and values that follow from an item's number, so that every answer can be checked.
+//! Keys and values determined by an item's number, so that every response can be checked.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -8,31 +8,31 @@ use anyhow::{Result, ensure};
 use crate::random::Random;
 use fabcache_testbed::random::mix;
 
-/// What keys begin with, so that those of a cache in use are left alone.
+/// The prefix of all keys, so that the keys of a cache in use are left alone.
 const PREFIX: &[u8] = b"bench-";
 /// The shortest key: the prefix and eight digits.
 pub const KEY_BYTES_MIN: usize = PREFIX.len() + 8;
-/// memcached's longest.
+/// memcached's maximum.
 pub const KEY_BYTES_MAX: usize = 250;
 /// Length of the pool from which values are cut. Prime, so that lengths of powers of two yield different parts.
 const POOL_BYTES: usize = 1_048_573;
-/// Length of the item's number, with which a value begins if it is long enough.
+/// Length of the item's number, which begins every value that is long enough.
 const NUMBER_BYTES: usize = 8;
 
-/// Makes keys and values.
+/// Generates keys and values.
 #[derive(Debug)]
 pub struct Items {
     key_bytes: usize,
     pool: &'static [u8],
 }
 
-/// The bytes that all values are cut from.
+/// The pool that all values are cut from.
 static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut random = Random::new(0);
     (0..POOL_BYTES.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes()).take(POOL_BYTES).collect()
 });
 
-/// What a value begins with.
+/// The beginning of a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Begin {
     bytes: [u8; NUMBER_BYTES],
@@ -45,13 +45,13 @@ impl AsRef<[u8]> for Begin {
     }
 }
 
-/// Describes the comparison of answers, for the interpretation of the figures.
+/// Describes the comparison of responses.
 pub fn compared(verify: bool) -> &'static str {
     if verify { "every byte of every value compared" } else { "length and number of every value compared" }
 }
 
 impl Items {
-    /// With keys of `key_bytes`.
+    /// Returns items with keys of `key_bytes`.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -63,12 +63,12 @@ impl Items {
         Ok(Items { key_bytes, pool: &POOL })
     }
 
-    /// Bytes of a key.
+    /// Returns the key length.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
-    /// Puts the key with this number into `key`.
+    /// Writes the key with this number to `key`.
     #[inline]
     pub fn key(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
@@ -84,7 +84,7 @@ impl Items {
         }
     }
 
-    /// Puts the value of `len` bytes of an item into `value`.
+    /// Writes the value of `len` bytes of an item to `value`.
     #[inline]
     pub fn value(&self, number: u64, len: usize, value: &mut Vec<u8>) {
         value.clear();
@@ -97,7 +97,7 @@ impl Items {
         }
     }
 
-    /// The number of the item with this key; none if it is no key of ours.
+    /// Returns the number of the item with this key; `None` for a foreign key.
     #[inline]
     pub fn number(key: &[u8]) -> Option<u64> {
         let digits = key.strip_prefix(PREFIX).filter(|digits| !digits.is_empty())?;
@@ -122,7 +122,7 @@ impl Items {
         (begin, parts)
     }
 
-    /// A part of the pool.
+    /// Returns a part of the pool.
     #[inline]
     pub fn piece(&self, part: Range<usize>) -> &[u8] {
         &self.pool[part]
@@ -153,7 +153,7 @@ impl Items {
         found.len() == len && found[..told] == number.to_le_bytes()[..told]
     }
 
-    /// Where in the pool the value of an item begins.
+    /// Returns the position in the pool at which an item's value begins.
     fn start(&self, number: u64) -> usize {
         (mix(!number) % POOL_BYTES as u64) as usize
     }

@@ -1,14 +1,14 @@
-//! The limits of a target's servers, as they report them.
+//! The limits that a target's servers report.
 
 use anyhow::{Context, Result};
 use fabcache_client::Client;
 
-/// What all servers of a target take.
+/// Limits that all servers of a target accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The memory of all servers together.
+    /// The sum of the servers' memory limits.
     pub memory_bytes: u64,
-    /// The largest item that every one of them takes: key, value and what the server adds.
+    /// The largest item that all servers accept: key, value and overhead.
     pub item_bytes: u64,
 }
 
@@ -23,7 +23,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Asks the servers.
+    /// Reads the limits from the servers' statistics.
     ///
     /// # Errors
     /// A server does not answer, or does not report its limits.
@@ -34,13 +34,16 @@ impl Limits {
         Ok(Limits { memory_bytes: memory.into_iter().fold(0, u64::saturating_add), item_bytes })
     }
 
-    /// As [`Limits::of`], or memcached's defaults if they do not report theirs.
+    /// Returns [`Limits::of`], or memcached's defaults if a server does not report its limits.
     pub fn or_default(client: &Client) -> Limits {
         Limits::of(client).unwrap_or_default()
     }
 
-    /// Returns how many items of a size to store, at most `most`, if `sizes` of them are stored one after the other:
-    /// all together take half of the memory, because memcached does not reuse memory of one size for another.
+    /// Returns how many items of a size to store, at most `most`, if items of `sizes` sizes are stored in
+    /// turn.
+    ///
+    /// All of them together take half of the memory, because memcached does not reuse memory of one size
+    /// for another.
     pub fn items_of(&self, item_bytes: usize, sizes: usize, most: u64) -> u64 {
         let share = self.memory_bytes / 2 / sizes.max(1) as u64;
         (share / item_bytes.max(1) as u64).clamp(1, most)

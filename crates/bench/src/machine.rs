@@ -1,14 +1,14 @@
-//! Facts about the machine that a reader needs to judge its figures.
+//! Facts about the machine for the interpretation of its figures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where the system describes its processors.
+/// The directory that describes the CPUs.
 const CPUS: &str = "/sys/devices/system/cpu";
-/// `/proc/cpuinfo` calls a processor's model so, by architecture.
+/// Names of the CPU model in `/proc/cpuinfo`, by architecture.
 const MODELS: [&str; 4] = ["model name", "cpu model", "Processor", "uarch"];
 
-/// Processor, number of CPUs, kernel, in a line.
+/// Returns CPU model, number of CPUs and kernel in one line.
 pub fn line() -> String {
     let cpuinfo = read("/proc/cpuinfo");
     format!("{}, {} CPUs, Linux {}", model(&cpuinfo), cpus(&cpuinfo), read("/proc/sys/kernel/osrelease"))
@@ -40,7 +40,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The value in a line `name : value`.
+/// Returns the value in a line `name : value`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let (known, value) = line.split_once(':')?;
@@ -64,7 +64,7 @@ fn cpus(cpuinfo: &str) -> usize {
     }
 }
 
-/// The caches of the first CPU, from the nearest on.
+/// Returns the caches of the first CPU, the nearest first.
 fn caches() -> Option<String> {
     let cache = |index: usize| {
         let told = |name: &str| read(&format!("{CPUS}/cpu0/cache/index{index}/{name}"));
@@ -85,7 +85,7 @@ fn memory(meminfo: &str) -> Option<String> {
     Some(format!("{} MB", kilobytes >> 10))
 }
 
-/// The processor reports a hypervisor; only x86 has this flag.
+/// Describes the virtualisation; only x86 CPUs have a flag for it.
 fn virtualised(cpuinfo: &str) -> String {
     let flagged =
         field(cpuinfo, "flags").map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((model(CPUINFO), cpus(CPUINFO)), ("Some CPU @ 2 GHz", 2));
         assert!(virtualised(CPUINFO).starts_with("yes"));
         assert_eq!(virtualised("flags : fpu sse"), "no");
-        // Not every architecture names its model or has the flag.
+        // Some architectures lack the model name or the flag.
         assert_eq!(
             (model("processor : 0\n"), virtualised("processor : 0\n")),
             ("unknown processor", String::new())

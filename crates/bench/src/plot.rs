@@ -1,4 +1,4 @@
-//! Figures as an SVG picture: panels side by side, each with lines over a logarithmic axis and their names beside it.
+//! Figures as SVG: panels side by side, each with lines over a logarithmic axis and a legend.
 
 use std::path::Path;
 
@@ -10,19 +10,20 @@ use plotters::prelude::*;
 const COLUMNS: usize = 3;
 const CHART_WIDTH: u32 = 380;
 const PANEL_HEIGHT: u32 = 300;
-/// Of the names of lines.
+/// Font height of the legend.
 const FONT_HEIGHT: i32 = 11;
 /// Width of a character at that height in most fonts; the pictures name no font.
 const CHARACTER_WIDTH: i32 = 7;
-/// The stroke before a name.
+/// Width of the stroke before a name.
 const SAMPLE_WIDTH: i32 = 16;
 const GAP: i32 = 6;
-/// Names begin here, as the caption and a margin are above.
+/// The legend begins here, below the caption and a margin.
 const NAMES_TOP: i32 = 40;
-/// Maximum number of labelled parts of the x axis. From ten on plotters would put lines between powers.
+/// Maximum number of labelled parts of the x axis. From ten on, plotters would put lines between
+/// powers.
 const X_LABELS: usize = 9;
 
-/// The first is for the measured server, the others for those it is compared with.
+/// The first color is for the measured server, the others for the servers compared with it.
 pub const COLORS: [RGBColor; 6] = [
     RGBColor(208, 28, 28),
     RGBColor(120, 120, 120),
@@ -35,11 +36,11 @@ pub const COLORS: [RGBColor; 6] = [
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
-    /// What matters.
+    /// The measured server.
     Bold,
     /// The baseline.
     Thin,
-    /// A bound, or something else that is measured differently.
+    /// A bound, or a figure measured differently.
     Dashed,
 }
 
@@ -50,9 +51,9 @@ pub struct Line {
     pub name: String,
     /// Its color.
     pub color: RGBColor,
-    /// How it is drawn.
+    /// The style.
     pub stroke: Stroke,
-    /// Points x, y; those that are not finite are left out.
+    /// The points; those that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -63,7 +64,7 @@ pub struct Axis {
     pub title: &'static str,
     /// Its labels are at powers of this.
     pub base: f64,
-    /// A label.
+    /// Formats a label.
     pub label: fn(f64) -> String,
 }
 
@@ -76,7 +77,7 @@ pub struct Panel {
     pub x: Axis,
     /// The title of the y axis with its unit.
     pub y_title: &'static str,
-    /// Where the y axis begins.
+    /// The least value of the y axis.
     pub y_from: f64,
     /// The lines; earlier ones are drawn below later ones.
     pub lines: Vec<Line>,
@@ -131,7 +132,7 @@ fn draw_chart(area: &Area<'_>, panel: &Panel) -> Drawn<()> {
         .x_labels(X_LABELS)
         .x_label_formatter(&|x| (panel.x.label)(*x))
         .y_labels(6)
-        // Sums of steps are not round.
+        // Sums of steps are inexact.
         .y_label_formatter(&|y| format!("{}", (y * 1e6).round() / 1e6))
         .draw()?;
     for line in &panel.lines {
@@ -166,7 +167,7 @@ impl Line {
 }
 
 impl Panel {
-    /// Without points that are not finite and lines of no points. None if nothing is left.
+    /// Drops points that are not finite, and empty lines; `None` if nothing is left.
     fn of_finite(mut self) -> Option<Panel> {
         for line in &mut self.lines {
             line.points.retain(|(x, y)| x.is_finite() && y.is_finite());
@@ -179,7 +180,7 @@ impl Panel {
         self.lines.iter().flat_map(|line| line.points.iter().copied())
     }
 
-    /// All points with some room, and at least one power of the base.
+    /// Returns the range of all points with some room, and at least one power of the base.
     fn x_range(&self) -> (f64, f64) {
         let from = self.points().map(|(x, _)| x).fold(f64::MAX, f64::min) * 0.8;
         let to = self.points().map(|(x, _)| x).fold(0.0, f64::max) * 1.25;
@@ -197,7 +198,7 @@ impl Panel {
 pub(crate) mod tests {
     use super::*;
 
-    /// Draws panels; each name must be written as often as there are lines of it, and what opens must be closed.
+    /// Draws panels; asserts that each line's name appears, and that tags are closed.
     pub(crate) fn check(panels: &[Panel]) -> String {
         let svg = draw(panels).expect("it can be drawn");
         let mut open = Vec::new();
@@ -219,7 +220,7 @@ pub(crate) mod tests {
         svg
     }
 
-    /// How often this is written.
+    /// Returns how often a text appears.
     pub(crate) fn texts(svg: &str, text: &str) -> usize {
         svg.lines().filter(|line| *line == text).count()
     }

@@ -1,4 +1,4 @@
-//! Processes of this host whose CPU time and memory are measured.
+//! Processes of this host, with their CPU time and memory.
 
 use std::fmt;
 use std::path::Path;
@@ -10,20 +10,21 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Places in `/proc/PID/stat` behind the name, which is the second field: the parent, and when it began.
+/// Positions in `/proc/PID/stat` after the name, which is the second field: the parent, and the start
+/// time.
 const PARENT: usize = 1;
 const START: usize = 19;
 
-/// Some CPUs, by number; written as the kernel has it: `0-3,5`.
+/// A set of CPUs by number, written as the kernel does: `0-3,5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus(Vec<usize>);
 
-/// A process, by its number.
+/// A process, by its ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(pub u32);
 
 impl Process {
-    /// Memory that it alone has: anonymous, shared (its memory files among it), and huge pages, in bytes.
+    /// Returns the unshared memory: anonymous, shared (including memory files) and huge pages, in bytes.
     ///
     /// # Errors
     /// The system does not report it.
@@ -38,7 +39,7 @@ impl Process {
         Ok(parts.iter().filter_map(|name| kilobytes(name)).sum::<u64>() << 10)
     }
 
-    /// Pins all its threads to CPUs.
+    /// Pins all threads to CPUs.
     ///
     /// # Errors
     /// The system refuses.
@@ -49,7 +50,7 @@ impl Process {
         })
     }
 
-    /// CPU time of all threads that it has, so far.
+    /// Returns the CPU time of all threads.
     ///
     /// # Errors
     /// The system does not report it.
@@ -58,7 +59,7 @@ impl Process {
         for task in self.tasks()? {
             let path = format!("/proc/{}/task/{}/schedstat", self.0, task.as_raw_nonzero());
             let text = match std::fs::read_to_string(&path) {
-                // It has ended since it was listed.
+                // The thread has ended since it was listed.
                 Err(error)
                     if [Errno::NOENT, Errno::SRCH].map(Some).contains(&Errno::from_io_error(&error)) =>
                 {
@@ -87,7 +88,7 @@ impl Process {
         Ok(tasks)
     }
 
-    /// How long ago it began, to a second or so.
+    /// Returns the time since the process started, in whole seconds.
     ///
     /// # Errors
     /// There is no such process.
@@ -100,7 +101,7 @@ impl Process {
         Ok(Duration::from_secs_f64((uptime - began).max(0.0)))
     }
 
-    /// Whether this is that process, or a child of it, or a child's child, and so on.
+    /// Returns whether the process is `ancestor` or one of its descendants.
     pub fn descends_from(self, ancestor: Process) -> bool {
         let mut one = self;
         while one != ancestor {
@@ -112,11 +113,11 @@ impl Process {
         true
     }
 
-    /// A number of `/proc/PID/stat`, by its place behind the name.
+    /// Returns a number of `/proc/PID/stat`, by its position after the name.
     fn stat<N: FromStr>(&self, place: usize) -> Result<N> {
         let path = format!("/proc/{}/stat", self.0);
         let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        // The name, in brackets, may hold anything.
+        // The name, in brackets, may contain anything.
         let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
         let number = fields.and_then(|mut fields| fields.nth(place)?.parse().ok());
         number.with_context(|| format!("{path} is not as proc_pid_stat(5) has it"))
@@ -138,7 +139,7 @@ fn set_cpus(thread: Option<Pid>, cpus: &Cpus) -> Result<(), Errno> {
 }
 
 impl Cpus {
-    /// Those that the calling thread may use.
+    /// Returns the CPUs that the calling thread may use.
     ///
     /// # Errors
     /// The system does not report them.
@@ -147,7 +148,7 @@ impl Cpus {
         Ok(Cpus((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
     }
 
-    /// How many there are.
+    /// Returns the number of CPUs.
     pub fn count(&self) -> usize {
         self.0.len()
     }

@@ -1,4 +1,4 @@
-//! When and where something was measured, and how results are kept.
+//! When and where something was measured, and how results are stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine;
 
-/// When and where a run was.
+/// When and where a run took place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
     /// When, as seconds since 1970.
@@ -21,7 +21,7 @@ pub struct Header {
     pub facts: BTreeMap<String, String>,
 }
 
-/// When and where servers were measured, which, and how.
+/// When, where and how servers were measured, and which.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServersHeader {
     /// When and where.
@@ -34,7 +34,7 @@ pub struct ServersHeader {
 }
 
 impl Header {
-    /// Of now and here.
+    /// Returns a header for the current time and machine.
     pub fn now() -> Header {
         let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Header { unix_time, machine: machine::line(), facts: machine::facts() }

@@ -1,5 +1,5 @@
-//! Results of a measurement as they are stored: JSON with every round and every histogram. `fabcache bench report`
-//! reads it.
+//! Results of a measurement in their stored form: JSON with every round and every histogram. `fabcache
+//! bench report` reads it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use fabcache_testbed::statistics::median;
 /// The version of this format.
 pub const FORMAT: u32 = 1;
 
-/// All that one command measured.
+/// The results of one command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// [`FORMAT`].
@@ -39,9 +39,9 @@ pub struct Results {
 /// An operation under some conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// The operation whose latency it is: `get`, `set`, `iget`, ….
+    /// The operation: `get`, `set`, `iget`, ….
     pub operation: String,
-    /// The conditions, by the names that the options have: `value_bytes`, `clients`, `window`, ….
+    /// The conditions, by the names of the options: `value_bytes`, `clients`, `window`, ….
     pub parameters: BTreeMap<String, Parameter>,
 }
 
@@ -63,19 +63,19 @@ pub struct Sample {
     /// The measured sample.
     #[serde(flatten)]
     pub case: Case,
-    /// Which round, from 0.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// Operations done.
+    /// Number of operations.
     pub operations: u64,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub elapsed_ns: u64,
     /// Operations that missed.
     pub misses: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Answers of which every byte was compared.
+    /// Responses of which every byte was compared.
     pub verified: u64,
-    /// How long single operations took.
+    /// Durations of single operations.
     pub latency: Option<Histogram>,
     /// The sample of the case's baseline, if it was measured in the same round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,18 +132,18 @@ impl std::fmt::Display for Parameter {
 }
 
 impl Case {
-    /// An operation under no conditions.
+    /// Returns an operation without conditions.
     pub fn new(operation: &str) -> Case {
         Case { operation: operation.to_owned(), parameters: BTreeMap::new() }
     }
 
-    /// With this condition.
+    /// Adds a condition.
     pub fn with(mut self, name: &str, value: impl Into<Parameter>) -> Case {
         self.parameters.insert(name.to_owned(), value.into());
         self
     }
 
-    /// A condition that is a number.
+    /// Returns a condition that is a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         match self.parameters.get(name) {
             Some(Parameter::Number(number)) => Some(*number),
@@ -151,7 +151,7 @@ impl Case {
         }
     }
 
-    /// All of it in a line.
+    /// Returns the operation and its conditions in one line.
     pub fn name(&self) -> String {
         let conditions = self.parameters.iter().map(|(name, value)| format!(" {name}={value}"));
         self.operation.clone() + &conditions.collect::<String>()
@@ -159,22 +159,23 @@ impl Case {
 }
 
 impl Sample {
-    /// Operations a second.
+    /// Returns the operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// CPU time of the servers for an operation, in nanoseconds.
+    /// Returns the CPU time of the servers per operation, in nanoseconds.
     pub fn server_cpu_ns_each(&self) -> Option<f64> {
         self.server_cpu_ns.filter(|_| self.operations > 0).map(|ns| ns as f64 / self.operations as f64)
     }
 
-    /// A miss takes less than the dummy's hit, so the limit is a different one.
+    /// Returns whether nearly all operations hit. A miss takes less than the dummy's hit, so the limit is
+    /// another.
     fn finds(&self) -> bool {
         self.misses.saturating_mul(MISSES_PART) <= self.operations
     }
 
-    /// Whether the clients could not have done much more.
+    /// Returns whether the clients were at their limit.
     pub fn is_clients_limit(&self) -> bool {
         self.finds() && self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * CEILING_PART)
     }
@@ -186,7 +187,7 @@ impl Results {
         Results {
             format: FORMAT,
             subcommand: subcommand.to_owned(),
-            // A path need not be text.
+            // A path need not be UTF-8.
             command: std::env::args_os()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect::<Vec<_>>()
@@ -198,7 +199,7 @@ impl Results {
         }
     }
 
-    /// Writes them: a line for each sample.
+    /// Writes the results, one line per sample.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -218,10 +219,10 @@ impl Results {
         Ok(text)
     }
 
-    /// Reads them.
+    /// Reads results.
     ///
     /// # Errors
-    /// The file cannot be read, or has another content.
+    /// The file cannot be read, or has other contents.
     pub fn read(path: &Path) -> Result<Results> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -237,7 +238,7 @@ impl Results {
         target.base.as_deref().unwrap_or_else(last)
     }
 
-    /// All cases, in the order in which they were measured.
+    /// Returns all cases, in the order of their measurement.
     pub fn cases(&self) -> Vec<&Case> {
         let mut cases: Vec<&Case> = Vec::new();
         for sample in &self.samples {
@@ -248,12 +249,12 @@ impl Results {
         cases
     }
 
-    /// The rounds of a case on a target.
+    /// Returns the rounds of a case on a target.
     pub fn rounds<'r>(&'r self, target: &'r str, case: &'r Case) -> impl Iterator<Item = &'r Sample> {
         self.samples.iter().filter(move |sample| sample.target == target && sample.case == *case)
     }
 
-    /// The latencies of all rounds together; none if there is no histogram.
+    /// Returns the latencies of all rounds together; `None` without a histogram.
     pub fn latency(&self, target: &str, case: &Case) -> Option<Histogram> {
         let mut all: Option<Histogram> = None;
         for latency in self.rounds(target, case).filter_map(|sample| sample.latency.as_ref()) {
@@ -262,8 +263,9 @@ impl Results {
         all
     }
 
-    /// Which results come so near to what the clients can do at most that they say little of the server: lines for below a
-    /// table, none if there is no such result.
+    /// Describes the results that are near the clients' limit and so say little about the server.
+    ///
+    /// Returns lines to print below a table, or an empty string.
     pub fn limits(&self) -> String {
         let mut lines = Vec::new();
         let mut measured = 0;
@@ -274,7 +276,7 @@ impl Results {
                 measured += usize::from(ceiling.is_finite());
                 if rate > ceiling * CEILING_PART {
                     let percent = match ceiling {
-                        // Within a bound that the clients themselves do not keep.
+                        // The rate is within a latency bound that the clients themselves do not meet.
                         0.0 => String::new(),
                         ceiling => format!(", {:.0}%", 100.0 * rate / ceiling),
                     };
@@ -303,7 +305,7 @@ impl Results {
         text
     }
 
-    /// The median over rounds of a figure; not a number where no round has it.
+    /// Returns the median of a figure over rounds; NaN if no round has it.
     pub fn median(&self, target: &str, case: &Case, figure: impl Fn(&Sample) -> Option<f64>) -> f64 {
         median(self.rounds(target, case).filter_map(figure))
     }

@@ -1,4 +1,4 @@
-//! A server process that is measured.
+//! A measured server process.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -11,14 +11,14 @@ use fabcache_testbed::server::ServerProcess;
 
 use crate::process::{Cpus, Process};
 
-/// A server to measure: any program with memcached's flags.
+/// A server to measure: any program that takes memcached's flags.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Its name in tables.
     pub name: String,
     /// The program.
     pub program: PathBuf,
-    /// Flags beside those of every candidate.
+    /// Flags beside the common ones.
     pub flags: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ pub struct Candidate {
 pub struct Server(ServerProcess);
 
 impl Server {
-    /// Starts a server on a free port of this host, which is returned, with `flags` beside its own.
+    /// Starts a server on a free port of this host; returns the port. `flags` are added to its own.
     ///
     /// # Errors
     /// It does not come up.
@@ -48,15 +48,15 @@ impl Server {
         })
     }
 
-    /// Starts whatever `command` is, and waits until it is up.
+    /// Runs `command`, and waits until `is_up`.
     ///
     /// # Errors
-    /// It does not come up: how it ended, and the end of its output.
+    /// The server does not start; the error has its exit status and the end of its output.
     pub fn launch(name: &str, command: Command, is_up: &dyn Fn() -> bool) -> Result<Server> {
         Ok(Server(ServerProcess::start(name, command, is_up)?))
     }
 
-    /// Returns how it ended and the end of its output, if it ends within this time.
+    /// Returns the exit status and the end of the output, if the server ends within this time.
     pub fn ended(&mut self, within: Duration) -> Option<String> {
         self.0.ended(within)
     }
@@ -79,7 +79,7 @@ impl Server {
         self.process().resident_bytes()
     }
 
-    /// Pins all its threads to CPUs.
+    /// Pins all threads to CPUs.
     ///
     /// # Errors
     /// The system refuses.
@@ -87,7 +87,7 @@ impl Server {
         self.process().pin(cpus)
     }
 
-    /// Returns the CPU time that all its threads have used.
+    /// Returns the CPU time of all threads.
     ///
     /// # Errors
     /// The system does not report it.

@@ -16,19 +16,19 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// memcached's uptime begins two seconds before its start, and both are in whole seconds.
 const UPTIME_SLACK_S: u64 = 4;
 
-/// Where a server is, and the way to it.
+/// The address of a server and the transport to it.
 ///
-/// Written `tcp://HOST:PORT`, `unix:///PATH` (the socket), `shm:///PATH`: the memory that the server on this Unix socket
-/// shares; or `fab://HOST:PORT`: the fabric that the server at this port of TCP has.
+/// Written `tcp://HOST:PORT`, `unix:///PATH` (a Unix socket), `shm:///PATH` (the shared memory of the
+/// server on this Unix socket), or `fab://HOST:PORT` (the fabric of the server on this TCP port).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// The socket.
     pub address: Address,
-    /// Whether items are read from memory, and requests go through it.
+    /// Whether to read items from shared memory, and send requests through it.
     pub shared_memory: bool,
 }
 
-/// One cache: its servers, all reached in one way.
+/// One cache: its servers, all reached over one transport.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its name in tables.
@@ -37,7 +37,7 @@ pub struct Target {
     pub urls: Vec<Url>,
     /// The protocol over sockets.
     pub protocol: Protocol,
-    /// The time limit of an answer: [`PATIENCE`] by default.
+    /// The time limit of a response: [`ANSWER_TIMEOUT`] by default.
     pub patience: Duration,
     /// The servers' processes on this host, whose CPU time is measured; servers that report no process are not
     /// included.
@@ -49,7 +49,7 @@ pub struct Target {
 pub struct Described {
     /// As [`Target::name`].
     pub name: String,
-    /// Where its servers are.
+    /// URLs of its servers.
     pub urls: Vec<String>,
     /// `tcp`, `unix`, `shm` or `fab`.
     pub transport: String,
@@ -57,12 +57,12 @@ pub struct Described {
     pub protocol: String,
     /// Each server's answer to `version`.
     pub versions: Vec<String>,
-    /// The command line, if the benchmark started it.
+    /// The command line, if the benchmark started the servers.
     pub command: Option<String>,
     /// The output of the program's `-V`, if the benchmark started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// Of `stats settings`, what bears upon speed and room, by the names that it has there.
+    /// Entries of `stats settings` that affect speed and memory, by their names there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
     /// Its baseline; default: the last target.
@@ -70,7 +70,7 @@ pub struct Described {
     pub base: Option<String>,
 }
 
-/// Settings that bear upon speed and room.
+/// Settings that affect speed and memory.
 const SETTINGS: [&str; 15] = [
     "maxbytes",
     "maxconns",
@@ -118,7 +118,7 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    /// `tcp`, `unix`, `shm` or `fab`.
+    /// Returns `tcp`, `unix`, `shm` or `fab`.
     pub fn transport(&self) -> &'static str {
         match self.address.place {
             ServerEndpoint::Tcp { .. } => "tcp",
@@ -143,7 +143,7 @@ pub fn protocol(name: &str) -> Result<Protocol> {
     })
 }
 
-/// Its name.
+/// Returns the protocol's name.
 pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Auto => "auto",
@@ -154,7 +154,7 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
 }
 
 impl Target {
-    /// Servers that are up.
+    /// Returns a target of running servers.
     ///
     /// # Errors
     /// A server cannot be reached, or only over another transport; servers are reached over different transports.
@@ -174,15 +174,15 @@ impl Target {
         Ok(target)
     }
 
-    /// Sets the processes of its servers, where they are known without asking.
+    /// Sets the processes of the servers, if the caller knows them.
     pub fn of_processes(self, processes: Vec<Process>) -> Target {
         Target { processes, ..self }
     }
 
-    /// A client of it, connected, with connections of its own.
+    /// Returns a connected client with its own connections.
     ///
     /// # Errors
-    /// A server cannot be reached, or not in this way.
+    /// A server cannot be reached, or not over this transport.
     pub fn client(&self) -> Result<Client> {
         let shares = self.shares_memory();
         let shared_memory = if shares { SharedMemory::Required } else { SharedMemory::Never };
@@ -201,7 +201,7 @@ impl Target {
         Ok(client)
     }
 
-    /// Whether items are read from memory.
+    /// Returns whether items are read from shared memory.
     pub fn shares_memory(&self) -> bool {
         self.urls.iter().any(|url| url.shared_memory)
     }
@@ -213,7 +213,7 @@ impl Target {
     pub fn described(&self, command: Option<String>) -> Result<Described> {
         let client = self.client()?;
         let versions: Result<Vec<_>, _> = client.versions().into_iter().collect();
-        // Not every server reports it.
+        // Some servers do not report their settings.
         let settings = client.stats("settings").into_iter().next().and_then(Result::ok).unwrap_or_default();
         let settings = settings.into_iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
         Ok(Described {
@@ -233,7 +233,8 @@ impl Target {
         &self.processes
     }
 
-    /// Returns the CPU time of its servers so far. `None` if one is on another host, or does not report its process.
+    /// Returns the CPU time of the servers. `None` if one is on another host, or does not report its
+    /// process.
     pub fn cpu_time(&self) -> Option<Duration> {
         if self.processes.len() != self.urls.len() {
             return None;
@@ -241,7 +242,7 @@ impl Target {
         self.processes.iter().map(|process| process.cpu_time().ok()).sum()
     }
 
-    /// Pins all threads of its servers to CPUs, where they are on this host.
+    /// Pins all threads of the servers to CPUs, as far as they are on this host.
     ///
     /// # Errors
     /// The system refuses.
@@ -250,14 +251,14 @@ impl Target {
     }
 }
 
-/// Returns the processes that servers report, and that exist on this host under such a name.
+/// Returns the processes that the servers report, if they exist on this host under such a name.
 fn processes(client: &Client) -> Vec<Process> {
     let told = client.stats("").into_iter().filter_map(|stats| {
         let stats = stats.ok()?;
         let number = |name: &str| stats.iter().find(|(known, _)| known == name)?.1.parse::<u64>().ok();
         Some((Process(u32::try_from(number("pid")?).ok()?), number("uptime")?))
     });
-    // Another host's process may have the number of a local one, which is of the same age only by chance.
+    // Another host's process ID may exist here, but then rarely with the same age.
     let is_here = |process: &Process, uptime_s: u64| {
         process.age().is_ok_and(|age| age.as_secs().abs_diff(uptime_s) <= UPTIME_SLACK_S)
     };

@@ -2,20 +2,21 @@
 
 use crate::random::Random;
 
-/// Ranks from 1 to `n`, of which rank `k` has a probability proportional to `k^-exponent`: by rejection-inversion
-/// (Hörmann and Derflinger 1996), which needs no table.
+/// Ranks from 1 to `n`; the probability of rank `k` is proportional to `k^-exponent`.
+///
+/// Uses rejection-inversion (Hörmann and Derflinger 1996), which needs no table.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     n: f64,
     exponent: f64,
     area_from: f64,
     area_to: f64,
-    /// Below it nothing need be rejected.
+    /// Below this bound nothing is rejected.
     sure: f64,
 }
 
 impl Zipf {
-    /// For `n` ranks.
+    /// Returns the distribution of `n` ranks.
     pub fn new(n: u32, exponent: f64) -> Zipf {
         let mut zipf = Zipf { n: f64::from(n), exponent, area_from: 0.0, area_to: 0.0, sure: 0.0 };
         zipf.area_from = zipf.area(1.5) - 1.0;
@@ -24,7 +25,7 @@ impl Zipf {
         zipf
     }
 
-    /// A rank.
+    /// Returns a random rank.
     pub fn sample(&self, random: &mut Random) -> u32 {
         loop {
             let u = self.area_to + random.unit() * (self.area_from - self.area_to);
@@ -40,7 +41,7 @@ impl Zipf {
         x.powf(-self.exponent)
     }
 
-    /// The integral of the weight, up to a constant.
+    /// Returns the integral of the weight, up to a constant.
     fn area(&self, x: f64) -> f64 {
         let power = 1.0 - self.exponent;
         if power == 0.0 { x.ln() } else { (x.powf(power) - 1.0) / power }

@@ -1,6 +1,8 @@
-//! A server that answers wrong bytes, of another item, too few, nothing, in another order, or that hangs up in the middle is
-//! noticed by every measurement, over every socket and in every protocol: the run ends with an error that names the key. But for
-//! replays of traces, whose keys and values the dummy does not know: `trace.rs` has a broken server of its own.
+//! Every experiment detects a broken server, over every socket kind and in every protocol.
+//!
+//! Faults: wrong bytes, another item's value, truncated, dropped and reordered responses, and a closed
+//! connection. The run then fails with an error that names the key. Trace replays are not covered: the
+//! dummy does not know their keys and values, so `trace.rs` has its own broken server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +30,7 @@ use fabcache_client::Protocol;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A round of many clients.
 const SECONDS: f64 = 0.5;
-/// So long that the middle is behind what tells the number of the item.
+/// Long enough that the middle byte lies after the bytes that identify the item.
 const VALUE_BYTES: usize = 100;
 const KEY_BYTES: usize = 20;
 
@@ -48,7 +50,7 @@ impl Progress for Silent {
     fn round(&self, _what: &str) {}
 }
 
-/// A small experiment of each kind, which compares every byte or only looks at length and number.
+/// Returns a small experiment of for_each_case kind; with `verify` it compares every byte of for_each_case value.
 fn experiments(verify: bool) -> Vec<Box<dyn Experiment>> {
     let items = || Items::new(KEY_BYTES).expect("a length");
     let latency = Latency {
@@ -108,7 +110,7 @@ fn places() -> [Listen; 2] {
     [Listen::Tcp(([127, 0, 0, 1], 0).into()), Listen::Unix(socket())]
 }
 
-/// Returns the result of an experiment with a dummy that has this fault, or none.
+/// Runs an experiment against a dummy, with `fault` if given.
 fn outcome(
     experiment: &dyn Experiment,
     fault: Option<Fault>,
@@ -116,7 +118,7 @@ fn outcome(
     protocol: Protocol,
 ) -> Result<Results> {
     let dummy = Dummy::start(&Settings { fault, ..Settings::new(vec![place]) })?;
-    // Some measurements remember by its name what a target was filled with.
+    // Some measurements key their fill record on the target's name.
     let url = &dummy.urls()[0];
     let mut target = Target::new(&format!("dummy at {url}"), &[url.parse()?], protocol)?;
     if fault.is_some_and(|fault| matches!(fault.kind, Kind::Dropped | Kind::Swapped)) {
@@ -148,7 +150,7 @@ fn is_noticed(faults: &[&str]) {
         let parsed: Fault = fault.parse().expect(fault);
         each(|experiment, place, protocol, what| {
             if (protocol, parsed.kind, parsed.of_sets) == (Protocol::Text, Kind::Swapped, true) {
-                // One STORED is like the other, so that nothing is wrong.
+                // All STORED responses are equal, so a swap changes nothing.
                 return;
             }
             let what = format!("{what}, {fault}");
@@ -198,7 +200,7 @@ fn only_who_compares_every_byte_notices_one_in_the_middle() {
     }
 }
 
-/// Says that it stores, and does not.
+/// Acknowledges every set and stores nothing.
 fn forget(stream: &TcpStream) -> std::io::Result<()> {
     let mut input = BufReader::new(stream);
     let mut line = String::new();
@@ -227,7 +229,7 @@ fn a_server_that_stores_nothing_is_noticed() {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let stream = stream.expect("a connection");
-            // A client that goes away ends it.
+            // Ends when the client disconnects.
             std::thread::spawn(move || drop(forget(&stream)));
         }
     });

@@ -1,4 +1,5 @@
-//! Calls taken apart, to a fabcached in this process over its socket and its memory, and to a server that is not one.
+//! Dissects calls to a fabcached in this process, over its socket and its memory, and to another
+//! server.
 
 mod common;
 

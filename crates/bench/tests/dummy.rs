@@ -1,4 +1,4 @@
-//! The dummy is a cache as far as a client can tell, in each protocol and over each kind of socket.
+//! The dummy behaves as a cache in each protocol and over each socket kind.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,8 @@ fn dummy(name: &str) -> Dummy {
     Dummy::start(&settings).expect("it listens")
 }
 
-/// Of all sizes: none, within one answer, sent from where it lies, more than a socket takes at once, longer than the pool.
+/// Returns value sizes of every kind: empty, within one response, sent without a copy, more than a
+/// socket accepts at once, longer than the pool.
 fn value_bytes(number: u64) -> usize {
     [0, 1, 8, 100, 2_049, 5_000, 100_000, 3_000_000][number as usize % 8]
 }

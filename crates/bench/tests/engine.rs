@@ -1,4 +1,5 @@
-//! Many clients of a real server: over TCP, Unix sockets and shared memory, in each protocol; and of servers that are broken.
+//! Many clients of a real server, over TCP, Unix sockets and shared memory, in each protocol; and of
+//! broken servers.
 
 mod common;
 
@@ -23,7 +24,7 @@ fn run(plan: &Plan, round: &Round) -> anyhow::Result<Outcome> {
     Engine::connect(plan)?.run(round)
 }
 
-/// All of it was found, and every byte was right.
+/// Asserts that every key was found and every byte was right.
 fn assert_right(outcome: &Outcome, reads_only: bool, what: &str) {
     assert!(outcome.operations > 0 && outcome.misses == 0, "{what}: {outcome:?}");
     assert!(outcome.verified > 0 && outcome.verified <= outcome.operations, "{what}: {outcome:?}");
@@ -167,13 +168,14 @@ fn an_open_loop_makes_as_many_requests_as_it_should() {
         assert!(made.abs_diff(400) <= slack, "{arrivals:?}: {outcome:?}");
         assert_eq!(outcome.latency[0].count(), made);
     }
-    // The second and last request of a client is to be made after 100 ms: the rate is that of the whole round.
+    // The second and last request is due after 100 ms: the rate is an average over the whole round.
     let pace = Pace::Open { rate_per_s: 20.0, arrivals: Arrivals::Even };
     let outcome = run(&plan, &round(pace, 200)).expect("right answers");
     assert!(outcome.elapsed_ns >= 200_000_000, "{outcome:?}");
 }
 
-/// A text server on a free port for one connection: `answer` gets each key in turn and returns the bytes to send.
+/// Starts a text server for one connection: `answer` receives each key in turn and returns the bytes to
+/// send.
 fn broken(answer: impl FnMut(u64, &str) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("tcp://{}", listener.local_addr().expect("an address"));
@@ -194,10 +196,10 @@ fn serve(mut stream: TcpStream, mut answer: impl FnMut(u64, &str) -> Vec<u8>) {
     }
 }
 
-/// It takes a while to make.
+/// The items, generated once: that takes a while.
 static ITEMS: LazyLock<Items> = LazyLock::new(|| Items::new(20).expect("a length"));
 
-/// The answer that is right.
+/// Returns the correct response.
 fn right(key: &str) -> Vec<u8> {
     let number: u64 = key.trim_start_matches("bench-").parse().expect("a number");
     let mut value = Vec::new();
@@ -218,7 +220,7 @@ fn a_stall_is_seen_in_every_request_that_should_have_been_made_meanwhile() {
         })
     };
     LazyLock::force(&ITEMS);
-    // How many requests took so long.
+    // Returns the number of requests that took at least this long.
     let long = |outcome: &Outcome| {
         let latency = &outcome.latency[0];
         let shorter = latency.cumulative().take_while(|(ns, _)| *ns < 100e6).last();
@@ -229,10 +231,10 @@ fn a_stall_is_seen_in_every_request_that_should_have_been_made_meanwhile() {
         let plan = plan(&[stalls()], "text", &work(KEYS, Sizes::Same(100)));
         run(&plan, &round(pace, 600)).expect("right answers")
     };
-    // Those of the first 200 ms of the stall had to wait for 100 ms of it at least, whatever else the machine does.
+    // Requests due in the first 200 ms of the stall waited at least 100 ms of it, on any machine.
     let open = long(&with(Pace::Open { rate_per_s: RATE, arrivals: Arrivals::Even }));
     assert!(open >= 199, "{open}");
-    // A client that sends one request after another has no time for more, though the server did the same.
+    // A closed-loop client does not send during the stall, though the server behaved the same.
     let closed = long(&with(Pace::Closed));
     assert!(closed <= 10, "{closed}");
 }
@@ -286,7 +288,7 @@ fn broken_servers_are_told_with_the_key() {
         (broken(refuses), "busy"),
         (broken(nonsense), "no answer"),
     ] {
-        // Several in flight: the answer to the next shows that one is missing. Many keys: none twice in a row.
+        // Several in flight: the next response reveals the missing one. Many keys: none twice in a row.
         let work = Work { pipeline: 8, ..work(1_000_000, Sizes::Same(100)) };
         let error = run(&plan(&[url], "text", &work), &round(Pace::Closed, 5_000)).expect_err(told);
         let error = format!("{error:#}");

@@ -1,4 +1,4 @@
-//! More than a server in this process holds: stored, and read with a penalty for what is missing.
+//! Stores more than a server in this process can hold; reads pay a penalty for each miss.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Running, run};
 use fabcache_bench::hybrid::{Hybrid, Scan, table};
 use fabcache_client::Protocol;
 
-/// Without sleeping.
+/// Returns the experiment without real sleeps.
 fn hybrid(spill_factor: f64) -> Hybrid {
     Hybrid {
         spill_factor,
@@ -38,7 +38,7 @@ fn what_fits_is_found_and_what_does_not_costs_the_penalty() {
             assert_eq!(sample.misses + sample.verified, sample.operations);
             let found = sample.verified as f64 / 2_000.0;
             assert!((sample.figures["success_rate"] - found).abs() < 1e-9);
-            // Nothing sleeps, so each miss is a second to the nanosecond, and what the get took.
+            // Nothing sleeps, so each miss adds exactly one second to the time of the get.
             assert!(sample.elapsed_ns >= sample.misses * 1_000_000_000);
         }
         let text = table(&more);
@@ -59,7 +59,7 @@ fn values_that_no_item_holds_are_told() {
 fn what_is_stored_again_is_there_the_next_time() {
     let server = Running::start("hybrid-again", "-m 8");
     let target = server.target("unix", Protocol::Meta);
-    // Few keys are hot, and fit: those that were missed once are there.
+    // The hot keys are few and fit: a key missed once is there afterwards.
     let again = Hybrid {
         scans: vec![Scan::Normal],
         hot_percent: 10.0,

@@ -1,4 +1,4 @@
-//! The measurements with many clients, small, against a real server: what they come to, and their tables.
+//! Small runs of the measurements with many clients on a real server, and their tables.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn the_saturation_is_searched_and_every_step_told() {
     let target = target_of(&server, "one", Protocol::Auto);
     let mut throughput = Throughput::standard(true, false, 20).expect("a length");
     (throughput.load.seconds, throughput.clients, throughput.sizes) = (0.01, vec![2], vec![4]);
-    // An hour: any rate that is done is within the bound.
+    // The bound is an hour, so any rate that is reached stays within it.
     let results = measured(&Saturation { throughput, p99_us_max: 3.6e9 }, &[&target]);
     let table = throughput::table(&results);
     assert_eq!(table.matches("open loop").count(), 14, "{table}");

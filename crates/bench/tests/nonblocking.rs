@@ -1,4 +1,4 @@
-//! Windows of calls that do not wait, and large values in blocks, against a server in this process.
+//! Windows of non-blocking calls, and large values in blocks, against a server in this process.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Traces replayed on servers in this process, every answer checked; and on one that answers wrongly.
+//! Replays traces on servers in this process and checks every response; also on a broken server.
 
 mod common;
 
@@ -18,7 +18,7 @@ use fabcache_bench::trace::plan::Plan;
 use fabcache_bench::trace::replay::{Replay, Source, table};
 use fabcache_client::Protocol;
 
-/// As fast as it goes, every byte compared.
+/// Returns a plan without pacing that compares every byte.
 fn plan() -> Plan {
     Plan::new(false, true)
 }
@@ -63,7 +63,7 @@ fn mixed(lines: u32) -> (String, [Wanted; 2]) {
         let is_counter = key.is_multiple_of(3);
         let is_counting = matches!(operation, "incr" | "decr");
         let is_joining = matches!(operation, "append" | "prepend");
-        // Counters are never made longer, nor anything else counted.
+        // Counters are never appended to, and only counters are incremented.
         if is_counting != is_counter && is_counting || is_joining && is_counter {
             continue;
         }
@@ -83,7 +83,7 @@ fn mixed(lines: u32) -> (String, [Wanted; 2]) {
     (text, wanted)
 }
 
-/// What a replay should come to.
+/// Counts of one replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Wanted {
     gets: u64,
@@ -209,15 +209,15 @@ fn malformed_files_are_told_or_counted() {
 /// A fault of the fake server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It changes a bit of each value.
+    /// Flips a bit of each value.
     Bit,
-    /// It keeps the first value of each key.
+    /// Keeps the first value of each key.
     Old,
-    /// It finds another key's value.
+    /// Returns another key's value.
     Foreign,
-    /// It does not delete.
+    /// Acknowledges a delete without deleting.
     Undead,
     /// It does not answer the second get.
     Silent,
@@ -225,7 +225,7 @@ enum Fault {
     Closed,
 }
 
-/// A server of the text protocol in a few lines.
+/// Serves the text protocol with the given fault.
 fn serve(stream: UnixStream, fault: Fault) -> std::io::Result<()> {
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
@@ -277,7 +277,8 @@ fn serve(stream: UnixStream, fault: Fault) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Each connection has a cache of its own: a trace without blocking calls between others uses one.
+/// Replays on the fake server. Each connection has its own cache; a trace without interleaved blocking
+/// calls uses one.
 fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results, String> {
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).expect("a socket");

@@ -9,7 +9,7 @@ mod fabric;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Works with memcached-compatible caches.
+/// Tools for memcached-compatible caches.
 #[derive(Debug, Parser)]
 #[command(name = "fabcache", version)]
 struct Arguments {
@@ -22,7 +22,7 @@ enum Command {
     /// Measures servers and the store
     #[command(subcommand)]
     Bench(Box<bench::Command>),
-    /// Lists the fabrics that this machine has (RDMA, by libfabric), and which of them a server would take
+    /// Lists the machine's fabrics (RDMA, through libfabric), and which of them a server would use
     Fabric(fabric::Arguments),
 }
 

@@ -1,4 +1,5 @@
-//! `fabcache bench compare` with servers that it starts: dummies, and fabcached in the test's own program, run again.
+//! `fabcache bench compare` with servers that it starts: dummies, and fabcached in this test program,
+//! run again.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Fewer rounds, and no figure that depends upon how many CPUs there are.
 const SHORT: [&str; 5] = ["--quick", "--rounds", "1", "--no-pin", "--no-ceiling"];
 
-/// A dummy as a server that is told where to listen, with these flags.
+/// Returns a dummy as a server with {socket} in its flags.
 fn dummy(name: &str, flags: &str) -> String {
     format!("{name}={FABCACHE} bench dummy --listen unix://{{socket}} {flags}")
 }
 
-/// This program as a server that does what its ignored test `serve` is told.
+/// Returns this test program as a server: its ignored test `serve` reads the arguments.
 fn again(name: &str, told: &str) -> String {
     let program = std::env::current_exe().expect("it runs");
     format!("{name}={} --exact serve --ignored --nocapture -- {told}", program.display())
@@ -76,7 +77,7 @@ fn serve() {
     let flags = format!("-t 1 -s {socket} --shm");
     let server = LocalServer::start(&flags).expect("a server");
     if argument("mortal").is_some() {
-        // Not before it is measured.
+        // Exit only once items are stored, which means that the measurement runs.
         while server.server().shared().store.sums().total_items == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -88,7 +89,7 @@ fn serve() {
     }
 }
 
-/// The results of one set.
+/// Reads the results of one set.
 fn results(file: &Path) -> Results {
     Results::read(file).expect("results")
 }
@@ -149,7 +150,7 @@ fn several_sets_go_into_a_folder() {
     let folder = Folder::new("fabcache-compare-test").expect("a folder");
     let files = folder.path().join("results");
     let server = dummy("a", "");
-    // A server that is up is compared as well.
+    // A running server is compared as well.
     let up = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
     let mut other = Command::new(FABCACHE)
         .args(["bench", "dummy", "--until-input-ends", "--listen", &format!("tcp://{up}")])
@@ -236,7 +237,7 @@ fn a_signal_leaves_nothing_behind() {
         tool.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
         assert_eq!(said, "", "an interruption is no failure of a server");
         assert_eq!(processes(&ours), [] as [i32; 0]);
-        // The server that does nothing goes when it sees that its parent is gone.
+        // The dummy exits when it notices that its parent has exited.
         while std::fs::read_dir(folder.path()).expect("a folder").count() > 0 {
             assert!(Instant::now() < until, "something is left behind");
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,5 @@
-//! The dummy as a process, and the client's limit measured with it: `fabcache bench …` against itself.
+//! The dummy as a process, and the client's limit measured with it: `fabcache bench …` against its own
+//! dummy.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -17,7 +18,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It ends with its input, and takes its socket away.
+        // The dummy exits at the end of its input, and removes its socket.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
@@ -139,7 +140,7 @@ fn odd_words_are_no_crash() {
     let (done, text) =
         run(&["throughput", "--quick", "--server", &urls[0], "--sizes", "18446744073709551615"]);
     assert!(!done && text.contains("give at most 1073741824") && !text.contains("panicked"), "{text}");
-    // A path need not be text, and the command line is kept.
+    // A path need not be UTF-8, and the command line is recorded.
     let path = file("odd").into_os_string();
     let path = OsString::from_vec([path.as_bytes(), b"-\xff.json"].concat());
     let mut command = fabcache(&["latency", "--quick", "--min", "64", "--max", "64", "-i", "30"]);

@@ -17,13 +17,13 @@ fn told(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// The provider that the tests are run with, without its interface.
+/// Returns the provider under test, without its interface.
 fn provider() -> String {
     let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     named.split(',').next().expect("a text has a first part").to_owned()
 }
 
-/// The same with `FABCACHE_SERVER_INTERFACE`, if there is that: hardware of networks is taken for this host only if it is named.
+/// Returns it with `FABCACHE_SERVER_INTERFACE`, if set: network hardware is local only if it is named.
 fn with_interface() -> String {
     let named = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     match std::env::var("FABCACHE_SERVER_INTERFACE") {
@@ -60,7 +60,7 @@ fn a_file_that_is_no_library_is_reported() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn providers_are_listed_and_opened() {
     let (provider, requirements) = (provider(), with_interface());
-    // Of a machine that has much else to do.
+    // A time limit for a busy machine.
     let patiently = ["--patience", "60"];
     let output = fabric(&[&[&*requirements], &patiently[..]].concat(), None);
     let (listed, error) = told(&output);
@@ -98,7 +98,7 @@ fn a_provider_is_measured_by_itself() {
     std::fs::remove_file(&file).expect("it was there");
     let results: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     let figures = results["figures"].as_array().expect("a list");
-    // Three sizes one at a time, four things with each; one size in three windows, two things with each.
+    // Three sizes with four single operations each; one size in three windows with two operations each.
     assert_eq!(figures.len(), 3 * 4 + 3 * 2, "{figures:?}");
     let measured = |figure: &serde_json::Value| {
         let is_window = figure["window"] != 0;

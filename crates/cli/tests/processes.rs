@@ -1,4 +1,4 @@
-//! Clients in processes of their own, as `fabcache bench` starts them.
+//! Client processes, as `fabcache bench` starts them.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

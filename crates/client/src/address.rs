@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Server addresses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,36 +11,36 @@ use crate::error::Error;
 /// memcached's port, and that of an address without one.
 pub const DEFAULT_PORT: u16 = 11211;
 
-/// Where a server is, and the part of the keys it gets.
+/// A server's address, and its share of the keys.
 ///
 /// Written `tcp://HOST:PORT`, `HOST:PORT`, `HOST`, `fab://HOST:PORT` or `unix:///PATH`, optionally followed by
 /// `?weight=N`. The scheme is case-insensitive (RFC 3986, 3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// How it is reached.
+    /// The transport and its address.
     pub place: ServerEndpoint,
     /// Its share of the keys relative to other servers, where the distribution uses weights; default 1.
     pub weight: u32,
 }
 
-/// How a server is reached.
+/// A transport and its address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerEndpoint {
-    /// By TCP.
+    /// TCP.
     Tcp {
         /// Name or address.
         host: String,
         /// Port.
         port: u16,
     },
-    /// Over the fabric, on which is agreed by TCP.
+    /// The fabric, negotiated over TCP.
     Fabric {
         /// Name or address.
         host: String,
-        /// Port of TCP.
+        /// TCP port.
         port: u16,
     },
-    /// By a Unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 

@@ -9,7 +9,7 @@ use crate::packet::{self, AdminCommand};
 /// Names and values.
 pub type Stats = Vec<(String, String)>;
 
-/// Forgets everything, after `delay` seconds.
+/// Invalidates all items after `delay` seconds.
 ///
 /// # Errors
 /// The server fails or refuses, as for the other functions.
@@ -30,7 +30,7 @@ pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure>
     done(connection, &format!("verbosity {level}"))
 }
 
-/// The server's version.
+/// Returns the server's version.
 pub fn version(connection: &mut Connection) -> Result<String, Failure> {
     if connection.form() == Encoding::Binary {
         connection.send([&packet::order(AdminCommand::Version)])?;
@@ -43,7 +43,7 @@ pub fn version(connection: &mut Connection) -> Result<String, Failure> {
     version.map(Into::into).ok_or_else(|| Failure::protocol(line.as_bytes()))
 }
 
-/// Statistics of a topic, which may be empty.
+/// Returns the statistics of a topic, which may be empty.
 pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure> {
     let mut stats = Stats::new();
     if connection.form() == Encoding::Binary {
@@ -98,7 +98,7 @@ fn stat_lines(
     }
 }
 
-/// Has the server do what a line is answered with `OK` for.
+/// Runs a command that the server answers with `OK`.
 fn done(connection: &mut Connection, line: &str) -> Result<(), Failure> {
     connection.send([line.as_bytes(), b"\r\n"])?;
     let answered = connection.line()?;

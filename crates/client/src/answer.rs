@@ -1,13 +1,13 @@
-//! What a server answers, whatever form it has.
+//! A server's answer, whatever its encoding.
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A value, which is kept apart.
+    /// A value, which is stored separately.
     Value(Flags),
-    /// It was done, or is there.
+    /// The operation succeeded, or the key exists.
     Done(Flags),
-    /// A number, which was changed to this.
+    /// The new number.
     Number(u64),
     /// A miss.
     Miss,
@@ -17,7 +17,7 @@ pub enum Answer {
     Exists,
     /// Not found.
     NotFound,
-    /// All before was answered.
+    /// All earlier requests were answered.
     NoOp,
 }
 
@@ -44,10 +44,10 @@ pub struct Flags {
     pub opaque: Option<u32>,
 }
 
-/// How an answer begins.
+/// The head of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// That is all.
+    /// A complete answer.
     Whole(Answer),
     /// A value of this many bytes follows.
     Value(Flags, usize),

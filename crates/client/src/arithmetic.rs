@@ -14,7 +14,7 @@ use crate::message::Encoding;
 /// another client was faster.
 ///
 /// # Errors
-/// As [`Connection::ask`]; the value is not a number.
+/// As [`Connection::ask`], or the value is not a number.
 pub fn count(
     connection: &mut Connection,
     key: &[u8],
@@ -44,7 +44,7 @@ pub fn count(
     Err(Failure::Refused("others store and remove the number all the time".into()))
 }
 
-/// Stores a number if the key is not there. Whether it is stored.
+/// Stores a number if the key is absent. Returns whether it was stored.
 fn add(connection: &mut Connection, key: &[u8], initial: Initial) -> Result<bool, Failure> {
     let number = initial.number.to_string();
     let action = Action::Store { mode: Mode::Add, len: number.len(), exptime: initial.exptime, flags: 0 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const KEY_BYTES_MAX: usize = 250;
 /// Bytes of a value: memcached allows no larger ones with any `-I`.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
-/// Bytes of a line that a server may answer with: far more than any has, and the end of one that never ends.
+/// Bytes of an answer line: far more than any has; bounds an endless one.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Bytes received at once.
 pub const RECEIVE_BYTES: usize = 64 << 10;
@@ -21,8 +21,8 @@ pub const HANG_UPS_MAX: u32 = 2;
 /// A connection on which a call began less than this ago is not checked before the next call. This saves a system
 /// call; a server does not restart that quickly.
 pub const TRUSTED_IDLE: Duration = Duration::from_millis(1);
-/// Requests in flight on one connection, before a call that does not wait does: enough to keep any server busy, and a
-/// bound of what a broken connection ends.
+/// Requests in flight on one connection before a non-blocking call waits: enough to keep any server busy, and a bound
+/// on what a broken connection fails.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 1024;
 /// Of these, the number passed to the system in one call: 48 parts of at most 1024.
 pub const OPERATIONS_SENT_AT_ONCE: usize = 16;
@@ -33,7 +33,8 @@ pub const OPERATIONS_GATHERED_MAX: usize = 8;
 pub const BYTES_GATHERED_MAX: usize = 4 << 10;
 /// Calls to send, and to receive, that one test makes: then it returns, though a fast server would keep it busy.
 pub const TURNS_AT_ONCE: usize = 16;
-/// How long a connection's thread stays when nothing is awaited any more: to start one takes longer than an answer.
+/// How long a connection's driver thread stays after the last future completed: starting one takes longer than an
+/// answer.
 pub const DRIVER_LINGER: Duration = Duration::from_millis(50);
 /// The longest [`crate::Options::timeout`] that clocks can add: sixty years.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
@@ -61,28 +62,27 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Default of [`crate::Options::retry_after`].
 pub const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// Messages of the fabric that a client has room for, of 8 KiB each: a window of short answers.
+/// Messages that a client accepts, of 8 KiB each: a window of short answers.
 pub const LINK_CREDITS: u16 = 32;
-/// Messages that are on their way from it, where the provider does not take them at once: some more would only wait for
-/// the server.
+/// Messages in flight from a client whose provider does not inject them: more would only wait for the server.
 pub const LINK_SENDS: usize = 16;
 /// Memory of a connection that the server reads long requests from …
 pub const STAGING_BYTES: usize = 1 << 20;
 /// … and writes long answers to, in chunks of a quarter of it, two of which are in flight.
 pub const LANDING_BYTES: usize = 1 << 20;
-/// How long to leave a provider alone that takes nothing, at first: as long as a connection takes between two hosts …
+/// How long to wait before retrying a provider that accepts nothing, at first: as long as connecting two hosts takes …
 pub const REFUSED_RETRY_MIN: Duration = Duration::from_micros(50);
 /// … and at most, where the server does not answer.
 pub const REFUSED_RETRY_MAX: Duration = Duration::from_millis(10);
-/// How long to sleep where the provider cannot wake anybody, at first …
+/// How long to sleep where the provider cannot wake a thread, at first …
 pub const NAP_MIN: Duration = Duration::from_micros(50);
-/// … and at most: some thousandth of a processor.
+/// … and at most: about a thousandth of a CPU.
 pub const NAP_MAX: Duration = Duration::from_millis(2);
 /// The longest sleep on a descriptor: a notification that the descriptor misses costs at most this.
 pub const SLEEP_ON_DESCRIPTOR_MAX: Duration = Duration::from_millis(100);
 /// How long a closing connection waits for the server to accept what was sent and not answered.
 pub const LEAVE_MAX: Duration = Duration::from_millis(100);
-/// How long a link whose server may still write to it is waited for when it is closed, before it is kept …
+/// How long closing a link waits for a server that may still write to it, before the link is kept …
 pub const KEPT_WAIT: Duration = Duration::from_millis(2);
 /// … and how many are kept: links whose server is stalled.
 pub const KEPT_LINKS_MAX: usize = 64;
@@ -105,7 +105,7 @@ pub const READ_BUFFERS_KEPT: usize = 8;
 /// Reads after which the server is notified if each occupies an entry of its queue: shm's queue has 1024 entries for
 /// all clients.
 pub const READS_A_BELL: u32 = 128;
-/// Buffers of callers' that a client keeps registered …
+/// The number of callers' buffers that a client keeps registered …
 pub const REGISTERED_BUFFERS_MAX: usize = 1024;
 /// … and their bytes together: a few of the longest values, or the windows of many threads.
 pub const REGISTERED_BYTES_MAX: usize = 1 << 30;
@@ -115,7 +115,7 @@ pub const COPIED_BYTES_MAX: usize = 1 << 10;
 pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an awaited GET is polled by its task before a thread sleeps for it: a few times a successful GET.
 pub const AWAITED_LOOK: Duration = Duration::from_micros(100);
-/// How long after reads have failed they are tried again.
+/// How long after failed reads they are retried.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Naps between two doorbells to the server: some milliseconds.
 pub const NAPS_A_BELL: u32 = 8;

@@ -1,4 +1,4 @@
-//! The calls.
+//! The blocking calls.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -39,11 +39,11 @@ struct Shared {
     servers: Vec<Arc<Server>>,
     addresses: Vec<Address>,
     options: Options,
-    /// How keys are mapped while no server is left out.
+    /// Maps keys while no server is ejected.
     mapping: Arc<Mapping>,
-    /// The servers left out, and how keys are mapped among the rest.
+    /// The ejected servers, and how keys map to the rest.
     ejected: Mutex<(Vec<usize>, Arc<Mapping>)>,
-    /// Callers' memory that is registered with providers of fabrics.
+    /// Callers' memory that is registered with fabric providers.
     registrations: RegistrationCache,
 }
 
@@ -143,7 +143,7 @@ impl Client {
         Ok(found.map(|(flags, cas)| Item { value, flags, cas }))
     }
 
-    /// Whether anything is stored under a key. By the meta protocol no value comes for it.
+    /// Returns whether a key is stored. The meta protocol transfers no value for it.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -251,7 +251,7 @@ impl Client {
         self.set_with_flags(key, value, ttl, 0)
     }
 
-    /// As above, with flags for the client's own use.
+    /// Like [`Client::set`], with flags for the client's own use.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -259,7 +259,7 @@ impl Client {
         self.store(key, value, Mode::Set, ttl, flags).map(|_| ())
     }
 
-    /// Stores a value if the key is not there.
+    /// Stores a value if the key is absent.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -267,7 +267,7 @@ impl Client {
         self.store(key, value, Mode::Add, ttl, 0)
     }
 
-    /// Stores a value if the key is there.
+    /// Stores a value if the key exists.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -275,7 +275,7 @@ impl Client {
         self.store(key, value, Mode::Replace, ttl, 0)
     }
 
-    /// Adds bytes behind a value, if there is one.
+    /// Appends bytes to an existing value.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -283,7 +283,7 @@ impl Client {
         self.store(key, value, Mode::Append, Ttl::NEVER, 0)
     }
 
-    /// Adds bytes before a value, if there is one.
+    /// Prepends bytes to an existing value.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -299,7 +299,7 @@ impl Client {
         self.store(key, value, Mode::Compare(cas), ttl, 0)
     }
 
-    /// Stores a value in any way. [`Mode::Append`] and [`Mode::Prepend`] leave time to live and flags as they are.
+    /// Stores a value in any mode. [`Mode::Append`] and [`Mode::Prepend`] keep the time to live and the flags.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -319,7 +319,7 @@ impl Client {
         self.arithmetic(key, false, delta)
     }
 
-    /// Adds to a number, or stores the one to begin with: the one that is there then.
+    /// Adds to a number, or stores an initial one. Returns the stored number.
     ///
     /// # Errors
     /// As for [`Client::incr`].
@@ -335,7 +335,7 @@ impl Client {
         self.arithmetic(key, true, delta)
     }
 
-    /// Subtracts from a number, or stores the one to begin with: the one that is there then.
+    /// Subtracts from a number, or stores an initial one. Returns the stored number.
     ///
     /// # Errors
     /// As for [`Client::incr`].
@@ -392,7 +392,7 @@ impl Client {
 
     // ---- all servers ----
 
-    /// Forgets everything on all servers, after `delay` seconds.
+    /// Invalidates all items of all servers, after `delay` seconds.
     ///
     /// # Errors
     /// The first server that fails or refuses; the others are asked nevertheless.
@@ -402,19 +402,19 @@ impl Client {
         done.into_iter().collect()
     }
 
-    /// How much all servers log, in their order: 0 is little.
+    /// Sets the log verbosity of all servers, in their order; 0 is least.
     ///
     /// # Errors
-    /// Of each server, that it fails or refuses.
+    /// For each server: it fails or refuses.
     pub fn verbosity(&self, level: u32) -> Vec<Result<(), Error>> {
         let set = |server: &Arc<Server>| server.call(|connection| admin::verbosity(connection, level));
         self.shared.servers.iter().map(set).collect()
     }
 
-    /// The versions of all servers, in their order.
+    /// Returns the versions of all servers, in their order.
     ///
     /// # Errors
-    /// Of each server, that it fails.
+    /// For each server: it fails.
     pub fn versions(&self) -> Vec<Result<String, Error>> {
         let version = |server: &Arc<Server>| server.call(admin::version);
         self.shared.servers.iter().map(version).collect()
@@ -423,7 +423,7 @@ impl Client {
     /// Returns the statistics of all servers, in their order: the general ones, or those of a topic such as `items`.
     ///
     /// # Errors
-    /// For each server, that it fails or refuses; for all, that the topic is invalid.
+    /// For each server: it fails or refuses; for all: the topic is invalid.
     pub fn stats(&self, topic: &str) -> Vec<Result<Vec<(String, String)>, Error>> {
         let is_topic = topic.bytes().all(|byte| (b' '..0x7f).contains(&byte));
         let stats = |server: &Arc<Server>| {
@@ -458,12 +458,12 @@ impl Client {
         Ok(&self.server_of(checked(key)?)?.address)
     }
 
-    /// Callers' memory that is registered.
+    /// Returns the registered memory of callers.
     pub(crate) fn registrations(&self) -> &RegistrationCache {
         &self.shared.registrations
     }
 
-    /// The server that has a key.
+    /// Returns the server that a key maps to.
     pub(crate) fn server_of(&self, key: &[u8]) -> Result<&Arc<Server>, Error> {
         let server = self.mapping().server_of(key).ok_or(Error::AllDown)?;
         Ok(&self.shared.servers[server])

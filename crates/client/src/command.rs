@@ -3,7 +3,7 @@
 /// A request about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// The key, which a server takes.
+    /// A valid key.
     pub key: &'a [u8],
     /// The operation.
     pub action: Action,
@@ -14,10 +14,10 @@ pub struct Command<'a> {
 pub enum Action {
     /// Read the item.
     Get {
-        /// From now on it expires then.
+        /// Also set the expiration.
         touch: Option<u64>,
     },
-    /// Store a value, which is sent behind the request.
+    /// Store a value, which is sent after the request.
     Store {
         /// What happens to the stored item.
         mode: Mode,
@@ -34,14 +34,14 @@ pub enum Action {
     Delete,
     /// Add to a number, or subtract from it.
     Arithmetic {
-        /// Subtract.
+        /// Subtract instead.
         decrement: bool,
-        /// How much.
+        /// The delta.
         delta: u64,
         /// The number to store when the key is absent.
         initial: Option<Initial>,
     },
-    /// See whether anything is stored.
+    /// Test whether the key is stored.
     Look,
 }
 
@@ -54,19 +54,19 @@ pub struct Initial {
     pub exptime: u64,
 }
 
-/// How a value is stored in relation to the item that is there ([`crate::Client::store`]).
+/// How a value is stored in relation to the existing item ([`crate::Client::store`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It takes its place.
+    /// Replace the item, if any.
     Set,
-    /// It is stored if nothing is there.
+    /// Store if the key is absent.
     Add,
-    /// It is stored if something is there.
+    /// Store if the key exists.
     Replace,
     /// Append to the value.
     Append,
-    /// It goes before it.
+    /// Prepend to the value.
     Prepend,
-    /// It takes its place if that still has this [`crate::Item::cas`].
+    /// Replace the item if it still has this [`crate::Item::cas`].
     Compare(u64),
 }

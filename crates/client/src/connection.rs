@@ -1,4 +1,4 @@
-//! One connection to one server, used by one call at a time, which waits.
+//! One connection to one server, used by one blocking call at a time.
 
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
@@ -18,16 +18,16 @@ use crate::text::ExpectedAnswer;
 pub struct Connection {
     stream: Box<dyn Stream>,
     input: Input,
-    /// The last request: its memory is used again.
+    /// The last request, whose memory is reused.
     message: Message,
     /// When its last call began, and the deadline of that call.
     began: Instant,
     deadline: Instant,
     /// More may have arrived than was received.
     has_more: bool,
-    /// It has waited since that call began.
+    /// The current call has waited.
     has_waited: bool,
-    /// Where the last answer ended is not certain: it is not used again.
+    /// The end of the last answer is uncertain: the connection is not reused.
     is_unsure: bool,
 }
 
@@ -54,17 +54,17 @@ impl Connection {
         }
     }
 
-    /// The encoding that the server accepts.
+    /// Returns the encoding that the server accepts.
     pub fn form(&self) -> Encoding {
         self.stream.form()
     }
 
-    /// Where the last answer ended is not certain.
+    /// Returns whether the end of the last answer is uncertain.
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
 
-    /// Since its last call began.
+    /// Returns the time since the last call began.
     pub fn idle_time(&self) -> Duration {
         self.began.elapsed()
     }
@@ -89,9 +89,7 @@ impl Connection {
     /// Sends one request, with the value to be stored if there is one. A value found replaces the contents of
     /// `found`.
     ///
-    /// # Errors
-    /// The key is one that the server's protocol cannot carry, or as for [`Connection::send`] and
-    /// [`Connection::answer`].
+    /// The server's protocol cannot carry the key, or as for [`Connection::send`] and [`Connection::answer`].
     pub fn ask(
         &mut self,
         command: &Command<'_>,
@@ -136,10 +134,10 @@ impl Connection {
         answered
     }
 
-    /// Sends all of the parts.
+    /// Sends all parts.
     ///
     /// # Errors
-    /// It broke, or takes too long.
+    /// The connection breaks, or it takes too long.
     pub fn send<const PARTS: usize>(&mut self, parts: [&[u8]; PARTS]) -> Result<(), Failure> {
         let mut parts = parts.map(IoSlice::new);
         let mut left = &mut parts[..];
@@ -158,7 +156,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends all of `before`, and lends a value. False if nothing was sent and the value must be sent normally.
+    /// Sends all of `before`, and lends a value. Returns false if nothing was sent and the value must be sent normally.
     fn lend(&mut self, before: &[u8], value: &mut LentBuffer) -> Result<bool, Failure> {
         loop {
             match self.stream.lend(before, value)? {
@@ -178,10 +176,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The next line, without its end.
+    /// Returns the next line, without its end.
     ///
     /// # Errors
-    /// It broke, takes too long, or the line has no end.
+    /// The connection breaks, it takes too long, or the line has no end.
     pub fn line(&mut self) -> Result<String, Failure> {
         loop {
             if let Some(line) = self.input.line()? {
@@ -191,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// The next line as it came, without its end.
+    /// Returns the next line as raw bytes, without its end.
     ///
     /// # Errors
     /// As for [`Connection::line`].
@@ -240,7 +238,7 @@ impl Connection {
         }
     }
 
-    /// The key that the last value came with, where one comes.
+    /// Returns the key that came with the last value, if any.
     pub fn key(&self) -> &[u8] {
         self.input.key()
     }

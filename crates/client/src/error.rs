@@ -8,7 +8,7 @@ use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The caller's: an invalid address.
+    /// The caller's fault: an invalid address.
     #[error("invalid server address {address:?}: {why}")]
     Address {
         /// The given text.
@@ -16,27 +16,27 @@ pub enum Error {
         /// Why it is invalid.
         why: &'static str,
     },
-    /// The caller's: no server was passed.
+    /// The caller's fault: no server was passed.
     #[error("no servers; pass at least one address")]
     NoServers,
-    /// The caller's: a bucket of a server that was not named ([`crate::distribution::Placement::Buckets`]).
+    /// The caller's fault: a bucket names a missing server ([`crate::distribution::Placement::Buckets`]).
     #[error("a bucket names server {server}, but there are {servers}, numbered from 0")]
     Bucket {
         /// The server's number.
         server: u32,
-        /// How many there are.
+        /// The number of servers.
         servers: usize,
     },
-    /// The caller's: a key that no server takes.
+    /// The caller's fault: a key that no server accepts.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
     Key(usize),
-    /// The caller's: a value that no server takes.
+    /// The caller's fault: a value that no server accepts.
     #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
     Value(usize),
-    /// The caller's: a topic of statistics that a request cannot name.
+    /// The caller's fault: a statistics topic that a request cannot carry.
     #[error("invalid topic of statistics {0:?}: a topic consists of words of printable ASCII")]
     Topic(String),
-    /// One server's.
+    /// One server failed.
     #[error("{server}: {failure}")]
     Server {
         /// Its address.
@@ -45,7 +45,7 @@ pub enum Error {
         #[source]
         failure: Failure,
     },
-    /// The caller's: no operation was started with the request object.
+    /// The caller's fault: no operation was started with the request object.
     #[error("no operation was started with this request object since its last result")]
     NothingAsked,
     /// All servers are down.
@@ -56,14 +56,14 @@ pub enum Error {
 /// A server's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It cannot be reached.
+    /// The server cannot be reached.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// The server rejects the connection as this client requires it: the password is wrong or missing, or memory is
     /// not shared although that is required.
     #[error("cannot connect: {0}")]
     Rejected(String),
-    /// The connection broke, or no answer came in time. The change may or may not have been made.
+    /// The connection broke, or no answer arrived in time. The change may or may not have been made.
     #[error("no answer: {0}")]
     Broken(io::Error),
     /// The server's answer violates the protocol. The change may or may not have been made.
@@ -72,10 +72,10 @@ pub enum Failure {
     /// The server failed recently, and is not asked until [`crate::Options::retry_after`] has passed.
     #[error("the server is down after recent failures; it is retried later")]
     Down,
-    /// The caller's: a key that the text protocol, which is spoken with this server, cannot carry.
+    /// The caller's fault: the text protocol of this server cannot carry the key.
     #[error("the text protocol cannot carry a key with spaces or control characters")]
     Key,
-    /// The server refused: its memory is full, the value is too large, the value is not a number, or as it says.
+    /// The server refused: its memory is full, the value is too large or not a number, or another reason.
     #[error("refused: {0}")]
     Refused(String),
 }
@@ -91,7 +91,7 @@ impl Failure {
         Failure::protocol(format!("{answer:?}").as_bytes())
     }
 
-    /// The connection cannot be used any more.
+    /// Returns whether the connection is unusable.
     pub(crate) fn breaks(&self) -> bool {
         !matches!(self, Failure::Refused(_) | Failure::Rejected(_) | Failure::Key)
     }

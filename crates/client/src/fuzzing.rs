@@ -43,7 +43,7 @@ pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<S
     }
 }
 
-/// What arrives, with nothing for a moment between two pieces.
+/// Received bytes, with a pause between two pieces.
 #[derive(Debug)]
 struct Pieces(VecDeque<Vec<u8>>);
 

@@ -17,30 +17,30 @@ use crate::text::{ExpectedAnswer, Line};
 use crate::{meta, packet, text};
 
 const LINE_END: &[u8] = b"\r\n";
-/// Behind the only value of an answer of the text protocol.
+/// The end after the only value of a text answer.
 const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
-/// Received, and not yet read.
+/// Received bytes that are not consumed yet.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
-    /// Read up to here.
+    /// Bytes consumed so far.
     at: usize,
     /// The number of unread bytes that contain no end of a line.
     looked: usize,
-    /// The value that comes next, its head being read.
+    /// The value being received, once its head is decoded.
     value: Option<IncomingValue>,
-    /// The key that came with the last value, where one comes.
+    /// The key of the last value, if any.
     key: Vec<u8>,
 }
 
-/// A value on its way.
+/// A value being received.
 #[derive(Clone, Copy, Debug)]
 struct IncomingValue {
     flags: Flags,
-    /// Bytes of it.
+    /// Its length.
     len: usize,
-    /// What follows it.
+    /// Its terminator.
     end: &'static [u8],
 }
 
@@ -53,31 +53,31 @@ impl IncomingValue {
 /// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing now.
+    /// Nothing arrived.
     Nothing,
-    /// Something, and there is no more now.
+    /// Something arrived, and nothing is left.
     All,
     /// As much as was requested; there may be more.
     Part,
 }
 
 impl Input {
-    /// Nothing is there that was not read.
+    /// Returns whether all received bytes were consumed.
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len() && self.value.is_none()
     }
 
-    /// The next line, without its end, if all of it is there.
+    /// Returns the next line, without its end, if it is complete.
     ///
     /// # Errors
-    /// It has no end, or is no text.
+    /// It has no end, or is not text.
     pub fn line(&mut self) -> Result<Option<&str>, Failure> {
         let Some(line) = self.next_line()? else { return Ok(None) };
         let line = &self.bytes[line];
         std::str::from_utf8(line).map(Some).map_err(|_| Failure::protocol(line))
     }
 
-    /// The next line as it came, without its end, if all of it is there.
+    /// Returns the next line as raw bytes, without its end, if it is complete.
     ///
     /// # Errors
     /// It has no end.
@@ -85,7 +85,7 @@ impl Input {
         Ok(self.next_line()?.map(|line| &self.bytes[line]))
     }
 
-    /// Where the next line is, without its end.
+    /// Returns the range of the next line, without its end.
     fn next_line(&mut self) -> Result<Option<Range<usize>>, Failure> {
         let unread = &self.bytes[self.at..];
         let Some(end) = memchr::memchr(b'\n', &unread[self.looked..]) else {
@@ -114,7 +114,7 @@ impl Input {
         said.map(Some)
     }
 
-    /// The key that the last value came with, where one comes.
+    /// Returns the key that came with the last value, if any.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
@@ -150,7 +150,7 @@ impl Input {
         self.take_value(coming, value)
     }
 
-    /// How the next answer begins, if all of that is there, and what follows its value.
+    /// Returns the head of the next answer, if it is complete, and the terminator of its value.
     fn head(&mut self) -> Option<(Result<Head, Failure>, &'static [u8])> {
         if self.bytes.get(self.at) == Some(&RESPONSE) {
             let (head, len) = packet::head(&self.bytes[self.at..])?;
@@ -161,7 +161,7 @@ impl Input {
         Some((line.and_then(meta::head), LINE_END))
     }
 
-    /// The head of an answer in the text protocol.
+    /// Returns the head of an answer in the text protocol.
     fn text_head(&mut self, asked: ExpectedAnswer<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
         let line = match self.next_line() {
             Ok(line) => &self.bytes[line?],
@@ -210,7 +210,7 @@ impl Input {
         let whole = value.len() + missing;
         let received = receive(stream, value)?;
         if value.len() > whole {
-            // The buffer had room for more than this value: that is of the next answers.
+            // The buffer held more than this value: the rest belongs to later answers.
             self.bytes.extend_from_slice(&value[whole..]);
             value.truncate(whole);
         }
@@ -257,7 +257,7 @@ mod tests {
     use crate::message::Encoding;
     use crate::stream::{Until, Waiter};
 
-    /// What arrives, piece by piece, and nothing for a moment between two.
+    /// Received bytes in pieces, with a pause between two.
     #[derive(Debug)]
     struct Pieces(VecDeque<Vec<u8>>);
 
@@ -295,10 +295,10 @@ mod tests {
 
     const KEY: &[u8] = b"key\xff";
 
-    /// Returns what each of these answers replies to.
+    /// Returns the requests that these answers reply to.
     fn asked(said: &[AdminAnswer], form: Encoding) -> Vec<Option<ExpectedAnswer<'static>>> {
         let asked = |said: &AdminAnswer| match said {
-            // Alone, or one of many.
+            // Single, or one of many.
             Ok((Answer::Value(Flags { opaque: None, .. }) | Answer::Miss, _)) => ExpectedAnswer::Value(KEY),
             Ok((Answer::Value(_), _)) => ExpectedAnswer::Values,
             _ => ExpectedAnswer::Change,
@@ -306,7 +306,7 @@ mod tests {
         said.iter().map(|said| (form == Encoding::Text).then(|| asked(said))).collect()
     }
 
-    /// Returns all answers in the pieces to what was asked; each value goes to a buffer with room for `room` bytes.
+    /// Decodes all answers in the pieces, given the requests; each value goes to a buffer with room for `room` bytes.
     fn read(
         pieces: impl IntoIterator<Item = Vec<u8>>,
         asked: &[Option<ExpectedAnswer<'_>>],
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Returns what is decoded from that: a packet always has a mark, and client flags only with a value; text has no
+    /// Returns the expected decoding: a packet always has a mark, and client flags only with a value; text has no
     /// marks, and does not name the operation.
     fn as_told(said: Vec<AdminAnswer>, form: Encoding) -> Vec<AdminAnswer> {
         let told = |answer| match answer {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     proptest! {
-        // Each takes megabytes.
+        // Each case takes megabytes.
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn long_values_decode_alike_in_chunks_of_any_size(

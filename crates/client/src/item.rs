@@ -21,7 +21,7 @@ pub enum Transport {
     Fabric {
         /// The provider's name.
         provider: String,
-        /// Reads of the server's memory do not involve its CPU.
+        /// Whether reads bypass the server's CPU.
         one_sided: bool,
     },
     /// Over a Unix socket.
@@ -39,9 +39,9 @@ pub struct Ttl(When);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// That many seconds.
+    /// A number of seconds.
     In(u32),
-    /// A number of the protocol.
+    /// A protocol number.
     Exactly(u64),
 }
 
@@ -95,9 +95,9 @@ pub struct Item {
 pub struct Found<'a> {
     /// The value. It may be taken; otherwise its memory is reused for the next one.
     pub value: &'a mut Vec<u8>,
-    /// As [`Item::flags`].
+    /// Like [`Item::flags`].
     pub flags: u32,
-    /// As [`Item::cas`].
+    /// Like [`Item::cas`].
     pub cas: u64,
 }
 
@@ -106,21 +106,21 @@ pub struct Found<'a> {
 pub enum FastGet {
     /// A value was found.
     Found {
-        /// As [`Item::flags`].
+        /// Like [`Item::flags`].
         flags: u32,
-        /// As [`Item::cas`].
+        /// Like [`Item::cas`].
         cas: u64,
     },
-    /// The key is not stored.
+    /// The key is absent.
     NotFound,
-    /// Nothing: [`crate::Client::get`] must be called, which may wait.
+    /// Unknown: call [`crate::Client::get`], which may wait.
     Unknown,
 }
 
 /// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// It is stored.
+    /// The value is stored.
     Stored,
     /// The key exists, or does not, contrary to the condition of the call.
     NotStored,

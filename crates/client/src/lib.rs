@@ -33,7 +33,7 @@
 //! | [`Client::iset`], [`Client::iget`] | when the request is queued | belong to the operation, and are returned; no copy of the value |
 //! | [`Client::bset`], [`Client::bget`] | when the caller may reuse them | stay the caller's: sent, or copied |
 //!
-//! [`Request::iset_from`] takes a value in anything at all, and drops it when the operation is over.
+//! [`Request::iset_from`] takes a value of any owner, and drops it when the operation completes.
 //!
 //! Each has a [`Request`], which can be tested ([`Request::test`]), waited for ([`Request::wait`]) or awaited. It can
 //! then be reused without an allocation.
@@ -41,7 +41,7 @@
 //! ```no_run
 //! # use fabcache_client::{Client, Options, Outcome, Request, Ttl};
 //! # let cache = Client::new(["tcp://127.0.0.1:11211"], Options::default())?;
-//! // A window of 32, of 10,000 that are asked for.
+//! // A window of 32 requests, of 10,000 in all.
 //! let mut window: Vec<Request> = (0..32).map(|i| cache.iget(format!("key{i}"), Vec::new())).collect();
 //! for i in 32..10_000 {
 //!     let request = &mut window[i % 32];
@@ -64,9 +64,10 @@
 //! # }
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
-//! Over a fabric values that are read from the server's memory come without a copy into memory of [`Client::register`], which is
-//! registered with the provider once, and long ones are sent from it without a copy: by [`Client::get_registered`] and
-//! [`Client::set_registered`], or by [`Request::iget_registered`], [`Request::iset_registered`] and [`Request::take_buffer`].
+//! Over a fabric, values read from the server's memory arrive without a copy in memory of [`Client::register`], which
+//! is registered with the provider once, and long ones are sent from it without a copy: by [`Client::get_registered`]
+//! and [`Client::set_registered`], or by [`Request::iget_registered`], [`Request::iset_registered`] and
+//! [`Request::take_buffer`].
 //!
 //! ```no_run
 //! # use fabcache_client::{Client, Options, Outcome, Ttl};
@@ -79,11 +80,11 @@
 //! cache.set_registered(b"key", &mut buffer, Ttl::NEVER, 0)?;
 //! # Ok::<(), fabcache_client::Error>(())
 //! ```
-//! All threads share one connection to each server for these calls, and take its lock only for what is possible at
-//! once. On it a server does one request after the other, so that a get sees what a set for the same key before it has
-//! stored. Blocking calls have connections of their own: they are ordered behind only what is over. Whoever asks, tests
-//! or waits makes progress for all requests of that connection; without any of these nothing moves, but while a future
-//! is pending: then a thread of the connection's own sees to it, and ends soon after the last.
+//! All threads share one connection to each server for these calls, and hold its lock only for what is possible at
+//! once. On it a server runs requests in order, so a get sees an earlier set of the same key. Blocking calls have their
+//! own connections: they are ordered only after completed operations. Any thread that issues, tests or waits makes
+//! progress for all requests of that connection. Otherwise nothing moves, except while a future is pending: then a
+//! driver thread of the connection makes progress, and ends soon after the last.
 //!
 //! A child process of fork(2) uses its own connections: operations in flight have failed in it, and the next is sent
 //! on a new connection. This requires that no other thread was in a call during the fork, whose locks the child would

@@ -1,4 +1,4 @@
-//! A request as it goes out, in one of four forms.
+//! A request as it is sent, in one of four encodings.
 
 use std::ops::Range;
 
@@ -15,25 +15,25 @@ pub enum Encoding {
     Text,
     /// Packets only.
     Binary,
-    /// Packets, and lines of the meta protocol for what these cannot say: through memory.
+    /// Packets, and meta protocol lines for requests that packets cannot express: through memory.
     Mixed,
 }
 
 impl Encoding {
-    /// It can carry the key.
+    /// Returns whether the encoding can carry the key.
     #[inline]
     pub fn takes(self, key: &[u8]) -> bool {
         self != Encoding::Text || text::takes(key)
     }
 }
 
-/// A request on its way, up to its value. Can be used again without an allocation.
+/// A request to send, up to its value. Reusable without an allocation.
 #[derive(Debug, Default)]
 pub struct Message {
     bytes: Vec<u8>,
     is_packet: bool,
     stores: bool,
-    /// What an answer of the text protocol answers, and where the key is.
+    /// The answer that the text protocol expects, and the key's range.
     text: Option<(Action, Range<usize>)>,
 }
 
@@ -46,7 +46,7 @@ impl Message {
         self.text = None;
         self.is_packet = match form {
             Encoding::Meta => false,
-            // An item remembers that its key came in base64, which a packet does not say.
+            // An item remembers that its key was sent in base64, which a packet does not say.
             Encoding::Mixed => meta::is_plain(command.key) && packet::write(command, &mut self.bytes),
             Encoding::Binary => {
                 packet::write_any(command, &mut self.bytes);
@@ -62,7 +62,7 @@ impl Message {
         }
     }
 
-    /// Ends it, without a mark.
+    /// Completes the request without a mark.
     #[inline]
     pub fn end(&mut self) {
         if !self.is_packet {
@@ -70,7 +70,7 @@ impl Message {
         }
     }
 
-    /// Ends it, with a mark that its answer has as well, where the form has any.
+    /// Completes the request with a mark that its answer repeats, if the encoding has marks.
     #[inline]
     pub fn end_with(&mut self, opaque: u32) {
         if self.is_packet {
@@ -82,12 +82,12 @@ impl Message {
         self.end();
     }
 
-    /// Its bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What follows its value.
+    /// Returns the bytes that follow its value.
     pub fn value_end(&self) -> &'static [u8] {
         if self.stores && !self.is_packet { b"\r\n" } else { b"" }
     }

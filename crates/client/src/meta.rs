@@ -81,7 +81,7 @@ pub fn is_plain(key: &[u8]) -> bool {
 /// Reads the line of an answer.
 ///
 /// # Errors
-/// The server refuses, or this is no answer.
+/// The server refuses, or the line is not a valid answer.
 pub fn head(line: &str) -> Result<Head, Failure> {
     refusal(line)?;
     let mut words = line.split_ascii_whitespace();
@@ -116,7 +116,7 @@ fn flags<'a>(words: impl Iterator<Item = &'a str>) -> Flags {
     flags
 }
 
-/// Whether a line says that the server refuses.
+/// Returns the failure if the line is a refusal.
 pub fn refusal(line: &str) -> Result<(), Failure> {
     let said = line.strip_prefix("CLIENT_ERROR ").or(line.strip_prefix("SERVER_ERROR "));
     match said {

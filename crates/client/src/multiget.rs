@@ -1,4 +1,4 @@
-//! Many keys of one server on one connection, without a wait for each.
+//! Reads many keys of one server on one connection, pipelined.
 
 use crate::answer::Answer;
 use crate::bounds::KEYS_IN_FLIGHT_MAX;
@@ -10,7 +10,7 @@ use crate::message::Encoding;
 use crate::text::ExpectedAnswer;
 use crate::{meta, packet, text};
 
-/// Asks for the first of the keys.
+/// Requests the first keys.
 ///
 /// # Errors
 /// As for [`Connection::send`].
@@ -53,7 +53,7 @@ pub fn read<K: AsRef<[u8]>>(
     refused
 }
 
-/// Asks for some of the keys, each marked with its number where that can be; misses are not answered, but the end is.
+/// Requests some of the keys, each marked with its number if possible; misses are not answered, but the end is.
 fn request<K: AsRef<[u8]>>(form: Encoding, numbers: &[usize], keys: &[K]) -> Vec<u8> {
     let mut request = Vec::new();
     match form {
@@ -106,7 +106,7 @@ fn read_marked(
     }
 }
 
-/// Values come with their keys, in the order requested or any other.
+/// Reads values that carry their keys, in any order.
 fn read_text<K: AsRef<[u8]>>(
     connection: &mut Connection,
     keys: &[K],

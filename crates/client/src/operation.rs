@@ -3,8 +3,8 @@
 //! ```text
 //!   idle --issue--> in flight --answer or failure--> over --taken--> idle
 //! ```
-//! From its issue until it is over, all that an operation needs is in the connection's queue: the caller's buffers too,
-//! which nobody else can reach meanwhile. A request object that is dropped takes nothing away from it.
+//! From issue to completion, the connection's queue owns everything that an operation needs, including the caller's
+//! buffers. Dropping a request object does not affect it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,35 +16,35 @@ use crate::error::Failure;
 use crate::fabric::LentBuffer;
 use crate::message::Message;
 
-/// One operation on its way.
+/// An operation in flight.
 #[derive(Debug)]
 pub struct Operation {
-    /// Its request; how that ends is up to the connection.
+    /// The request; the connection ends it.
     pub message: Message,
-    /// The caller's key, to be given back.
+    /// The caller's key, which is returned.
     pub key: Vec<u8>,
-    /// The caller's value to be stored, or buffer for the one that is found.
+    /// The caller's value to store, or the buffer for the value found.
     pub value: Vec<u8>,
-    /// A copy of a value that stayed with the caller.
+    /// A copy of a value that the caller keeps.
     pub copy: Vec<u8>,
     /// A value that is not in a `Vec`.
     pub held: Option<OwnedPayload>,
     /// A value in registered memory.
     pub lent: Option<LentBuffer>,
-    /// What follows the request.
+    /// The payload that follows the request.
     pub payload: Payload,
     /// Receives the result.
     pub slot: Arc<OperationSlot>,
     /// The mark of its answer.
     pub opaque: u32,
-    /// The time of its completion is to be recorded.
+    /// Whether its completion time is recorded.
     pub is_timed: bool,
 }
 
-/// What an operation sends behind its request.
+/// The payload that an operation sends after its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Nothing: it asks for a value.
+    /// Nothing: a read.
     None,
     /// The caller's value.
     Value,
@@ -54,11 +54,11 @@ pub enum Payload {
     Owned,
     /// The lent value, if the stream accepts it so.
     Lent,
-    /// Nothing any more: all was sent at once.
+    /// Nothing more: everything was sent at once.
     Sent,
 }
 
-/// A value in whatever it came in, until its operation is over.
+/// A value of any owner, kept until its operation completes.
 pub struct OwnedPayload(pub Box<dyn AsRef<[u8]> + Send>);
 
 impl fmt::Debug for OwnedPayload {
@@ -91,13 +91,13 @@ impl Operation {
         }
     }
 
-    /// Bytes of all parts.
+    /// Returns the total bytes of all parts.
     pub fn len(&self) -> usize {
         self.parts().iter().map(|part| part.len()).sum()
     }
 }
 
-/// What a request object shares with its operation. Its lock is held for a moment only, and no other is taken
+/// The state that a request object shares with its operation. Its lock is held briefly, and no other lock is taken
 /// meanwhile.
 #[derive(Debug, Default)]
 pub struct OperationSlot(Mutex<State>);
@@ -111,16 +111,16 @@ pub struct State {
     pub spare: (Message, Vec<u8>),
     /// Woken at completion.
     pub waker: Option<Waker>,
-    /// The connection counts it among those for which it is driven.
+    /// Whether the connection is driven for this operation.
     pub is_awaited: bool,
 }
 
-/// An operation that is over.
+/// A completed operation.
 #[derive(Debug)]
 pub struct CompletedOperation {
     /// The caller's key.
     pub key: Vec<u8>,
-    /// The caller's value, or the one that was found.
+    /// The caller's value, or the value found.
     pub value: Vec<u8>,
     /// The value that was lent.
     pub lent: Option<LentBuffer>,
@@ -131,12 +131,12 @@ pub struct CompletedOperation {
 }
 
 impl OperationSlot {
-    /// Its state, alone.
+    /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no thread panics while it holds a request's state")
     }
 
-    /// Its operation is over.
+    /// Returns whether the operation has completed.
     pub fn is_over(&self) -> bool {
         self.lock().over.is_some()
     }
@@ -150,7 +150,7 @@ impl Operation {
             self.value.clear();
         }
         self.copy.clear();
-        // The thread that learns of the end gets it back.
+        // The thread that takes the result gets the memory back.
         drop(self.held.take());
         let at = self.is_timed.then(Instant::now);
         let mut state = self.slot.lock();

@@ -43,7 +43,7 @@ pub struct Credentials {
 }
 
 impl std::fmt::Debug for Credentials {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }
@@ -57,10 +57,10 @@ pub enum Protocol {
     /// after a failure asks again.
     #[default]
     Auto,
-    /// The meta protocol, which any memcached from 1.6 on takes.
+    /// The meta protocol, which memcached supports from 1.6 on.
     Meta,
-    /// The binary protocol. A time beyond the year 2106 is that year's, [`crate::Client::contains`] moves the value all the
-    /// same, and [`crate::Client::verbosity`] is refused.
+    /// The binary protocol. Times are limited to the year 2106, [`crate::Client::contains`] transfers the value, and
+    /// [`crate::Client::verbosity`] is refused.
     Binary,
     /// The text protocol. It cannot carry keys with spaces or control characters ([`crate::Failure::Key`]), and
     /// limits times to January 2038. [`crate::Client::contains`] transfers the value, and
@@ -74,7 +74,7 @@ pub enum SharedMemory {
     /// Use it if the server offers it; else the socket.
     #[default]
     Offered,
-    /// It must be shared: otherwise calls fail, and say why.
+    /// It must be shared: otherwise calls fail with the reason.
     Required,
     /// Never.
     Never,
@@ -89,12 +89,12 @@ pub enum SharedMemory {
 /// the memory. Non-blocking calls share one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
-    /// How values are got.
+    /// How values are read.
     pub mode: FabricMode,
     /// The provider of libfabric, such as `verbs;ofi_rxm`; default: the server's. A server with another provider is
     /// reported as an error.
     pub provider: Option<String>,
-    /// Only this device or network interface, as `mlx5_0` or `eth0`, or an address of it.
+    /// Only this device or network interface, such as `mlx5_0` or `eth0`, or an address of it.
     pub interface: Option<String>,
     /// If the fabric is not available, or no message gets through within [`Options::timeout`], use TCP instead;
     /// [`crate::Transport::InsteadOfFabric`] says why. A connection keeps its transport. Otherwise calls fail with
@@ -102,14 +102,14 @@ pub struct Fabric {
     pub or_tcp: bool,
 }
 
-/// How values are got over the fabric.
+/// How values are read over the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricMode {
     /// Whichever was faster recently, measured separately for single GETs, for windows of non-blocking GETs and for
     /// multigets; requests if the provider needs the server's help with reads.
     #[default]
     Auto,
-    /// Reads from the server's memory, without its CPU. Requests only for what reads cannot decide.
+    /// Reads from the server's memory, without its CPU. Requests only where reads are inconclusive.
     OneSided,
     /// Requests to the server.
     Request,

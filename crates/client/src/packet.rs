@@ -45,7 +45,7 @@ impl Shape {
         Some(shape)
     }
 
-    /// None if a packet cannot say it as a line does.
+    /// Returns the fields, or `None` if a packet cannot express the action like a line.
     #[inline]
     fn of_action(action: Action) -> Option<Shape> {
         match action {
@@ -60,7 +60,7 @@ impl Shape {
                     Mode::Replace => Shape::of_store(opcode::REPLACE, flags, exptime)?,
                     Mode::Append => Shape::of(opcode::APPEND),
                     Mode::Prepend => Shape::of(opcode::PREPEND),
-                    // The binary protocol takes this value for no CAS.
+                    // The binary protocol uses this value for no CAS.
                     Mode::Compare(0) => return None,
                     Mode::Compare(cas) => Shape { cas, ..Shape::of_store(opcode::SET, flags, exptime)? },
                 };
@@ -72,7 +72,7 @@ impl Shape {
     }
 }
 
-/// Adds the packet of a request to `out`, up to its value. False if a packet cannot say it as a line does.
+/// Appends a request's packet to `out`, up to its value. Returns false if a packet cannot express it like a line.
 #[inline]
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> bool {
     let Some(shape) = Shape::of_action(command.action) else { return false };
@@ -103,7 +103,7 @@ pub fn write_any(command: &Command<'_>, out: &mut Vec<u8>) {
         Action::Arithmetic { decrement, delta, initial } => {
             return arithmetic(command.key, decrement, delta, initial, out);
         }
-        // There is no other way to see whether it is there, and change nothing.
+        // There is no other way to test for a key without a change.
         Action::Look => Action::Get { touch: None },
         Action::Get { touch } => Action::Get { touch: touch.map(time) },
         Action::Touch(exptime) => Action::Touch(time(exptime)),
@@ -142,7 +142,7 @@ pub fn get_quietly(key: &[u8], opaque: u32, out: &mut Vec<u8>) {
     mark(&mut out[at..], opaque);
 }
 
-/// A request that is answered behind all before it.
+/// Appends a request that is answered after all earlier ones.
 pub fn no_op(out: &mut Vec<u8>) {
     put(opcode::NOOP, b"", b"", 0, 0, out);
 }
@@ -176,28 +176,28 @@ pub fn order(order: AdminCommand<'_>) -> Vec<u8> {
     out
 }
 
-/// A request that is not about a key.
+/// A request without a key.
 #[derive(Clone, Copy, Debug)]
 pub enum AdminCommand<'a> {
-    /// Invalidate all items after this many seconds.
+    /// Invalidates all items after this many seconds.
     Flush(u32),
-    /// Say its version.
+    /// Returns the version.
     Version,
-    /// Give statistics of a topic, which may be empty.
+    /// Returns statistics of a topic, which may be empty.
     Stats(&'a str),
-    /// Share its memory, with these versions of its formats.
+    /// Shares the server's memory, with these format versions.
     ShareMemory([u8; 16]),
-    /// Say what of the fabric there is; with the words of the line that asks for it.
+    /// Offers the fabric; with the words of the corresponding line.
     FabricHello(&'a str),
-    /// Go on over the fabric; with the words of the line that asks for it.
+    /// Attaches over the fabric; with the words of the corresponding line.
     FabricAttach(&'a str),
-    /// Say how clients authenticate.
+    /// Lists SASL mechanisms.
     Mechanisms,
-    /// Let this client in.
+    /// Authenticates this client.
     Authenticate {
-        /// How it authenticates.
+        /// The mechanism.
         mechanism: &'a str,
-        /// The word that the server sent.
+        /// The server's challenge.
         token: &'a str,
     },
 }
@@ -211,7 +211,7 @@ pub struct AdminAnswer<'a> {
     pub value: &'a [u8],
 }
 
-/// Parses the answer to an [`AdminCommand`]: the answer or its failure, and its length in bytes. None if bytes are missing.
+/// Parses the answer to an [`AdminCommand`]: the answer or its failure, and its length. `None` if bytes are missing.
 pub fn said(bytes: &[u8]) -> Option<(Result<AdminAnswer<'_>, Failure>, usize)> {
     let header: &[u8; HEADER] = bytes.first_chunk()?;
     let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
@@ -238,13 +238,13 @@ fn refused(status: u16, said: &[u8]) -> Failure {
     Failure::Refused(String::from_utf8_lossy(said).into_owned())
 }
 
-/// Marks the request that a packet begins.
+/// Marks the request that starts with this packet.
 #[inline]
 pub fn mark(packet: &mut [u8], opaque: u32) {
     packet[12..16].copy_from_slice(&opaque.to_be_bytes());
 }
 
-/// Parses the head of an answer: the head or its failure, and its length in bytes. None if bytes are missing.
+/// Parses the head of an answer: the head or its failure, and its length in bytes. `None` if bytes are missing.
 #[inline]
 pub fn head(bytes: &[u8]) -> Option<(Result<Head, Failure>, usize)> {
     let header: &[u8; HEADER] = bytes.first_chunk()?;

@@ -1,4 +1,4 @@
-//! One connection with many operations in flight, shared by all threads that ask without waiting.
+//! One connection with many operations in flight, shared by all threads that make non-blocking calls.
 //!
 //! Its state is behind one lock, held to send and to receive what is possible without waiting. A thread that issues,
 //! tests or waits makes progress for all. The first waiting thread is the leader: it waits for the stream without the
@@ -58,19 +58,19 @@ pub struct Pipeline {
     /// Its stream is one that gathers.
     gathers: bool,
     state: Mutex<State>,
-    /// The leader has had its turn or left, or there is something to drive.
+    /// Notified when the leader had its turn or left, or there is something to drive.
     progress: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     stream: Box<dyn Stream>,
-    /// Whose it is.
+    /// The connection's server.
     process: Process,
     input: Input,
-    /// In the order in which they are sent and answered.
+    /// Operations in the order in which they are sent and answered.
     operations: VecDeque<Operation>,
-    /// The first operation that is not wholly sent, and how many of its bytes are.
+    /// The first operation that is not wholly sent, and the number of its sent bytes.
     unsent: usize,
     sent: usize,
     /// Since when nothing has moved for the first operation.
@@ -82,7 +82,7 @@ struct State {
     /// Operations in flight that futures await.
     awaited: usize,
     has_driver: bool,
-    /// To be woken once the lock is free.
+    /// Wakers to wake once the lock is released.
     wakers: Vec<Waker>,
     /// The failure of the connection: nothing is or will be in flight.
     broken: Option<Failure>,
@@ -139,7 +139,7 @@ impl Pipeline {
         }))
     }
 
-    /// The encoding that the server accepts.
+    /// Returns the encoding that the server accepts.
     pub fn form(&self) -> Encoding {
         self.form
     }
@@ -156,7 +156,8 @@ impl Pipeline {
         }
     }
 
-    /// It is not broken; and if nothing is in flight, the server has neither closed it nor said anything.
+    /// Returns whether it is usable: not broken, and if nothing is in flight, the server has neither closed it nor sent
+    /// anything.
     pub fn is_usable(&self) -> bool {
         let state = &mut *self.lock();
         if state.broken.is_some() || !state.operations.is_empty() {
@@ -247,10 +248,10 @@ impl Pipeline {
         is_over
     }
 
-    /// Sees to it that a thread waits for this connection.
+    /// Ensures that a driver thread waits for this connection.
     fn drive(self: &Arc<Self>, state: &mut State) {
         if state.has_driver {
-            // It may be about to end.
+            // The driver may be about to end.
             return if state.awaited == 1 {
                 self.progress.notify_all()
             };
@@ -382,7 +383,7 @@ impl Pipeline {
         let mut state = self.state.lock().expect(NO_PANIC);
         if !state.process.is_current() && state.broken.is_none() {
             state.fail(Failure::Broken(io::Error::other(FORKED)));
-            // That says nothing of the server.
+            // That says nothing about the server.
             state.was_answered = false;
         }
         state
@@ -424,7 +425,7 @@ impl State {
         self.leader.is_some() || self.followers > 0 || self.awaited > 0
     }
 
-    /// Returns whether an operation of so many bytes, and a value, can wait for others before it is sent: an answer
+    /// Returns whether an operation of this many bytes, and a value, can wait for others before it is sent: an answer
     /// is outstanding, and little is gathered.
     fn holds(&self, bytes: usize, borrowed: Option<&[u8]>) -> bool {
         let held = self.operations.range(self.unsent..);
@@ -500,7 +501,8 @@ impl State {
         Ok(())
     }
 
-    /// Lends the value of the next operation: how many bytes were sent with it. None if it has none to lend.
+    /// Lends the value of the next operation; returns the number of bytes sent with it, or `None` if it has none to
+    /// lend.
     fn lend_next(&mut self) -> Result<Option<usize>, Failure> {
         let next = self.operations.get_mut(self.unsent).filter(|_| self.sent == 0);
         let Some(Operation { message, lent: Some(lent), .. }) = next else { return Ok(None) };

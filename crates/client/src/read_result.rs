@@ -14,7 +14,7 @@ pub enum ReadResult {
     },
     /// The key is not stored.
     Miss,
-    /// Only a request to the server can tell.
+    /// Unknown: the server must be asked.
     Ask,
     /// The server is gone, and its region with it.
     Gone,

@@ -1,4 +1,4 @@
-//! Memory that a caller keeps for values, so that they are read into it, and sent from it, without a copy.
+//! A caller's memory for values that are read into it and sent from it without a copy.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -29,24 +29,24 @@ use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
 /// (cxi). If a server may still read a value after a set has ended, as after a timeout, the buffer keeps the value,
 /// and the next is written to other memory: no server ever reads parts of two values.
 pub struct RegisteredBuffer {
-    /// None while a call may use it.
+    /// `None` while a call uses it.
     memory: Option<CallerMemory>,
     return_slot: ReturnSlot,
     registrations: RegistrationCache,
     room: usize,
     found: ValuePlacement,
-    /// A value that did not come by a read of the server's memory, or was too long for this one.
+    /// A value that did not arrive by a one-sided read, or was too long for the memory.
     other: Vec<u8>,
 }
 
-/// Where the value is.
+/// Where the value is stored.
 #[derive(Clone, Debug)]
 pub(crate) enum ValuePlacement {
     /// The key is not stored.
     Nothing,
     /// In the registered memory.
     Within(Range<usize>),
-    /// Beside it.
+    /// In other memory.
     Other,
 }
 
@@ -72,7 +72,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// The value, to be changed.
+    /// Returns the value for modification.
     pub fn value_mut(&mut self) -> &mut [u8] {
         match self.found.clone() {
             ValuePlacement::Nothing => &mut [],
@@ -104,12 +104,12 @@ impl RegisteredBuffer {
         matches!(self.memory, Some(CallerMemory::Readable(_)))
     }
 
-    /// Longest value that is read into it, and sent from it, without a copy.
+    /// Returns the length of the longest value that is transferred without a copy.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// The memory that a get may use. It must be returned.
+    /// Takes the memory for a get, which must return it.
     pub(crate) fn target(&mut self) -> Target {
         self.found = ValuePlacement::Nothing;
         self.own();
@@ -117,7 +117,7 @@ impl RegisteredBuffer {
         Target::new(std::mem::take(&mut self.other), Some(self.return_slot.clone()))
     }
 
-    /// A get is over, and has found a value here, or nothing. False if that is not here: then it was none.
+    /// Ends a get that stored a value here, or none. Returns false if there is no value.
     pub(crate) fn take_back(&mut self, other: Vec<u8>, found: ValuePlacement) -> bool {
         self.other = other;
         let memory = self.return_slot.take();
@@ -138,7 +138,7 @@ impl RegisteredBuffer {
         &mut self.other
     }
 
-    /// There is no value.
+    /// Clears the value.
     pub(crate) fn clear(&mut self) {
         self.found = ValuePlacement::Nothing;
     }
@@ -155,7 +155,7 @@ impl RegisteredBuffer {
         }
     }
 
-    /// It was sent, or that was given up.
+    /// Ends lending, after completion or abandonment.
     pub(crate) fn end_lending(&mut self, lent: LentBuffer) {
         let (memory, other) = lent.into_parts();
         match self.found {
@@ -185,8 +185,7 @@ impl RegisteredBuffer {
     }
 }
 
-/// Returns memory for an item whose value has so many bytes, with the rounding of its size class and what is fetched
-/// behind it.
+/// Returns memory for an item whose value has this many bytes, including rounding and the bytes fetched with it.
 fn memory(room: usize, registrations: &RegistrationCache) -> RegisteredMemory {
     let item = (HEADER_BYTES_MAX + KEY_BYTES_MAX + room) as u64;
     let fetched = size_class::bytes_max(size_class::class_of(item)).max(item) as usize;

@@ -9,13 +9,13 @@ use crate::read_result::ReadResult;
 use crate::registered::RegisteredBuffer;
 
 impl Client {
-    /// Returns a buffer for values of up to so many bytes, for the calls whose names end in `_registered`.
+    /// Returns a buffer for values of up to this many bytes, for the calls whose names end in `_registered`.
     pub fn register(&self, bytes: usize) -> RegisteredBuffer {
         RegisteredBuffer::new(bytes, self.registrations())
     }
 
-    /// [`Client::get`] into memory that is used again, without a copy where the server's memory is read over a fabric. What the
-    /// buffer has is replaced; where nothing is found, or it fails, it has nothing.
+    /// Like [`Client::get`] into reusable memory, without a copy where the server's memory is read over a fabric.
+    /// Replaces the buffer's contents; a miss or a failure empties it.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -40,8 +40,8 @@ impl Client {
         }
     }
 
-    /// [`Client::set_with_flags`] of a buffer's value, which a server on a fabric reads from there: without a copy, if it is at
-    /// least 16 KiB. The buffer has its value afterwards as before, whatever came of it.
+    /// Like [`Client::set_with_flags`] with a buffer's value, which a fabric server reads in place, without a copy, if
+    /// it has at least 16 KiB. The buffer keeps its value whatever the result.
     ///
     /// # Errors
     /// As for [`Client::set`].
@@ -55,7 +55,7 @@ impl Client {
         self.store_registered(key, buffer, Mode::Set, ttl, flags).map(|_| ())
     }
 
-    /// As [`Client::store`], from registered memory.
+    /// Like [`Client::store`], from registered memory.
     ///
     /// # Errors
     /// As for [`Client::set`].

@@ -24,8 +24,8 @@ use crate::server::{ReadTicket, Server};
 /// [`Request::wait`], which returns its result. The object can then be reused without an allocation, except for its
 /// arguments.
 ///
-/// It is a future as well, which needs no runtime: while any is awaited, a thread of the connection's own waits for the
-/// server, and ends soon after. `(&mut request).await` leaves it to be used again.
+/// It is also a future, which needs no runtime: while any is awaited, a driver thread of the connection waits for the
+/// server, and ends soon after. `(&mut request).await` allows reuse.
 ///
 /// Dropping or reusing it before its operation completes does not cancel the operation: it may or may not take
 /// effect, and its answer is discarded.
@@ -34,7 +34,7 @@ pub struct Request {
     client: Client,
     slot: Arc<OperationSlot>,
     stage: Stage,
-    /// The operation in flight is a get by request whose time is measured.
+    /// The operation in flight is a get by request whose latency is recorded.
     sample: Option<LatencySample>,
     /// Memory for a copy of the next key.
     spare_key: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct Request {
 enum Stage {
     /// No operation.
     Idle,
-    /// It is over: it failed before anything was sent, or nothing need be.
+    /// Completed: it failed before anything was sent, or nothing had to be sent.
     Complete(CompletedRequest),
     /// A GET that reads the server's memory: over a fabric at once, in shared memory when the caller takes the result.
     Reading(PendingRead),
@@ -58,7 +58,7 @@ struct PendingRead {
     server: Arc<Server>,
     ticket: ReadTicket,
     key: Vec<u8>,
-    /// The key is the caller's.
+    /// The caller owns the key.
     is_given: bool,
     value: Vec<u8>,
 }
@@ -69,22 +69,22 @@ enum Kind {
     Set,
 }
 
-/// An operation that is over, with all that it was given.
+/// A completed operation, with everything that it was given.
 #[derive(Debug)]
 pub struct CompletedRequest {
-    /// The key of `iset` and `iget`, given back.
+    /// The key of `iset` and `iget`, returned.
     pub key: Vec<u8>,
-    /// The value of `iset`, given back; of `iget` and `bget` the buffer they were given, with the value that was found.
+    /// The value of `iset`, returned; for `iget` and `bget` their buffer, with the value found.
     pub value: Vec<u8>,
     /// The result.
     pub result: Result<Outcome, Error>,
 }
 
 impl CompletedRequest {
-    /// What a get found.
+    /// Returns the item that a get found.
     ///
     /// # Errors
-    /// It failed.
+    /// The operation failed.
     pub fn item(self) -> Result<Option<Item>, Error> {
         Ok(match self.result? {
             Outcome::Found { flags, cas } => Some(Item { value: self.value, flags, cas }),
@@ -93,7 +93,7 @@ impl CompletedRequest {
     }
 }
 
-/// Calls that do not wait. Errors are found in what [`Request::wait`] returns.
+/// Non-blocking calls. [`Request::wait`] reports their errors.
 impl Client {
     /// Returns a request object without an operation.
     pub fn request(&self) -> Request {
@@ -101,14 +101,14 @@ impl Client {
         Request { client, slot, stage: Stage::Idle, sample: None, spare_key: Vec::new(), registered: None }
     }
 
-    /// [`Request::iset`] with an object of its own.
+    /// Like [`Request::iset`], with a new request object.
     pub fn iset(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, ttl: Ttl) -> Request {
         let mut request = self.request();
         request.iset(key, value, ttl);
         request
     }
 
-    /// [`Request::iset_with_flags`] with an object of its own.
+    /// Like [`Request::iset_with_flags`], with a new request object.
     pub fn iset_with_flags(
         &self,
         key: impl Into<Vec<u8>>,
@@ -121,28 +121,28 @@ impl Client {
         request
     }
 
-    /// [`Request::iget`] with an object of its own.
+    /// Like [`Request::iget`], with a new request object.
     pub fn iget(&self, key: impl Into<Vec<u8>>, buffer: Vec<u8>) -> Request {
         let mut request = self.request();
         request.iget(key, buffer);
         request
     }
 
-    /// [`Request::bset`] with an object of its own.
+    /// Like [`Request::bset`], with a new request object.
     pub fn bset(&self, key: &[u8], value: &[u8], ttl: Ttl) -> Request {
         let mut request = self.request();
         request.bset(key, value, ttl);
         request
     }
 
-    /// [`Request::bset_with_flags`] with an object of its own.
+    /// Like [`Request::bset_with_flags`], with a new request object.
     pub fn bset_with_flags(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Request {
         let mut request = self.request();
         request.bset_with_flags(key, value, ttl, flags);
         request
     }
 
-    /// [`Request::bget`] with an object of its own.
+    /// Like [`Request::bget`], with a new request object.
     pub fn bget(&self, key: &[u8], buffer: Vec<u8>) -> Request {
         let mut request = self.request();
         request.bget(key, buffer);
@@ -154,9 +154,9 @@ impl Request {
     /// Starts to store a value. Key and value belong to the operation until it completes, and are returned then. The
     /// value is not copied.
     ///
-    /// It waits only where there is no connection to the server yet, or 1024 requests are in flight on it. So do the
-    /// other three. Over a fabric a few short requests are gathered while an answer is awaited, and sent with the next that
-    /// is tested, waited for, awaited or dropped.
+    /// It waits only if there is no connection to the server yet, or 1024 requests are in flight on it; the other three
+    /// do the same. Over a fabric, a few short requests are gathered while an answer is outstanding, and sent with the
+    /// next that is tested, waited for, awaited or dropped.
     pub fn iset(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, ttl: Ttl) {
         self.iset_with_flags(key, value, ttl, 0);
     }
@@ -216,8 +216,8 @@ impl Request {
         self.get(key.into(), true, Vec::new());
     }
 
-    /// Stores the value of registered memory, which a server on a fabric reads from there, without a copy. The buffer belongs to
-    /// the operation until it is over: then [`Request::take_buffer`] gives it back, with the value.
+    /// Starts to store the value of registered memory, which a fabric server reads in place, without a copy. The buffer
+    /// belongs to the operation until it completes: then [`Request::take_buffer`] returns it, with the value.
     pub fn iset_registered(
         &mut self,
         key: impl Into<Vec<u8>>,
@@ -240,13 +240,13 @@ impl Request {
     }
 
     /// Returns the buffer of [`Request::iget_registered`], with the value if one was found, or of
-    /// [`Request::iset_registered`]. None before the operation is over and was waited for or awaited.
+    /// [`Request::iset_registered`]. Returns `None` before the operation was waited for or awaited.
     pub fn take_buffer(&mut self) -> Option<RegisteredBuffer> {
         if matches!(self.stage, Stage::Idle) { self.registered.take() } else { None }
     }
 
-    /// Stores a value; returns once key and value may be used again: what could not be sent at once is copied. The
-    /// operation itself may still be in flight.
+    /// Starts to store a value; returns once key and value may be reused: bytes that could not be sent at once are
+    /// copied. The operation may still be in flight.
     pub fn bset(&mut self, key: &[u8], value: &[u8], ttl: Ttl) {
         self.bset_with_flags(key, value, ttl, 0);
     }
@@ -262,8 +262,8 @@ impl Request {
         self.issue(asked, operation, Some(value), Kind::Set);
     }
 
-    /// Asks for a value; returns once the key may be used again. The operation itself may still be in flight, and has
-    /// the buffer until it is over, as that of [`Request::iget`].
+    /// Starts to read a value; returns once the key may be reused. The operation may still be in flight, and owns the
+    /// buffer until it completes, as in [`Request::iget`].
     pub fn bget(&mut self, key: &[u8], buffer: Vec<u8>) {
         self.leave_last();
         let mut copy = std::mem::take(&mut self.spare_key);
@@ -271,7 +271,7 @@ impl Request {
         self.get(copy, false, buffer);
     }
 
-    /// Returns whether the operation is over, and makes progress with everything in flight on the connection.
+    /// Returns whether the operation has completed, and makes progress for everything in flight on the connection.
     ///
     /// It blocks only when a value is read from memory, the server must answer or be notified, and the connection is
     /// missing or full.
@@ -306,7 +306,7 @@ impl Request {
         matches!(&self.stage, Stage::Reading(PendingRead { ticket: ReadTicket::Remote(get), .. }) if !get.test())
     }
 
-    /// The last operation is over, or is left to itself.
+    /// Completes or abandons the last operation.
     fn leave_last(&mut self) {
         self.registered = None;
         match std::mem::replace(&mut self.stage, Stage::Idle) {
@@ -326,7 +326,7 @@ impl Request {
         Operation { message, key, value, copy, held, lent, payload, slot, opaque: 0, is_timed: false }
     }
 
-    /// Asks for a value: to be read from memory, or from the server.
+    /// Starts a read, from memory or from the server.
     fn get(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
         let mut target = match &mut self.registered {
             Some(registered) => registered.target(),
@@ -337,7 +337,7 @@ impl Request {
             .map(|server| server.prefetch(&key, &mut target).map(|ticket| (Arc::clone(server), ticket)));
         self.sample = None;
         if !matches!(prefetched, Ok(Ok((_, ReadTicket::Remote(_))))) {
-            // It is not used.
+            // Unused.
             match &mut self.registered {
                 Some(registered) => drop(registered.take_back(target.value, ValuePlacement::Nothing)),
                 None => value = target.value,
@@ -390,7 +390,7 @@ impl Request {
         self.issue(asked, operation, None, Kind::Get);
     }
 
-    /// The key to be given back: none if it is a copy, whose memory is kept.
+    /// Returns the key to give back, or `None` for a copy, whose memory is kept.
     fn keep_key(&mut self, mut key: Vec<u8>, is_given: bool) -> Vec<u8> {
         if is_given {
             return key;
@@ -400,7 +400,7 @@ impl Request {
         Vec::new()
     }
 
-    /// Leaves its operation to itself.
+    /// Abandons the operation, which still runs.
     fn give_up(&mut self) {
         let mut slot = self.slot.lock();
         let waker = slot.waker.take();

@@ -1,4 +1,4 @@
-//! One server: its idle connections, and whether it is thought to be up.
+//! One server: its connections, and its failure state.
 
 mod connecting;
 mod connection_pool;
@@ -30,7 +30,7 @@ use crate::stream::Stream;
 /// One server.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it is.
+    /// The server's address.
     pub address: Address,
     connect_timeout: Duration,
     timeout: Duration,
@@ -41,18 +41,18 @@ pub struct Server {
     credentials: Option<Credentials>,
     shared_memory: SharedMemory,
     memory: ServerMemory,
-    /// Where it is reached over the fabric.
+    /// The one-sided reads over the fabric.
     remote: Option<Box<RemoteReader>>,
-    /// How the last connection was made.
+    /// The transport of the last connection.
     transport: Mutex<Option<Transport>>,
-    /// Operations in flight that store, of calls that do not wait.
+    /// The number of non-blocking stores in flight.
     storing: Arc<AtomicUsize>,
-    /// The connection of all calls that do not wait. Held while it is made: who needs it would wait all the same.
+    /// The connection of all non-blocking calls. The lock is held while connecting: other callers would wait anyway.
     pipeline: Mutex<Option<Arc<Pipeline>>>,
 }
 
 impl Server {
-    /// A server to which nothing is connected yet.
+    /// Returns a server without connections.
     pub fn new(address: Address, options: &crate::Options) -> Server {
         let is_remote = matches!(address.place, ServerEndpoint::Fabric { .. });
         let timeout = options.timeout.min(TIMEOUT_MAX);
@@ -74,22 +74,22 @@ impl Server {
         }
     }
 
-    /// Has failed so often that it is not asked for now.
+    /// Returns whether the server is down after repeated failures.
     pub fn is_down(&self) -> bool {
         self.state().is_down()
     }
 
-    /// A connection for one call.
+    /// Takes a connection for one call.
     ///
     /// # Errors
-    /// It is down, or cannot be reached.
+    /// The server is down, or cannot be reached.
     pub fn take(&self) -> Result<Connection, Failure> {
         if self.remote.is_some() && self.storing.load(Ordering::Acquire) > 0 {
-            // Sets from before do not wait for this call. There is no pipeline while it connects.
+            // Earlier gathered sets must not wait for this call. There is no pipeline while it connects.
             let current = self.pipeline.try_lock().ok().and_then(|current| current.clone());
             current.iter().for_each(|pipeline| pipeline.send_gathered());
         }
-        // An endpoint takes some time and much memory, and most calls no more than a moment.
+        // Opening an endpoint takes time and much memory, and most calls are short.
         let until = self.remote.is_some().then(|| Instant::now() + self.connect_timeout);
         let _permit = loop {
             match self.pool.take(until)? {
@@ -107,21 +107,21 @@ impl Server {
         Ok(connection)
     }
 
-    /// Gives a connection back after a call that came to this; notes what that says of the server.
+    /// Returns a connection after a call, and records the call's result.
     pub fn give_back<T>(&self, connection: Connection, done: &Result<T, Failure>) {
         let mut state = self.state();
         let forgotten = self.note_in(&mut state, done.as_ref().map(|_| ()));
         let is_broken = done.as_ref().err().is_some_and(Failure::breaks) || connection.is_unsure();
         let closed = if is_broken { Some(connection) } else { self.pool.put(&mut state, connection) };
-        // Over the fabric that takes a while.
+        // Over the fabric, closing takes a while.
         drop(state);
         drop((closed, forgotten));
     }
 
-    /// One call with a connection of its own.
+    /// Runs one call with its own connection.
     ///
     /// # Errors
-    /// As `call` says, or no connection is to be had.
+    /// As `call` reports, or connecting fails.
     pub fn call<T>(&self, call: impl FnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, Error> {
         let done = self.take().and_then(|mut connection| {
             let done = call(&mut connection);
@@ -131,15 +131,15 @@ impl Server {
         done.map_err(|failure| self.error(failure))
     }
 
-    /// The failure, told with the server's name.
+    /// Returns the failure with the server's name.
     pub fn error(&self, failure: Failure) -> Error {
         Error::Server { server: self.address.to_string(), failure }
     }
 
-    /// The connection for calls that do not wait, which all threads share.
+    /// Returns the connection of non-blocking calls, which all threads share.
     ///
     /// # Errors
-    /// It is down, or cannot be reached.
+    /// The server is down, or cannot be reached.
     pub fn pipeline(self: &Arc<Self>) -> Result<Arc<Pipeline>, Failure> {
         if self.is_down() {
             return Err(Failure::Down);
@@ -171,18 +171,18 @@ impl Server {
         *self.pipeline.lock().expect("no thread panics while it connects") = Some(pipeline);
     }
 
-    /// A connection was closed: what is there now may be another server.
+    /// Handles a closed connection: a different server may have taken over.
     fn forget_form(&self) {
         self.state().form = None;
     }
 
-    /// Notes what a call came to.
+    /// Records a call's result.
     pub fn note(&self, done: Result<(), &Failure>) {
         let forgotten = self.note_in(&mut self.state(), done);
         drop(forgotten);
     }
 
-    /// The same. Connections that are to be closed once nothing is locked.
+    /// Like [`Server::note`]; returns connections to close once no lock is held.
     fn note_in(&self, state: &mut State, done: Result<(), &Failure>) -> VecDeque<Connection> {
         let Some(failure) = done.err().filter(|failure| failure.breaks()) else {
             (state.failures, state.down_until) = (0, None);

@@ -24,24 +24,24 @@ use crate::stream::{Stream, Until, Waiter};
 
 /// Wakes a server that serves this socket's client over memory or a fabric.
 pub fn notify(socket: &socket2::Socket) {
-    // A socket full of bells rings as well, and one that is closed is noticed by its end.
+    // A full socket notifies as well, and a closed one is noticed by its end.
     let _ = rustix::net::send(socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// A connected socket. Its own mode is the blocking one: each call says that it does not wait.
+/// A connected socket. It is in blocking mode; each call asks not to wait.
 #[derive(Debug)]
 pub struct Socket {
     /// The socket.
     pub socket: Arc<socket2::Socket>,
-    /// The encoding that the server at its other end accepts.
+    /// The encoding that the server accepts.
     pub form: Encoding,
 }
 
 impl Socket {
-    /// Connects within `spin`, for each address that the host has.
+    /// Connects within `spin`, trying each address of the host.
     ///
     /// # Errors
-    /// The system's, of the last of the host's addresses.
+    /// The system's error for the host's last address.
     pub fn connect(place: &ServerEndpoint, form: Encoding, spin: Duration) -> io::Result<Socket> {
         let socket = match place {
             ServerEndpoint::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, spin)?,
@@ -81,7 +81,7 @@ impl Stream for Socket {
 #[derive(Debug)]
 struct SocketWaiter {
     socket: Arc<socket2::Socket>,
-    /// Counts the wakes since the last wait.
+    /// Counts wakes since the last wait.
     doorbell: Doorbell,
 }
 
@@ -109,17 +109,17 @@ fn flags_of(until: Until) -> PollFlags {
     }
 }
 
-/// Waits for one thing of one socket.
+/// Waits for one event of one socket.
 pub fn wait_for(socket: &socket2::Socket, what: PollFlags, deadline: Instant) -> io::Result<()> {
     wait_for_any(&mut [PollFd::new(socket, what)], deadline)
 }
 
-/// Wakes a thread that waits: readable after a notification.
+/// Wakes a waiting thread: readable after a notification.
 #[derive(Debug)]
 pub struct Doorbell(pub OwnedFd);
 
 impl Doorbell {
-    /// One that was not rung.
+    /// Returns a doorbell that was not rung.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -127,23 +127,23 @@ impl Doorbell {
         Ok(Doorbell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// From now on it is readable.
+    /// Makes it readable.
     pub fn notify(&self) {
-        // It can only say that the count is full, and then it is readable as well.
+        // The only failure is a full count, and then it is readable as well.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// From now on it is not.
+    /// Makes it unreadable.
     pub fn answer(&self) {
-        // It can only say that another took it.
+        // The only failure is that another thread drained it.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
-/// Waits for one of several things, until the deadline at most.
+/// Waits for one of several events, until the deadline at most.
 pub fn wait_for_any(what: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
-    // Longer than any clock: as good as without end.
+    // Longer than clocks can express: no timeout.
     let left = Timespec::try_from(left).ok();
     or_not_now(poll(what, left.as_ref()).map(|_| ()), ())
 }
@@ -155,14 +155,13 @@ fn or_not_now<T>(done: Result<T, Errno>, not_now: T) -> io::Result<T> {
     }
 }
 
-/// Bytes of an answer that are received at once: few are longer.
+/// Bytes of an answer received at once: few are longer.
 const ANSWER_BYTES: usize = 64;
 
-/// Asks for something in a few words over a socket on which nothing is under way: the line that it is answered with, and
-/// the descriptors that came with that.
+/// Sends a short request over an idle socket; returns the answer line and the descriptors that came with it.
 ///
 /// # Errors
-/// The socket broke, the deadline passed, or what comes is no line.
+/// The socket broke, the deadline passed, or the answer is not a line.
 pub fn request_line(
     socket: &socket2::Socket,
     request: &str,
@@ -173,7 +172,7 @@ pub fn request_line(
     Ok((line, descriptors))
 }
 
-/// The same by a packet, and what is said to it.
+/// Like [`request_line`] with a packet; returns the answer.
 ///
 /// # Errors
 /// The server refuses, or as for [`request_line`].
@@ -187,8 +186,8 @@ pub fn request_packet(
     said.map(|said| String::from_utf8_lossy(said.value).into_owned())
 }
 
-/// Asks for something in a few bytes: the answer, and the descriptors that came with it. Nothing comes behind it: nothing
-/// else was asked for.
+/// Sends a short request; returns the answer and the descriptors that came with it. No further bytes follow, as nothing
+/// else was requested.
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or the answer has no end.

@@ -1,6 +1,6 @@
-//! The bytes to and from one server, whatever carries them.
+//! The byte stream to and from one server, over any transport.
 //!
-//! Nothing but what blocks by name ever blocks, so that the same stream serves calls that wait and calls that do not.
+//! Only the functions documented as blocking block, so blocking and non-blocking calls use the same streams.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::fabric::LentBuffer;
 use crate::message::Encoding;
 
-/// What is waited for.
+/// The condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Something has arrived, or the server sends no more.
@@ -27,30 +27,30 @@ impl Until {
     }
 }
 
-/// What came of lending a value.
+/// The result of lending a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lending {
-    /// It is sent, with what comes before it.
+    /// The value was sent, with the bytes before it.
     Sent,
     /// Nothing can be sent now.
     Later,
-    /// Not by this stream: it is to be sent as any other.
+    /// This stream cannot lend: send the value normally.
     Never,
 }
 
-/// The bytes to and from one server.
+/// The byte stream to and from one server.
 pub trait Stream: Send + Debug {
-    /// The encoding that the server at its other end accepts.
+    /// Returns the encoding that the server accepts.
     fn form(&self) -> Encoding;
 
-    /// Sends a beginning of the parts: how many bytes, 0 if none can be sent now. Never blocks.
+    /// Sends the start of the parts; returns the number of bytes, 0 if none can be sent now. Never blocks.
     ///
     /// # Errors
     /// The stream is broken.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Sends `before` and behind it a value that the server reads from where it lies: all or nothing. Never blocks. The value
-    /// shares its memory with the stream then, as long as the server may read it.
+    /// Sends `before`, followed by a value that the server reads in place: all or nothing. Never blocks. The value
+    /// shares its memory with the stream as long as the server may read it.
     ///
     /// # Errors
     /// The stream is broken.
@@ -59,33 +59,33 @@ pub trait Stream: Send + Debug {
         Ok(Lending::Never)
     }
 
-    /// Adds what has arrived to `into`, as far as its spare capacity goes, which is not none: how many bytes, 0 if
-    /// nothing is there now; none if the server sends no more. Never blocks.
+    /// Appends received bytes to `into`, up to its spare capacity, which must not be 0. Returns the number of bytes, 0
+    /// if nothing arrived, or `None` if the server sends no more. Never blocks.
     ///
     /// # Errors
     /// The stream is broken.
     fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Option<usize>>;
 
-    /// Blocks for what is waited for, until the deadline at most. May return earlier.
+    /// Blocks until the condition holds, or the deadline passes. May return early.
     ///
     /// # Errors
-    /// The system's. That the stream is broken is told by what is tried next.
+    /// The system fails. A broken stream is reported by the next send or receive.
     fn wait(&mut self, until: Until, deadline: Instant) -> io::Result<()>;
 
-    /// Several short requests cost hardly more than one, if they are sent at once: while answers are awaited, further ones
-    /// are gathered.
+    /// Returns whether the stream gathers: several short requests cost hardly more than one if sent together, so
+    /// requests are gathered while answers are outstanding.
     fn gathers(&self) -> bool {
         false
     }
 
-    /// Another way to wait for the same stream, while threads send and receive.
+    /// Returns another handle to wait for the stream, while threads send and receive.
     ///
     /// # Errors
-    /// The system's: it may need a descriptor.
+    /// The system fails: it may need a descriptor.
     fn waiter(&self) -> io::Result<Box<dyn Waiter>>;
 }
 
-/// Waits for a stream beside its owner. One thread at a time waits.
+/// Waits for a stream on behalf of its owner. One thread at a time waits.
 pub trait Waiter: Send + Sync + Debug {
     /// As [`Stream::wait`].
     ///
@@ -93,6 +93,6 @@ pub trait Waiter: Send + Sync + Debug {
     /// As [`Stream::wait`].
     fn wait(&self, until: Until, deadline: Instant) -> io::Result<()>;
 
-    /// Ends the wait that is under way, or else the next one at once.
+    /// Ends the current wait, or the next one at once.
     fn wake(&self);
 }

@@ -1,8 +1,8 @@
 //! Requests and answers of the classic text protocol (memcached's doc/protocol.txt): for servers older than the meta
 //! protocol, and proxies that do not know it.
 //!
-//! A line of it does not tell what it answers, nor is it marked: that follows from what was asked, and from the order.
-//! Values are asked for with `gets` and `gats`, which tell their CAS as well, and name their key, which is looked at.
+//! Its lines neither name nor mark their request: that follows from the request and the order. Values are requested
+//! with `gets` and `gats`, whose answers carry CAS and key; the key is checked.
 
 use std::io::Write;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use crate::command::{Action, Command, Mode};
 use crate::error::Failure;
 use crate::meta::{refusal, word};
 
-/// What a line answers.
+/// The answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedAnswer<'a> {
     /// The value of this key.
     Value(&'a [u8]),
-    /// The values of many keys, with an end behind them.
+    /// The values of many keys, followed by an end.
     Values,
-    /// To change when something expires.
+    /// The result of a change of expiration.
     Touch,
-    /// Another change.
+    /// The result of another change.
     Change,
 }
 
 /// A line of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// That is all.
+    /// A complete answer.
     Whole(Answer),
     /// A value follows.
     Value {
@@ -42,13 +42,13 @@ pub enum Line<'a> {
     },
 }
 
-/// A line can carry the key: nothing in it ends a word.
+/// Returns whether a line can carry the key: no byte of it ends a word.
 pub fn takes(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// Adds the line of a request to `out`, but for its end; where the key is in it. There is no number to begin with in
-/// this protocol: who asks for that does it in steps.
+/// Appends a request's line to `out`, without its end; returns the key's range. This protocol has no initial numbers,
+/// which callers emulate in steps.
 pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> Range<usize> {
     let name = match command.action {
         Action::Get { touch: None } | Action::Look => "gets",
@@ -96,7 +96,7 @@ pub fn asked(action: Action, key: &[u8]) -> ExpectedAnswer<'_> {
     }
 }
 
-/// Adds the line that asks for the values of many keys.
+/// Appends the line that requests the values of many keys.
 pub fn write_many<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"gets");
     for key in keys {
@@ -106,15 +106,15 @@ pub fn write_many<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Servers read a time as a number of 31 bits, and take a larger one for one that has passed.
+/// Servers parse a time as a 31-bit number, and treat a larger one as past.
 fn time(exptime: u64) -> u64 {
     exptime.min(i32::MAX as u64)
 }
 
-/// Reads a line of the answer to what was asked.
+/// Parses a line of the answer to a request.
 ///
 /// # Errors
-/// The server refuses, or this is no answer to that.
+/// The server refuses, or the line does not answer the request.
 pub fn line<'a>(line: &'a [u8], asked: ExpectedAnswer<'_>) -> Result<Line<'a>, Failure> {
     let wrong = || Failure::protocol(line);
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(of(b"NOT_FOUND", Change), whole(Answer::NotFound));
         assert_eq!(of(b"TOUCHED", Touch), whole(Answer::Done(Flags::default())));
         assert_eq!(of(b"STORED", Change), whole(Answer::Done(Flags::default())));
-        // Some decrement a number in its place, which leaves spaces behind it.
+        // Some servers decrement a number in place, which leaves trailing spaces.
         assert_eq!(of(b"18446744073709551615  ", Change), whole(Answer::Number(u64::MAX)));
         for (said, asked, told) in [
             (&b"SERVER_ERROR out of memory"[..], Value(b"key"), "refused: out of memory"),

@@ -1,4 +1,4 @@
-//! Waking who awaits something: that is anybody's code, run by whichever thread sees the end of it.
+//! Waking tasks: wakers run callers' code on the thread that completes an operation.
 
 use std::panic::catch_unwind;
 use std::task::Waker;

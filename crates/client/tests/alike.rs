@@ -1,4 +1,4 @@
-//! Calls have the same results through shared memory and over TCP, in each of the protocols.
+//! Calls return the same results through shared memory and over TCP, in each protocol.
 
 mod common;
 
@@ -8,11 +8,11 @@ use fabcache_client::{Options, Protocol, SharedMemory};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Small slots, little staging and short turns: much is sent, received and done in parts.
+/// Small slots, a small staging area and short turns: transfers are split often.
 const MEMORY: &str = "-R 3 --shm --shm-slots 4 --shm-slot-size 128 --shm-staging 16k";
 
 proptest! {
-    // Each takes four servers.
+    // Each case takes four servers.
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn calls_come_to_the_same_through_memory_and_over_tcp_in_all_protocols(calls in vec(call(ttl()), 1..60)) {

@@ -1,4 +1,4 @@
-//! Request objects that are used again, with buffers that are used again, allocate nothing.
+//! Reused request objects with reused buffers allocate nothing.
 
 mod common;
 
@@ -12,19 +12,20 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, and how often each thread has asked it for memory.
+/// The system's allocator, counting each thread's allocations.
 struct Counting;
 
-// SAFETY: all is the system's, which keeps the contract; to count neither allocates nor unwinds.
+// SAFETY: every call is forwarded to the system's allocator, which keeps the contract; counting neither allocates nor
+// unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's layout, as this function's contract has it.
+        // SAFETY: the caller's layout meets this function's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's memory is from `alloc`, so the system's, with this layout.
+        // SAFETY: the caller's memory is from `alloc`, hence from the system, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -67,10 +68,10 @@ fn what_is_used_again_allocates_nothing() {
     let server = Running::tcp("");
     let cache = client(&server.address());
     let mut requests: Vec<Request> = (0..32).map(|_| cache.request()).collect();
-    // A key of text, and one that is sent in base64.
+    // A text key, and a key that is sent in base64.
     let mut buffers: Vec<(Vec<u8>, Vec<u8>)> =
         (0..32u8).map(|i| (vec![if i % 2 == 0 { b'a' + i / 2 } else { i }; 20], Vec::new())).collect();
-    // What is in flight fits any socket, so that nothing need be copied later that was not before.
+    // The requests in flight fit any socket, so nothing is copied later that was not copied before.
     let bytes = vec![7; 1_000];
     let mut done = 0;
     for _ in 0..3 {

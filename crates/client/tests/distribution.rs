@@ -1,9 +1,9 @@
-//! Keys are hashed and mapped to servers as libmemcached does it: key by key, by what it printed.
+//! Keys are hashed and mapped to servers as in libmemcached, checked key by key against its recorded output.
 
 use fabcache_client::distribution::{Hash, Hashing, Mapping, Names, Placement, Weights};
 use fabcache_client::{Address, Client, Distribution, Error, Options};
 
-/// Each with its name in the files.
+/// The hashes, with their names in the files.
 const HASHES: [(&str, Hash); 10] = [
     ("default", Hash::OneAtATime),
     ("md5", Hash::Md5),
@@ -60,11 +60,12 @@ fn every_key_is_where_libmemcached_looks_for_it() {
             checked += 1;
         }
     }
-    // Of each set of servers, each hash in each of 19 ways, and the three usual ones; of one of them two without the first.
+    // Each set of servers with each hash in each of 19 distributions, and with the three usual ones; one of them twice
+    // without the first server.
     assert_eq!(checked, (8 * (HASHES.len() * 19 + 3) + 2) * 64);
 }
 
-/// Parses the distribution that a line of the file is about.
+/// Parses the distribution that a line of the file names.
 fn distribution_of(words: &[&str], servers: u32) -> Distribution {
     let hash = match words {
         ["usual", "modula"] => return Distribution::Modula,

@@ -1,4 +1,4 @@
-//! The thread that waits for futures: here alone, for its threads are those of the process.
+//! The driver thread of futures: in its own program, as the test counts the process's threads.
 
 mod common;
 
@@ -21,7 +21,7 @@ impl Wake for Count {
     }
 }
 
-/// Threads that drive connections for futures.
+/// Counts the driver threads of connections.
 fn drivers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -60,13 +60,13 @@ fn each_future_is_woken_once_and_the_thread_that_does_so_ends() {
         assert_eq!(wakes.0.load(Ordering::SeqCst), pending.len());
         polled_pending += pending.len();
     }
-    // Without one that was pending nothing was shown: a value that takes its time to arrive is.
+    // The test needs a pending future: a large value takes time to arrive.
     cache.set(b"long", &vec![1; 1_000_000], Ttl::NEVER).expect("stored");
     let mut long: Vec<Request> = (0..50).map(|_| cache.iget("long", Vec::new())).collect();
     let last = long.last_mut().expect("there are 50");
     polled_pending += usize::from(pin!(last).poll(&mut context).is_pending());
     assert!(polled_pending > 0);
-    // Dropped futures leave nothing behind either.
+    // Dropped futures leave no driver thread either.
     drop(long);
     assert_eq!(cache.iget("k", Vec::new()).wait().result.expect("answered"), Outcome::NotFound);
     until_no_driver_is_left();

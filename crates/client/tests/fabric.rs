@@ -1,4 +1,4 @@
-//! Servers that are reached over the fabric. `FABCACHE_PROVIDER` names libfabric's provider.
+//! Servers reached over the fabric. `FABCACHE_PROVIDER` names libfabric's provider.
 
 mod common;
 #[path = "fabric/failing_port.rs"]
@@ -81,7 +81,7 @@ fn values_of_all_lengths_come_whole() {
             let (key, value) = (format!("{mode:?}{len}"), pattern(number, len));
             let stored = cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7);
             stored.unwrap_or_else(|error| panic!("{mode:?}: {len} bytes: {error}"));
-            // By key, and where it was found.
+            // By key, then at its cached location.
             for _ in 0..3 {
                 let item = cache.get(key.as_bytes()).expect("answered").expect("there");
                 assert!(item.value == value && item.flags == 7, "{mode:?}: {len} bytes");
@@ -126,7 +126,7 @@ fn windows_of_calls_that_do_not_wait() {
             request.iset(key(number), value(number), Ttl::NEVER);
         }
         window.iter_mut().for_each(|request| assert!(request.wait().result.is_ok()));
-        // More at once than are read at once; some are awaited, and some given up.
+        // More requests than are read at once; some are awaited, some dropped.
         let mut window: Vec<Request> = (0..100).map(|number| cache.iget(key(number), Vec::new())).collect();
         for number in 0..count {
             let completed = match number % 3 {
@@ -163,7 +163,7 @@ fn many_threads_and_writers_beside_readers() {
     for mode in MODES {
         let cache = over(&address, options(mode));
         let writes = over(&address, options(FabricMode::Request));
-        // All bytes of a value are the same, and its length goes by them.
+        // All bytes of a value are equal, and determine its length.
         let write = |key: usize, turn: usize| {
             let byte = (turn % 251) as u8;
             let value = vec![byte; 1 + usize::from(byte) * 40];
@@ -191,7 +191,7 @@ fn many_threads_and_writers_beside_readers() {
                 .collect();
             for turn in 0..amount(1500, 200) {
                 write(turn % KEYS, turn);
-                // A client that asks now sees values stored before.
+                // A new client sees the values stored before.
                 if turn % 10 == 0 {
                     let item = cache.get(format!("{mode:?}{}", turn % KEYS).as_bytes());
                     assert_eq!(item.expect("answered").expect("there").value[0], (turn % 251) as u8);
@@ -205,7 +205,7 @@ fn many_threads_and_writers_beside_readers() {
     }
 }
 
-/// By shm each read takes a place in a queue of one worker's, which may sleep; the client has connections to others as well.
+/// Over shm each read queues at one worker, which may sleep; the client also has connections to the others.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn threads_that_begin_at_once_open_no_end_each() {
@@ -243,7 +243,7 @@ fn reads_go_on_whichever_workers_the_connections_are_of() {
         let value = pattern(round, 100);
         cache.set(b"key", &value, Ttl::NEVER).expect("stored");
         assert!(cache.get(b"key").expect("answered").expect("there").value == value);
-        // Non-blocking calls have a connection of their own.
+        // Non-blocking calls use their own connection.
         let mut request = cache.iset("key", value.clone(), Ttl::NEVER);
         assert_eq!(request.wait().result.expect("stored"), Outcome::Stored);
         let before = stat(&control, "", "cmd_get");
@@ -311,7 +311,7 @@ fn who_comes_by_an_address_of_another_kind_than_the_fabrics_is_served() {
     assert!(is_one_sided(&cache));
 }
 
-/// Plays a server that agrees on the fabric and names an endpoint that does not exist; counts the attempts.
+/// Plays a server that offers the fabric with a nonexistent endpoint; counts the attempts.
 fn answer_no_end(socket: TcpStream, hello: &str, attached: &AtomicUsize) {
     let mut socket = BufReader::new(socket);
     let mut line = String::new();
@@ -487,7 +487,7 @@ fn killed_clients_leave_nothing_behind() {
     assert_eq!(cache.get(b"after").expect("answered").expect("there").value, b"all");
 }
 
-/// The server's clients there.
+/// Returns the number of clients on the fabric.
 fn on_fabric(control: &Client) -> usize {
     let conns = control.stats("conns").remove(0).expect("the server answers");
     conns.iter().filter(|(name, value)| name.ends_with(":addr") && value.starts_with("fab:")).count()
@@ -504,7 +504,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
             .set(format!("key{number}").as_bytes(), &pattern(number, number * 100), Ttl::NEVER)
             .expect("stored");
     }
-    // The two ends know each other by now.
+    // The endpoints are connected by now.
     assert!(cache.get(b"key1").expect("answered").is_some());
     let auto = over(&address, options(FabricMode::Auto));
     auto.get(b"key1").expect("answered");
@@ -521,7 +521,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
     } else {
         let got = cache.get(b"key2");
         if provider() == "shm" {
-            // The system copies from the server's memory, stopped or not.
+            // The kernel copies from the server's memory, stopped or not.
             assert!(got.expect("read").expect("there").value == pattern(2, 200));
         } else {
             let error = got.expect_err("nobody answers");
@@ -541,7 +541,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
 }
 
-/// By shm of libfabric 1.17 a server crashes that finds an end that asked to be known, and is gone by then.
+/// Over shm, libfabric 1.17 crashes a server that finds a connect request of an endpoint that has since closed.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
@@ -567,7 +567,7 @@ fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
     }
 }
 
-/// A TCP proxy before a server, which can be cut.
+/// A TCP proxy in front of a server, which can be cut.
 struct Passage {
     address: String,
     is_cut: Arc<AtomicBool>,
@@ -575,7 +575,7 @@ struct Passage {
 }
 
 impl Passage {
-    /// To a server at this address of TCP.
+    /// Forwards to the server at this TCP address.
     fn to(address: &str) -> Passage {
         let to = address.trim_start_matches("tcp://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -599,17 +599,18 @@ impl Passage {
         passage
     }
 
-    /// Ends the connections of clients, and lets no more come.
+    /// Closes the clients' connections, and rejects new ones.
     fn cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
         for socket in self.sockets.lock().expect("no panic").drain(..) {
-            // It may have ended.
+            // The connection may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Calls a server that is stopped, and lets it go on when `meanwhile` has returned, which can tell whether the call is over.
+/// Runs a call against a stopped server, and resumes the server when `meanwhile` returns; `meanwhile` can ask whether
+/// the call has returned.
 fn while_stopped<R: Send>(
     server: &Server,
     call: impl FnOnce() -> R + Send,
@@ -648,7 +649,7 @@ fn reads_end_with_the_servers_connections() {
             passage.cut();
             wait_until("it is over", is_over);
         });
-        // Where it is read all the same, that was before. Reads alone would be waited for as long as two seconds.
+        // A successful read happened before the stop. Reads alone would be waited for up to two seconds.
         assert!(result.is_err() || took < Duration::from_secs(1), "{result:?} after {took:?}");
         assert!(took < Duration::from_millis(1800), "{took:?}");
     }
@@ -656,7 +657,7 @@ fn reads_end_with_the_servers_connections() {
     until_up(|| cache.get(b"key").is_ok_and(|item| item.is_some_and(|item| item.value == b"value")));
 }
 
-/// Ends of links that this process has, by the provider shm: each is a file that is named after it.
+/// Counts this process's endpoints of the provider shm: each is a file named after it.
 fn own_ends() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("on Linux");
     let name = format!("/dev/shm/{}:", std::process::id());
@@ -672,7 +673,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
     let address_of_socket = format!("unix://{}", path.0);
     let slow = Options { timeout: Duration::from_secs(30), ..Options::default() };
     let control = fabcache_client::Client::new([address_of_socket], slow).expect("an address");
-    // No byte of it is 0.
+    // No byte of the value is 0.
     let value = vec![0xee; 64 << 20];
     control.set(b"long", &value, Ttl::NEVER).expect("stored");
     let others = stat(&control, "", "curr_connections");
@@ -685,7 +686,7 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
     for round in 0..4 {
         let cache = new_client();
         server.stop_asleep();
-        // On a machine that is busy it may have been given up by then.
+        // On a busy machine the read may have timed out by then.
         let is_there = own_ends() > 0;
         let got = cache.get(b"long").map(drop);
         drop(cache);

@@ -1,4 +1,5 @@
-//! Many bytes over the fabric, and many clients. `FABCACHE_PROVIDER` names libfabric's provider; `FABCACHE_LONG=1` has all of it.
+//! Many bytes over the fabric, and many clients. `FABCACHE_PROVIDER` names libfabric's provider; `FABCACHE_LONG=1` runs
+//! all of it.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn serve() {
 
 // ---- many bytes ----
 
-/// The word at this place of a value: no other place or value has it.
+/// Returns the word at this offset of a value: unique to the offset and the value.
 fn word(value: usize, at: usize) -> u64 {
     ((value as u64) << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -40,13 +41,13 @@ fn is_value(value: usize, bytes: &[u8]) -> bool {
     bytes.as_chunks::<8>().0.iter().enumerate().all(|(at, chunk)| *chunk == word(value, at).to_le_bytes())
 }
 
-/// Pairs of so many bytes that are written and read back.
+/// Pairs of values of this size that are written and read back.
 struct Pairs {
     name: String,
     mode: FabricMode,
     count: usize,
     bytes: usize,
-    /// So many at a time; one: each is waited for.
+    /// The number in flight; with one, each is awaited.
     window: usize,
 }
 
@@ -147,13 +148,12 @@ fn pairs_of_512_megabytes_are_written_and_read_back() {
 const ADDRESS: &str = "FABCACHE_TEST_ADDRESS";
 const CLIENTS: &str = "FABCACHE_TEST_CLIENTS";
 const PROCESSES: usize = 4;
-/// Maximum memory that all clients together may cost a fresh server: the buffers of each worker, none of which was
-/// touched before …
+/// Maximum memory that all clients together may add to a fresh server: the buffers of each worker, untouched before …
 const BUFFERS_KB: u64 = 14 << 10;
-/// … and of each client 152 KiB at most, its connection, and what libfabric keeps of a peer.
+/// … and for each client at most 152 KiB, its connection, and libfabric's record of a peer.
 const CLIENT_KB: u64 = 152 + 40;
 const WORKERS: u64 = 2;
-/// Memory that is free again stays with the allocator.
+/// Freed memory that the allocator keeps.
 const KEPT_KB: u64 = 8 << 10;
 
 #[test]
@@ -165,11 +165,11 @@ fn be_clients() {
     let clients: Vec<Client> = (0..count).map(|_| over(&address, options(FabricMode::Request))).collect();
     let key = |number: usize| format!("{pid}-{number}");
     for (number, cache) in clients.iter().enumerate() {
-        // Some in messages, some through memory.
+        // Some values travel in messages, some through memory.
         cache.set(key(number).as_bytes(), &value(number), Ttl::NEVER).expect("stored");
     }
     clients[0].incr_or_set(b"here", count as u64, count as u64, Ttl::NEVER).expect("counted");
-    // All are there at once, and each is served.
+    // All clients are connected at once, and each is served.
     while clients[0].get(b"leave").expect("answered").is_none() {
         for (number, cache) in clients.iter().enumerate() {
             let item = cache.get(key(number).as_bytes()).expect("answered").expect("there");
@@ -185,7 +185,7 @@ fn value(number: usize) -> Vec<u8> {
     value
 }
 
-/// Kilobytes that a process has in memory.
+/// Returns a process's anonymous resident memory in kilobytes.
 fn resident_kb(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.0.id())).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("on Linux");
@@ -196,7 +196,7 @@ fn start_clients(address: &str, count: usize) -> Vec<Process> {
     let start = |_| -> Child {
         let mut command = again("be_clients");
         command.env(ADDRESS, address).env(CLIENTS, (count / PROCESSES).to_string());
-        // By default a client's end takes megabytes, of which two hundred are too much for small machines.
+        // By default a client's endpoint takes megabytes; two hundred exceed a small machine.
         command.env("FI_OFI_RXM_MSG_TX_SIZE", "8").env("FI_OFI_RXM_MSG_RX_SIZE", "8");
         command.spawn().expect("it starts")
     };
@@ -232,7 +232,7 @@ fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
         let (peak_kb, buffers_kb) = (resident_kb(&server), buffers());
         control.set(b"leave", b"", Ttl::NEVER).expect("stored");
         for process in &mut processes {
-            // Half of them just go.
+            // Half of the clients exit, the others are killed.
             let leaves = round == 0;
             let status = if leaves { process.0.wait().expect("a child") } else { process.kill() };
             assert!(status.success() || !leaves, "{status}");
@@ -248,7 +248,7 @@ fn two_hundred_clients_cost_what_is_documented_and_leave_nothing() {
         );
         assert!(peak_kb <= allowed_kb, "{peak_kb} kB with {clients} clients, not {allowed_kb}");
         peaks.push((peak_kb, buffers_kb));
-        // Buffers that were used stay, for the next; of the clients nothing does.
+        // Used buffers stay for later clients; nothing of the clients stays.
         let kept_kb = before_kb + granted_kb + WORKERS * BUFFERS_KB + KEPT_KB;
         assert!(after_kb <= kept_kb, "{after_kb} kB after they have left, not {kept_kb}");
     }

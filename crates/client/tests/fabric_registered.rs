@@ -1,4 +1,4 @@
-//! Values that are read over the fabric into registered memory. `FABCACHE_PROVIDER` names libfabric's provider.
+//! Values read over the fabric into registered memory. `FABCACHE_PROVIDER` names libfabric's provider.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn values_of_all_lengths_come_whole() {
         vec![0, 1, 64, 1000, 4096, 16 << 10, 65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20];
     lengths.extend([3, 100_000, 20 << 20]);
     lengths.truncate(amount(lengths.len(), 9));
-    // Longer values than the buffer are read as well.
+    // Values longer than the buffer are read as well.
     const ROOM: usize = 6 << 20;
     for mode in MODES {
         let cache = over(&address, options(mode));
@@ -51,7 +51,7 @@ fn values_of_all_lengths_come_whole() {
         for (number, len) in lengths.iter().copied().enumerate() {
             let (key, value) = (format!("{mode:?}{len}"), pattern(number, len));
             cache.set_with_flags(key.as_bytes(), &value, Ttl::NEVER, 7).expect("stored");
-            // By key, and where it was found.
+            // By key, then at its cached location.
             for turn in 0..3 {
                 assert_eq!(get(&cache, &key, &mut buffer), Some(7), "{mode:?}: {len} bytes");
                 assert!(buffer.value() == value, "{mode:?}: {len} bytes");
@@ -60,7 +60,7 @@ fn values_of_all_lengths_come_whole() {
             }
         }
         assert_eq!(get(&cache, "none", &mut buffer), None);
-        // Too small for most, and for all.
+        // Too small for most values, and for all.
         for room in [1 << 10, 0] {
             let mut small = cache.register(room);
             for (number, len) in lengths.iter().copied().enumerate() {
@@ -78,7 +78,7 @@ fn value(number: usize) -> Vec<u8> {
     pattern(number, if number.is_multiple_of(9) { 700_000 } else { number * 397 % 90_000 })
 }
 
-/// Waits for a request in one of three ways.
+/// Completes a request in one of three ways.
 fn completed(request: &mut Request, number: usize) -> CompletedRequest {
     match number % 3 {
         0 => block_on(&mut *request),
@@ -117,7 +117,7 @@ fn windows_of_calls_that_do_not_wait() {
             }
             if number < count {
                 if number % 7 == 0 {
-                    // Left to itself while it is read.
+                    // The request runs unattended.
                     request.iget_registered(key(number + 1), cache.register(100_000));
                 }
                 request.iget_registered(key(number), buffers.pop().expect("as many as there are requests"));
@@ -164,7 +164,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
         let result = request.wait().result;
         let buffer = request.take_buffer().expect("it comes back, whatever came of it");
         match result {
-            // Some providers read a server that is stopped.
+            // Some providers read a stopped server.
             Ok(_) => assert!(buffer.value() == "one".repeat(LEN / 3).as_bytes(), "{}", provider()),
             Err(_) => assert!(buffer.is_empty()),
         }
@@ -174,7 +174,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
     until_up(|| cache.set(b"up", b"", Ttl::NEVER).is_ok());
-    // The request made first may complete now.
+    // The first request may complete now.
     for _ in 0..20 {
         for buffer in &mut buffers {
             assert_eq!(get(&cache, "other", buffer), Some(0));
@@ -207,7 +207,7 @@ fn values_of_all_lengths_are_stored_whole() {
     let beside = beside(&path.0);
     let cache = over(&address, options(FabricMode::Auto));
     let mut buffer = cache.register(ROOM);
-    // Such a key goes on a line, with an end behind the value.
+    // "a key" is encoded on the request line, and its value ends with a newline.
     for key in ["key", "a key"] {
         for (number, len) in lengths.iter().copied().enumerate() {
             let value = pattern(number, len);
@@ -233,7 +233,7 @@ fn values_of_all_lengths_are_stored_whole() {
     let stored = cache.store_registered(b"none", &mut buffer, Mode::Replace, Ttl::NEVER, 0);
     assert_eq!(stored.expect("answered"), Stored::NotStored);
     assert!(cache.set_registered(b"", &mut buffer, Ttl::NEVER, 0).is_err());
-    // A value that the server refuses before it has come is sent to its end all the same.
+    // A value that the server rejects early is still sent to its end.
     let long = pattern(5, 65 << 20);
     let mut large = cache.register(long.len());
     put(&mut large, &long);
@@ -271,7 +271,7 @@ fn windows_of_sets_that_do_not_wait() {
         if number < count {
             let mut buffer = buffers.pop().expect("as many as there are requests");
             if number % 7 == 0 {
-                // Left to itself while it is sent, and written over by the next.
+                // The request runs unattended, and the next one overwrites the value.
                 let mut left = cache.register(100_000);
                 put(&mut left, &value(number + 1));
                 request.iset_registered(key(number), left, Ttl::NEVER, 0);
@@ -302,7 +302,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
     let cache = over(&address, spin);
     let later = patient(&path.0);
     for turn in 0..amount(6, 2) as u8 {
-        // Their own, for what was given up may still be stored later.
+        // Separate keys, as an abandoned set may still take effect.
         let key = |number: usize| format!("{turn} {number}");
         let mut buffers: Vec<RegisteredBuffer> = (0..6).map(|_| cache.register(LEN)).collect();
         for (number, buffer) in buffers.iter_mut().enumerate() {
@@ -312,7 +312,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
             buffer.value_mut().fill(0x80 | turn);
         }
         until_up(|| cache.iset("up", "", Ttl::NEVER).wait().result.is_ok());
-        // Over shm it is not stopped while it reads: see `stop_asleep`.
+        // Over shm the server is not stopped while it reads: see `stop_asleep`.
         let is_stopped_first = turn % 2 == 0 || provider() == "shm";
         if is_stopped_first {
             server.stop_asleep();
@@ -328,7 +328,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
             })
             .collect();
         if !is_stopped_first {
-            // Before it has read all of them, at one time or another.
+            // Before the server has read all of them, at varying moments.
             thread::sleep(Duration::from_micros(300 * u64::from(turn)));
             server.stop();
         }
@@ -338,7 +338,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
             let _ = request.wait();
             all.push(request.take_buffer().expect("it comes back, whatever came of it"));
         }
-        // It is the caller's again, and written to.
+        // The caller owns the buffer again, and writes to it.
         for buffer in &mut all {
             assert!(is_all(buffer, 0x80 | turn), "it has its value all the same");
             buffer.value_mut().fill(0x55);

@@ -1,4 +1,4 @@
-//! The client against servers and proxies that are not ours, which `cargo xtask protocols` starts.
+//! The client against other servers and proxies, which `cargo xtask protocols` starts.
 
 mod common;
 
@@ -7,10 +7,10 @@ use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Tr
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-/// As long a run as the differential ones of the workspace.
+/// As many cases as the workspace's differential tests.
 const CASES: u32 = 200;
 
-/// What `cargo xtask protocols` says of what it started.
+/// Returns a setting that `cargo xtask protocols` passes.
 fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
 }
@@ -27,12 +27,12 @@ fn in_common(call: &Call, done: Done) -> Done {
     }
 }
 
-/// It depends on how many were stored before it.
+/// The result depends on how many items were stored before.
 fn is_by_chance(call: &Call) -> bool {
     matches!(call, Call::Cas(.., Compare::This(1)))
 }
 
-/// A proxy does not know them.
+/// A proxy does not know these calls.
 fn is_of_one_server(call: &Call) -> bool {
     matches!(call, Call::GetAndTouch(..) | Call::Flush | Call::Stats | Call::Verbosity)
 }
@@ -55,10 +55,10 @@ fn is_by_chance_for(found: &Done, delta: u64, decrement: bool) -> bool {
     items.iter().flatten().any(|(value, ..)| is_so(value))
 }
 
-/// A name, who calls, and who calls the server that is behind a proxy.
+/// A name, the client under test, and a client of the server behind a proxy.
 type Caller = (&'static str, Side, Option<Side>);
 
-/// Makes a call on each side, and tells what it came to.
+/// Makes a call on each side and returns its result.
 ///
 /// # Errors
 /// It came to something else on one.

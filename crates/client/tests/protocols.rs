@@ -1,4 +1,4 @@
-//! What is spoken over sockets: which protocol is found out, what each cannot say, and who is let in.
+//! Protocols over sockets: detection, limits of each protocol, and authentication.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn client(address: &str, protocol: Protocol) -> Client {
 }
 
 fn client_with(address: &str, options: Options) -> Client {
-    // A failed server is tried again at once.
+    // A failed server is retried at once.
     Client::new([address], Options { retry_after: Duration::ZERO, ..options }).expect("an address")
 }
 
@@ -35,7 +35,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     }
 }
 
-/// Why a server refuses the connection, and not only what is asked on it.
+/// Returns why a server refuses the connection, rather than one request.
 fn rejected<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
         Err(Error::Server { failure: Failure::Rejected(why), .. }) => why,
@@ -43,7 +43,7 @@ fn rejected<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     }
 }
 
-/// It is spoken to in text: this key goes in no line.
+/// Returns whether the text protocol is used: no line carries this key.
 fn is_text(cache: &Client) -> bool {
     match cache.get(b"a b") {
         Err(Error::Server { failure: Failure::Key, .. }) => true,
@@ -52,26 +52,26 @@ fn is_text(cache: &Client) -> bool {
     }
 }
 
-/// A proxy that does not know the meta protocol.
+/// How a proxy treats the unknown meta protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ignorant {
-    /// It says so.
+    /// It returns an error.
     Says,
-    /// It hangs up.
+    /// It closes the connection.
     HangsUp,
-    /// It hangs up once.
+    /// It closes the connection once.
     HungUp,
 }
 
 struct Gate {
     address: SocketAddr,
-    /// Connections, and questions of the meta protocol.
+    /// Counts of connections, and of meta probes.
     came: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Gate {
-    /// Goes on as long as the test.
+    /// Runs for the whole test.
     fn before(server: &Running, ignorant: Ignorant) -> Gate {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -82,7 +82,7 @@ impl Gate {
             for stream in listener.incoming() {
                 let (asked, behind) = (Arc::clone(&asked), behind.clone());
                 came.fetch_add(1, Ordering::SeqCst);
-                // A connection that broke is its client's to tell.
+                // The client reports a broken connection.
                 thread::spawn(move || pass(stream?, &TcpStream::connect(behind)?, ignorant, &asked));
             }
         });
@@ -133,12 +133,12 @@ fn who_does_not_know_the_meta_protocol_is_spoken_to_in_text() {
         cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
         assert!(is_text(&cache), "{ignorant:?}");
         let came = gate.came.load(Ordering::SeqCst);
-        // Others at the same time have connections of their own, on which nothing is asked.
+        // Concurrent calls have their own connections, which are not probed.
         let request = cache.iget("key", Vec::new()).wait();
         assert_eq!(request.value, b"value");
         assert_eq!((gate.asked(), gate.came.load(Ordering::SeqCst)), (questions, came + 1), "{ignorant:?}");
     }
-    // It was only about to end.
+    // The connection was only about to close.
     let gate = Gate::before(&server, Ignorant::HungUp);
     let cache = client(&gate.address(), Protocol::Auto);
     assert!(!is_text(&cache));
@@ -163,11 +163,11 @@ fn a_server_that_was_replaced_is_asked_again() {
     let request = cache.iset("key", "value", Ttl::NEVER).wait();
     request.result.expect("stored");
     drop(first);
-    // Long enough that the next call looks at its connection.
+    // Long enough that the next call checks its connection.
     thread::sleep(Duration::from_millis(20));
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).expect("its port");
     let old = thread::spawn(move || {
-        // A call's connection, and that of calls that do not wait, which stay.
+        // One connection of blocking calls, one of non-blocking ones; both stay open.
         [(); 2].map(|()| {
             let (mut stream, _) = listener.accept().expect("a client");
             for (question, answer) in [(&b"mn\r\n"[..], &b"ERROR\r\n"[..]), (b"gets key\r\n", b"END\r\n")] {
@@ -180,7 +180,7 @@ fn a_server_that_was_replaced_is_asked_again() {
         })
     });
     assert_eq!(cache.get(b"key").expect("answered"), None);
-    // Its connection was closed as well.
+    // This connection was closed as well.
     assert_eq!(cache.iget("key", Vec::new()).wait().item().expect("answered"), None);
     let _streams = old.join().expect("it was asked as expected");
     assert!(is_text(&cache));
@@ -323,7 +323,7 @@ fn who_is_a_user_is_let_in_by_text() {
         as_user(user("ann", "secret word")).set(b"key", b"value", Ttl::NEVER).expect("stored");
         assert_eq!(rejected(as_user(user("ann", "secret")).get(b"key")), "authentication failure");
         let unknown = as_user(None).get(b"key");
-        // The protocol is probed on a new connection.
+        // A new connection is probed.
         let why = if protocol == Protocol::Auto { rejected(unknown) } else { refused(unknown) };
         assert_eq!(why, "unauthenticated");
     }

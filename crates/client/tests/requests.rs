@@ -1,4 +1,4 @@
-//! Calls that do not wait, over sockets, against servers in this process.
+//! Non-blocking calls over sockets, against servers in this process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Running, awaited_beside_panics, block_on, client};
 use fabcache_client::{Client, CompletedRequest, Error, Failure, Options, Outcome, Protocol, Request, Ttl};
 
-/// Room for what these tests store.
+/// Memory for what these tests store.
 const LARGE: &str = "-m 256 -I 16m";
 
 fn client_with(address: &str, timeout: Duration) -> Client {
@@ -19,7 +19,7 @@ fn client_with(address: &str, timeout: Duration) -> Client {
     Client::new([address], options).expect("an address")
 }
 
-/// What is stored as the `i`th value: all lengths from none to 5 MiB, the long ones seldom.
+/// Returns the `i`th value: all lengths from 0 to 5 MiB, long ones rarely.
 fn value_of(i: usize) -> Vec<u8> {
     let len = match i % 250 {
         17 => 5 << 20,
@@ -41,7 +41,7 @@ fn failure(completed: CompletedRequest) -> Failure {
     }
 }
 
-/// Asks for `count` operations of each pair, `window` in flight, each object used again and again.
+/// Makes `count` operations of each pair with `window` in flight, reusing the request objects.
 fn windows(cache: &Client, window: usize, count: usize, polls: bool) {
     let mut requests: Vec<(Request, Option<usize>)> = (0..window).map(|_| (cache.request(), None)).collect();
     for pass in ["set", "get"] {
@@ -185,7 +185,7 @@ fn requests_that_are_dropped_leave_the_connection_as_it_was() {
             drop(cache.iset(format!("{turn} {i}"), value_of(turn * 10 + i), Ttl::NEVER));
             drop(cache.iget(format!("{turn} {i}"), Vec::new()));
         }
-        // More than the buffers of a socket hold: half sent when it is dropped.
+        // More than a socket's buffers hold: half sent when it is dropped.
         drop(cache.iset("half", value_of(17), Ttl::NEVER));
         let mut used_again = cache.iget("half", Vec::new());
         used_again.iget(format!("{turn} 9"), Vec::new());
@@ -195,7 +195,7 @@ fn requests_that_are_dropped_leave_the_connection_as_it_was() {
     assert!(cache.get(b"half").expect("answered").expect("stored").value == value_of(17));
 }
 
-/// Three hundred of every kind of call, and behind them more than sockets hold.
+/// Three hundred of every kind of call, followed by more than sockets hold.
 fn many_requests(cache: &Client) -> Vec<Request> {
     let mixed = (0..300).map(|i| match i % 3 {
         0 => cache.iset(format!("{i}"), value_of(i), Ttl::NEVER),
@@ -232,7 +232,7 @@ fn a_server_that_is_stopped_ends_all_requests() {
     }
 }
 
-/// Stands before a server, and after so many bytes of its answers leaves without a word.
+/// A proxy that closes the connection after this many bytes of replies.
 fn cut_off(server: &str, mut answers_len: usize) -> (String, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = format!("tcp://{}", listener.local_addr().expect("bound"));
@@ -261,7 +261,7 @@ fn cut_off(server: &str, mut answers_len: usize) -> (String, thread::JoinHandle<
 #[test]
 fn a_connection_that_is_cut_ends_all_requests_from_the_first_that_is_not_answered() {
     let server = Running::tcp(LARGE);
-    // In a line, in a value, behind an answer, in a long value, before all else.
+    // Cut in a line, in a value, after a reply, in a long value, and before everything.
     for (turn, answers_len) in [3, 800, "HD O0\r\n".len(), 1_000_000, 0].into_iter().enumerate() {
         client(&server.address()).flush(0).expect("flushed");
         let (address, relay) = cut_off(&server.address(), answers_len);
@@ -276,7 +276,7 @@ fn a_connection_that_is_cut_ends_all_requests_from_the_first_that_is_not_answere
     }
 }
 
-/// Accepts as many connections, takes what comes, and says each time the same.
+/// Accepts this many connections, reads their requests, and sends each the same reply.
 fn sayer(says: &'static [u8], connections: usize) -> (String, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = format!("tcp://{}", listener.local_addr().expect("bound"));

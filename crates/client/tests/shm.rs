@@ -111,7 +111,7 @@ fn who_only_reads_is_not_idle_and_goes_on_telling() {
     for i in 0..2000 {
         cache.set(format!("key{i}").as_bytes(), b"value", Ttl::NEVER).expect("stored");
     }
-    // All connections are dropped meanwhile.
+    // All idle connections are dropped meanwhile.
     std::thread::sleep(Duration::from_millis(2500));
     for i in 0..2000 {
         assert_eq!(value(&cache, format!("key{i}").as_bytes()).as_deref(), Some(&b"value"[..]));
@@ -256,7 +256,7 @@ fn channels_of_clients_that_leave_are_given_back() {
         cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
     }
     let end = Instant::now() + Duration::from_secs(60);
-    // Tests beside this one have some of their own.
+    // Concurrent tests have channels of their own.
     while mappings() > 100 {
         assert!(Instant::now() < end, "{} channels are still mapped", mappings());
         std::thread::sleep(Duration::from_millis(10));
@@ -270,7 +270,7 @@ fn serve() {
     process::serve();
 }
 
-/// Others stop when this is dropped, whatever for.
+/// Stops the other threads when dropped, even on a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -284,7 +284,7 @@ fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
     let path = socket_path("killed").display().to_string();
     let mut server = Server::start(&path, "-m 32");
     let (reader, writer) = (patient(&path), patient(&path));
-    // Every value is larger than those of servers before, and of what was answered before.
+    // Every value is larger than those of earlier servers, and than earlier replies.
     let (answered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let reads = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -333,7 +333,7 @@ fn what_was_asked_of_a_server_before_the_next_took_its_place_is_answered_by_that
     let mut window: Vec<_> = (0..40).map(|_| cache.iget("key", Vec::new())).collect();
     drop(first);
     let _second = Running::start(&format!("-s {path} --shm"));
-    // By then its memory is read.
+    // By then the client reads the server's memory.
     until_up(|| cache.set(b"key", b"of the second", Ttl::NEVER).is_ok());
     assert_eq!(value(&cache, b"key").as_deref(), Some(&b"of the second"[..]));
     for request in &mut window {

@@ -166,7 +166,7 @@ fn a_server_that_says_nothing_or_nonsense_is_an_error_in_time() {
             let mut request = [0; 64];
             let _ = stream.read(&mut request).expect("a request");
             stream.write_all(answer).expect("it listens");
-            // Until the client gives up.
+            // Until the client times out.
             let _ = stream.read(&mut request);
         }
     });

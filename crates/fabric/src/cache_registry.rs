@@ -1,4 +1,4 @@
-//! The registration caches of a domain, which give way when the limit of locked memory is reached.
+//! The registration caches of a domain, which evict idle registrations at the limit of locked memory.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// A cache whose idle registrations can be ended.
 pub(crate) trait IdleCache: Send + Sync {
-    /// Ends all registrations that are not in use, and returns whether there were any.
+    /// Ends all idle registrations, and returns whether there were any.
     fn end_idle(&self) -> bool;
 }
 

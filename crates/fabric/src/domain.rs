@@ -1,4 +1,4 @@
-//! A provider's interface, opened: what memory is registered with, and endpoints belong to.
+//! An open interface of a provider: registers memory, and opens endpoints.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sys;
 /// An open interface of a provider. Any thread may use it.
 #[derive(Debug)]
 pub struct Domain {
-    // Before the fabric, to which it belongs.
+    // Declared before the fabric that it belongs to.
     domain: Object<sys::FidDomain>,
     fabric: Object<sys::FidFabric>,
     provider: Provider,
@@ -24,7 +24,7 @@ pub struct Domain {
     library: &'static Library,
 }
 
-/// The variable that bounds libfabric's own cache of registrations.
+/// The environment variable that bounds libfabric's own registration cache.
 pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 
 /// The access that a registration grants.
@@ -32,9 +32,9 @@ pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 pub(crate) enum Access {
     /// This process's operations.
     Local,
-    /// Those, and reads by peers that have its key.
+    /// Those, and reads by peers with its key.
     RemoteRead,
-    /// Those, and writes by peers that have its key.
+    /// Those, and writes by peers with its key.
     RemoteWrite,
 }
 
@@ -53,7 +53,7 @@ impl Domain {
     /// Opens an interface.
     ///
     /// # Errors
-    /// The provider cannot.
+    /// The provider fails.
     pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
         let library = provider.info.library();
         let _kept = SavedHandlers::new();
@@ -92,7 +92,7 @@ impl Domain {
         Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, caches, library }))
     }
 
-    /// Whose it is.
+    /// Returns the provider that it belongs to.
     pub fn provider(&self) -> &Provider {
         &self.provider
     }
@@ -127,7 +127,7 @@ impl Domain {
         unsafe { (*self.fabric.as_ptr()).ops }
     }
 
-    /// Peers reach memory by one endpoint, which it is bound to, and not by all of the domain.
+    /// Returns whether memory for peers is bound to one endpoint each.
     pub(crate) fn binds_memory(&self) -> bool {
         self.memory_modes & sys::FI_MR_ENDPOINT != 0
     }
@@ -191,7 +191,7 @@ impl Domain {
         unsafe { Object::new(made) }.ok_or_else(missing)
     }
 
-    /// What peers call the first byte of memory registered at `base`.
+    /// Returns the address by which peers name the first byte of memory registered at `base`.
     pub(crate) fn remote_address(&self, base: *const u8) -> u64 {
         if self.memory_modes & sys::FI_MR_VIRT_ADDR != 0 { base as u64 } else { 0 }
     }
@@ -208,7 +208,7 @@ fn failure(library: &'static Library, provider: &Provider, what: &'static str, r
     let code = result.saturating_neg();
     let mut text = library.text(code);
     if code == sys::FI_ENOMEM && provider.pins_memory {
-        // It registers memory of its own.
+        // The provider registers memory of its own.
         text.push_str(MAY_BE_LIMIT);
     }
     Error::Call { what, provider: provider.to_string(), code, text }

@@ -22,16 +22,16 @@ use crate::signals::SavedHandlers;
 use crate::stale;
 use crate::sys;
 
-/// The first of them sees an arrived message, the next its consequences.
+/// Polls per call: the first sees an arrived message, the next its consequences.
 const POLLS_BEFORE_CLOSE: usize = 8;
 
-/// Completions taken at once.
+/// Completions read at once.
 const COMPLETIONS_AT_ONCE: usize = 32;
 
-/// Room that a provider may ask for with each operation (`struct fi_context2`).
+/// Space that a provider may require per operation (`struct fi_context2`).
 type Context = UnsafeCell<[*mut c_void; 8]>;
 
-/// A peer of one port.
+/// A peer of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     index: u32,
@@ -44,18 +44,18 @@ struct PeerSlot {
     address: Option<u64>,
 }
 
-/// Memory of a peer, from one of its bytes on.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// What the peer calls the byte.
+    /// The address in the peer's terms.
     pub address: u64,
-    /// What allows to.
+    /// The key that grants access.
     pub key: u64,
 }
 
 impl fmt::Debug for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not printed: a reader of the log could read the memory.
+        // Omits the key, which would let a reader of the log access the memory.
         f.write_str("Place(..)")
     }
 }
@@ -80,7 +80,7 @@ pub struct Completion {
     pub token: u64,
     /// Its type.
     pub kind: Kind,
-    /// Bytes received, sent, read, written; or why not.
+    /// The number of bytes, or the error.
     pub result: Result<usize, Error>,
     /// Its buffer.
     pub buffer: Buffer,
@@ -97,7 +97,7 @@ pub struct RejectedOperation {
 
 #[derive(Debug)]
 struct Operation {
-    /// Those that were posted before have smaller numbers.
+    /// Its number: earlier operations have smaller ones.
     number: u64,
     token: u64,
     kind: Kind,
@@ -105,7 +105,7 @@ struct Operation {
     buffer: Buffer,
 }
 
-/// The calls that are made all the time.
+/// The most frequent calls.
 #[derive(Clone, Copy)]
 struct EndpointCalls {
     receive:
@@ -134,35 +134,35 @@ pub struct Endpoint {
     endpoint: Option<Object<sys::FidEp>>,
     queue: Option<Object<sys::FidCq>>,
     addresses: Object<sys::FidAv>,
-    /// Registrations of memory that are bound to the endpoint, and end before it is closed.
+    /// Registrations that are bound to the endpoint and end before it is closed.
     bound: Vec<Arc<BoundRegistration>>,
     is_one_sided: bool,
     calls: EndpointCalls,
     /// The provider's state of operations in flight: never moved.
     contexts: Box<[Context]>,
     operations: Vec<Option<Operation>>,
-    /// Operations so far.
+    /// The number of operations so far.
     posted: u64,
-    /// Peers' memory is read and written within the call, as shm does.
+    /// Whether peers' memory is accessed within the call, as by shm.
     is_at_once: bool,
     free: Vec<u32>,
     peers: Vec<PeerSlot>,
     free_peers: Vec<u32>,
     name: Vec<u8>,
     wait_fd: Option<RawFd>,
-    // Declared last: all of these belong to it.
+    // Declared last, as all of these belong to it.
     domain: Arc<Domain>,
 }
 
-// SAFETY: contexts are touched by libfabric alone, within calls that the one user of the port makes, or under locks of
-// its own (FI_THREAD_SAFE).
+// SAFETY: contexts are accessed only by libfabric, within calls that the endpoint's one user makes, or under its own
+// locks (FI_THREAD_SAFE).
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Opens one. If there is no memory for it, memory of callers' that is not in use gives way.
+    /// Opens an endpoint. If memory is short, idle registrations of callers' memory are evicted.
     ///
     /// # Errors
-    /// The provider cannot.
+    /// The provider fails.
     pub fn open(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Endpoint, Error> {
         domain.caches().make_way(|| Endpoint::try_open(domain, options))
     }
@@ -233,17 +233,17 @@ impl Endpoint {
         &self.domain
     }
 
-    /// By which peers find it.
+    /// Returns the name by which peers find it.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Its reads of a peer's memory need nothing of the peer's process.
+    /// Returns whether its reads of a peer's memory need no help of the peer's process.
     pub fn is_one_sided(&self) -> bool {
         self.is_one_sided
     }
 
-    /// Registers memory for peers of this port.
+    /// Registers memory for peers of this endpoint.
     ///
     /// # Safety
     /// As for [`Domain::register`].
@@ -293,7 +293,7 @@ impl Endpoint {
         if !is_whole {
             return Err(Error::Size("an endpoint's name is as long as those of its provider"));
         }
-        // libfabric's vectors of IP addresses may take no more at all once they have refused one.
+        // libfabric's vectors of IP addresses may accept nothing more after an invalid one.
         if !is_of_kind(&self.name, name) {
             return Err(Error::Size("an endpoint's name is an address of its provider's kind"));
         }
@@ -347,10 +347,10 @@ impl Endpoint {
 
     // ---- operations ----
 
-    /// Receives a message of any peer into a buffer.
+    /// Posts a receive of a message of any peer into a buffer.
     ///
     /// # Errors
-    /// It is not posted.
+    /// The operation is not posted.
     pub fn receive(&mut self, buffer: Buffer, token: u64) -> Result<(), RejectedOperation> {
         let (call, bytes) = (self.calls.receive, buffer.len());
         self.post(buffer, 0..bytes, token, Kind::Received, None, |posted, _| {
@@ -359,10 +359,10 @@ impl Endpoint {
         })
     }
 
-    /// Sends the first `len` bytes of a buffer.
+    /// Posts a send of the first `len` bytes of a buffer.
     ///
     /// # Errors
-    /// It is not posted.
+    /// The operation is not posted.
     pub fn send(
         &mut self,
         peer: Peer,
@@ -378,11 +378,11 @@ impl Endpoint {
         })
     }
 
-    /// Sends a message that is as short as the provider takes so ([`crate::Provider::inject_bytes`]), and is copied before
-    /// this returns. There is no completion.
+    /// Sends a message short enough to be injected ([`crate::Provider::inject_bytes`]): it is copied before this
+    /// returns. There is no completion.
     ///
     /// # Errors
-    /// It is not sent; if [`Error::is_again`], poll and try again.
+    /// The message is not sent; if [`Error::is_again`], poll and try again.
     pub fn inject(&mut self, peer: Peer, message: &[u8]) -> Result<(), Error> {
         if message.len() > self.domain.provider().inject_bytes {
             return Err(Error::Size("a message is too long to be injected"));
@@ -396,10 +396,10 @@ impl Endpoint {
         if result == 0 { Ok(()) } else { Err(self.domain.failure("send a short message", result)) }
     }
 
-    /// Reads a peer's memory into a range of a buffer.
+    /// Posts a read of a peer's memory into a range of a buffer.
     ///
     /// # Errors
-    /// It is not posted.
+    /// The operation is not posted.
     pub fn read(
         &mut self,
         peer: Peer,
@@ -418,11 +418,11 @@ impl Endpoint {
         })
     }
 
-    /// Reads several places of a peer's memory by one operation, one behind the other into a buffer: at most
+    /// Posts one read of several ranges of a peer's memory, stored consecutively in a buffer: at most
     /// [`crate::Provider::places_at_once`].
     ///
     /// # Errors
-    /// It is not posted.
+    /// The operation is not posted.
     pub fn read_places(
         &mut self,
         peer: Peer,
@@ -589,7 +589,7 @@ impl Endpoint {
             err_data_size: 0,
             later: [0; 8],
         };
-        // SAFETY: the queue lives; the entry is where it is put.
+        // SAFETY: the queue lives, and `entry` has room for the result.
         let count = unsafe { (self.calls.poll_error)(queue, &raw mut entry, 0) };
         if count < 0 && -count as i32 != sys::FI_EAGAIN {
             return Err(self.domain.failure("poll for errors", count));
@@ -605,7 +605,7 @@ impl Endpoint {
                 Kind::Read => "read a peer's memory",
                 Kind::Written => "write a peer's memory",
             };
-            // Some providers say it as a negative number.
+            // Some providers report it as a negative number.
             Err(domain.failure(what, -(entry.err as isize).abs()))
         };
         let context = match entry.op_context {
@@ -661,7 +661,7 @@ impl Endpoint {
     }
 }
 
-/// Where an operation works.
+/// The target of an operation.
 struct PostTarget {
     endpoint: *mut sys::FidEp,
     base: *mut c_void,
@@ -671,20 +671,20 @@ struct PostTarget {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // ofi_rxm of 1.17 without a shared receive context crashes where it finds a message as it closes.
+        // ofi_rxm of 1.17 without a shared receive context crashes if it finds a message while closing.
         let mut ended = Vec::new();
         for _ in 0..POLLS_BEFORE_CLOSE {
             if self.poll(&mut ended).is_err() {
                 break;
             }
         }
-        // Peers reach nothing by it any more.
+        // Peers cannot reach it any more.
         for bound in self.bound.drain(..) {
             bound.end();
         }
         let is_closed = self.endpoint.take().is_none_or(Object::close);
         if !is_closed {
-            // The provider may still write to what its operations use.
+            // The provider may still write to the memory of operations.
             std::mem::forget(std::mem::take(&mut self.operations));
             std::mem::forget(std::mem::take(&mut self.contexts));
             std::mem::forget(Arc::clone(&self.domain));

@@ -105,8 +105,7 @@ pub(crate) fn reads_alone(domain: &Domain, endpoint: &Object<sys::FidEp>) -> boo
     result == 0 && is_emulated == 0
 }
 
-/// Returns whether `other` can be the address of an endpoint reachable from one with address `own`, as far as can be
-/// told.
+/// Returns whether `other` can be the address of an endpoint reachable from one with address `own`, as far as known.
 pub(crate) fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
     match (ip_of(own), ip_of(other)) {
         (None, _) => true,

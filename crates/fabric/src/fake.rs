@@ -1,4 +1,4 @@
-//! A provider without a device: it records calls, and answers as [`FakeProvider`] says.
+//! A simulated provider: it records calls, and answers as [`FakeProvider`] says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ pub struct FakeProvider {
     pub refuses: Option<(&'static str, c_int)>,
     /// Whether its endpoints need the peer's CPU for reads; `None`: they do not know the option.
     pub emulates_reads: Option<bool>,
-    /// What may be registered at once.
+    /// The limit of registered bytes.
     pub locked_bytes_max: usize,
-    /// What an endpoint registers of its own.
+    /// The bytes that an endpoint registers itself.
     pub endpoint_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ fn note(call: &'static str, of: impl ToString) -> c_int {
     }
 }
 
-/// Registers memory for an object, if the limit allows it; what a call for that returns.
+/// Registers memory for an object, if the limit allows it; returns the call's result.
 fn lock_memory(name: String, bytes: usize) -> c_int {
     LOCKED.with_borrow_mut(|locked| {
         let sum: usize = locked.values().sum();
@@ -74,12 +74,12 @@ pub fn calls() -> Vec<String> {
 }
 
 impl FakeProvider {
-    /// From now on this thread's provider is so.
+    /// Sets this thread's provider.
     pub fn is_there(self) {
         FAKE.set(self);
     }
 
-    /// Opens it.
+    /// Opens its domain.
     pub fn open(self) -> Arc<Domain> {
         self.is_there();
         OBJECTS.set(0);
@@ -106,7 +106,7 @@ fn described(fake: FakeProvider) -> *mut FiInfo {
         prov_version: 0,
         api_version: sys::API_VERSION,
     };
-    // SAFETY: numbers, and addresses of nothing: zeros are a value, as of all that follow.
+    // SAFETY: numbers and null addresses, for which zeros are valid, as for all that follow.
     let mut info: FiInfo = unsafe { std::mem::zeroed() };
     // SAFETY: numbers and addresses, for which zeros are valid.
     let mut domain: sys::FiDomainAttr = unsafe { std::mem::zeroed() };
@@ -184,15 +184,15 @@ unsafe extern "C" fn str_error(_: c_int) -> *const c_char {
 
 // ---- objects ----
 
-/// One of its objects, which begins as libfabric's do.
+/// A simulated object, which begins like libfabric's.
 #[repr(C)]
 struct FakeObject<T> {
     object: T,
-    /// As calls are noted.
+    /// Its name in the record of calls.
     name: String,
 }
 
-/// Makes one, named by its kind and a number.
+/// Creates an object, named by its type and a number.
 fn make<T>(kind: &str, into: *mut *mut T, object: impl FnOnce(Fid) -> T, ops: *const FiOps) -> c_int {
     let number = OBJECTS.get();
     OBJECTS.set(number + 1);
@@ -321,7 +321,7 @@ unsafe extern "C" fn register(
     if result != 0 {
         return result;
     }
-    // The key of memory that must be enabled is not known before.
+    // The key of memory that must be enabled is unknown before.
     let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0;
     let key = if is_enabled { OBJECTS.get() } else { sys::FI_KEY_NOTAVAIL };
     make("memory", into, |fid| FidMr { fid, mem_desc: null_mut(), key }, &raw const MEMORY)
@@ -421,7 +421,7 @@ unsafe extern "C" fn get_name(_: *mut Fid, _: *mut c_void, len: *mut usize) -> c
     0
 }
 
-// There is no peer.
+// There are no peers.
 
 unsafe extern "C" fn receive(
     _: *mut FidEp,

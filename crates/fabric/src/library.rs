@@ -15,7 +15,7 @@ const FILE: &str = "libfabric.so.1";
 /// The environment variable that names another file, such as a site's own libfabric.
 pub const FILE_VARIABLE: &str = "FABCACHE_LIBFABRIC";
 
-/// libfabric, which stays open to the end of the process.
+/// libfabric, which stays open until the process exits.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     pub(crate) get_info: sys::FiGetInfo,
@@ -42,7 +42,7 @@ impl Library {
         let file = file.unwrap_or_else(|| FILE.into());
         let _kept = SavedHandlers::new();
         let told = |error: libloading::Error| {
-            // The system's words are behind the crate's.
+            // The system's error text follows the crate's.
             let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
             Error::Library(format!("{why}{named}"))
         };
@@ -71,7 +71,7 @@ impl Library {
             str_error: *str_error,
             version: number,
         };
-        // It has threads and handlers of its own: it is never closed, so the functions stay.
+        // libfabric has its own threads and handlers: it is never closed, so the functions stay valid.
         std::mem::forget(object);
         if number < sys::API_VERSION {
             return Err(Error::Library(format!("{} is version {}", file.display(), library.version())));
@@ -79,7 +79,7 @@ impl Library {
         Ok(library)
     }
 
-    /// Its version, as `1.17`.
+    /// Returns its version, such as `1.17`.
     pub fn version(&self) -> String {
         format!("{}.{}", self.version >> 16, self.version & 0xffff)
     }
@@ -91,7 +91,7 @@ impl Library {
         if text.is_null() {
             return format!("error {code}");
         }
-        // SAFETY: just made by libfabric, ends with 0 and stays.
+        // SAFETY: libfabric's text ends with 0 and stays valid.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
@@ -131,7 +131,7 @@ pub mod tests {
         std::ptr::null()
     }
 
-    /// A library that has nothing.
+    /// A library without providers.
     pub static EMPTY: Library = Library { get_info, free_info, dup_info, open_fabric, str_error, version: 0 };
 
     #[test]

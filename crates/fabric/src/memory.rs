@@ -1,6 +1,6 @@
 //! Memory that a provider has registered.
 //!
-//! - [`Pool`]: equal [`Buffer`]s, owned by their holder or by the operation that has them.
+//! - [`Pool`]: equal [`Buffer`]s, owned by their holder or by the operation that uses them.
 //! - [`Registration`]: memory registered with libfabric, until it is dropped.
 
 use std::any::Any;
@@ -21,11 +21,11 @@ use crate::sys;
 /// The address and key with which a peer reads or writes memory of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// The address of its first byte, as the provider names it.
+    /// The address of its first byte, in the provider's terms.
     pub address: u64,
-    /// What allows to.
+    /// The key that grants access.
     pub key: u64,
-    /// Its bytes.
+    /// Its length.
     pub bytes: u64,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for RemoteMemory {
 /// A registration, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    // Before the domain, to which it belongs.
+    // Declared before the domain that it belongs to.
     held: Ownership,
     key: u64,
     domain: Arc<Domain>,
@@ -47,11 +47,11 @@ pub(crate) struct Registration {
 
 #[derive(Debug)]
 enum Ownership {
-    /// The provider asks for none.
+    /// The provider needs no registration.
     None,
-    /// There until it is ended.
+    /// Owned until it ends.
     OwnedPages(Option<Object<sys::FidMr>>),
-    /// It is the endpoint's as well.
+    /// Shared with the endpoint that it is bound to.
     BoundRegistration(Arc<BoundRegistration>),
 }
 
@@ -68,7 +68,7 @@ enum BoundState {
 }
 
 impl BoundRegistration {
-    /// Ends it, unless it has ended. False if the provider still holds the memory.
+    /// Ends it, unless it has ended. Returns false if the provider still holds the memory.
     pub fn end(&self) -> bool {
         let mut state = self.0.lock().expect("no thread panics while it ends a registration");
         let is_over = match std::mem::replace(&mut *state, BoundState::Stuck) {
@@ -94,12 +94,13 @@ impl Registration {
         Ok(Registration { held: Ownership::OwnedPages(Some(object)), key, domain })
     }
 
-    /// Where none is needed.
+    /// Returns an empty registration, where none is needed.
     pub fn none(domain: Arc<Domain>) -> Registration {
         Registration { held: Ownership::None, key: 0, domain }
     }
 
-    /// One that is bound to an endpoint and enabled, and what ends it before the endpoint is closed.
+    /// Returns a registration that is bound to an endpoint and enabled, and its handle for ending it before the
+    /// endpoint closes.
     pub fn bound(
         object: Object<sys::FidMr>,
         domain: Arc<Domain>,
@@ -109,7 +110,7 @@ impl Registration {
         Ok((Registration { held: Ownership::BoundRegistration(Arc::clone(&bound)), key, domain }, bound))
     }
 
-    /// Ends it. False if the provider still holds the memory, which must then never be freed.
+    /// Ends it. Returns false if the provider still holds the memory, which must then never be freed.
     pub(crate) fn end(&mut self) -> bool {
         match &mut self.held {
             Ownership::None => true,
@@ -127,7 +128,7 @@ impl Registration {
         match &self.held {
             // SAFETY: the object is open while this value owns it.
             Ownership::OwnedPages(Some(object)) => unsafe { (*object.as_ptr()).mem_desc },
-            // Where memory is bound, that of local operations is not registered.
+            // Where memory is bound, local access is not registered.
             Ownership::OwnedPages(None) | Ownership::None | Ownership::BoundRegistration(_) => {
                 std::ptr::null_mut()
             }
@@ -183,12 +184,12 @@ fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
     Ok(key)
 }
 
-/// Pages of this process' own.
+/// Pages of this process.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
-    /// A peer or the provider may still use it: it is never unmapped.
+    /// A peer or the provider may still use them: they are never unmapped.
     pub(crate) is_kept: bool,
 }
 
@@ -229,7 +230,7 @@ pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
 struct PoolInner {
-    // Before the pages, which it is of.
+    // Declared before the pages that it registers.
     registration: Registration,
     pages: Pages,
     buffer_bytes: usize,
@@ -253,7 +254,7 @@ impl Pool {
         Ok(Pool(Arc::new(PoolInner { registration, pages, buffer_bytes: buffer_bytes.max(1), free })))
     }
 
-    /// A buffer, if one is free.
+    /// Takes a buffer, if one is free.
     pub fn take(&self) -> Option<Buffer> {
         let index = self.0.free().pop()?;
         let at = index as usize * self.0.buffer_bytes;
@@ -263,17 +264,17 @@ impl Pool {
         Some(Buffer { base, bytes: self.0.buffer_bytes, descriptor: self.0.registration.descriptor(), home })
     }
 
-    /// How many are free at this moment.
+    /// Returns the number of free buffers.
     pub fn free(&self) -> usize {
         self.0.free().len()
     }
 
-    /// Bytes of each.
+    /// Returns the length of each buffer.
     pub fn buffer_bytes(&self) -> usize {
         self.0.buffer_bytes
     }
 
-    /// Bytes of all of them.
+    /// Returns the total length of all buffers.
     pub fn bytes(&self) -> usize {
         self.0.pages.bytes
     }
@@ -299,7 +300,7 @@ pub(crate) trait PartOwner {
     fn give_back(&self, base: NonNull<u8>, bytes: usize);
 }
 
-/// Where the memory goes when a buffer is dropped.
+/// Where a buffer's memory is returned on drop.
 enum BufferOrigin {
     Pool(Arc<PoolInner>, u32),
     /// A caller's memory.
@@ -311,7 +312,7 @@ enum BufferOrigin {
 }
 
 struct OwnedPages {
-    // Before the memory, which it is of.
+    // Declared before the memory that it registers.
     registration: Registration,
     memory: Vec<u8>,
 }
@@ -344,7 +345,7 @@ impl Buffer {
         Ok(Buffer { base, bytes, descriptor, home })
     }
 
-    /// The caller's memory back; none if it is a pool's.
+    /// Returns the caller's memory, or `None` for a pool's buffer.
     pub fn into_own(mut self) -> Option<Vec<u8>> {
         let BufferOrigin::OwnedPages(own) = &mut self.home else { return None };
         // SAFETY: it is taken once: this value is forgotten below.
@@ -360,7 +361,7 @@ impl Buffer {
         Some(copy)
     }
 
-    /// Memory that `owner` has registered, and that it keeps mapped and unused while it is in the buffer.
+    /// Wraps memory that `owner` has registered, and keeps mapped and unused while it is in the buffer.
     pub(crate) fn lent(
         base: NonNull<u8>,
         bytes: usize,
@@ -382,7 +383,7 @@ impl Buffer {
     /// Returns a part of a buffer that is used only through such disjoint parts.
     pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<dyn PartOwner>) -> Buffer {
         debug_assert!(range.start <= range.end && range.end <= whole.bytes);
-        // SAFETY: within the buffer, by the caller's word.
+        // SAFETY: within the buffer, as the caller guarantees.
         let base = unsafe { whole.base.add(range.start) };
         let (bytes, descriptor) = (range.len(), whole.descriptor);
         Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of) }
@@ -393,7 +394,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -496,7 +497,7 @@ mod tests {
         let area = SharedArea::new(&mut a, 4096, PeerAccess::Write).expect("memory");
         assert_eq!(calls(), ["register 4096", "bind memory10 to endpoint4", "enable memory10"]);
         assert_eq!(area.remote().key, 1010);
-        // The port goes first, or the memory does.
+        // The endpoint is dropped first, or the memory is.
         drop(a);
         let closed = ["close memory8", "close memory10", "close endpoint4", "close queue3", "close vector2"];
         assert_eq!(calls(), closed);

@@ -5,17 +5,17 @@ use std::ptr::NonNull;
 
 use crate::sys::{self, Fid};
 
-/// Reads an operation from a table: none where the provider does not have it.
+/// Reads an operation from a table, or `None` if the provider lacks it.
 macro_rules! operation {
     ($table:expr, $Table:ident :: $name:ident) => {{
         let table: *const $crate::sys::$Table = $table;
         if table.is_null() {
             None
         } else {
-            // SAFETY: the table of an object that lives is there, at least with its size.
+            // SAFETY: the table of a live object is valid, at least up to its stated size.
             let size = unsafe { (*table).size };
             if size > std::mem::offset_of!($crate::sys::$Table, $name) {
-                // SAFETY: the table says that it reaches beyond this field.
+                // SAFETY: the table's size includes this field.
                 unsafe { (*table).$name }
             } else {
                 None
@@ -28,7 +28,7 @@ pub(crate) use operation;
 /// A structure that begins with [`Fid`].
 ///
 /// # Safety
-/// It does, and is `repr(C)`.
+/// The type is `repr(C)`, and its first field is a [`Fid`].
 pub unsafe trait BeginsWithFid {}
 
 // SAFETY: `sys::FidFabric` is `repr(C)` and its first field is a `Fid`.
@@ -44,7 +44,7 @@ unsafe impl BeginsWithFid for sys::FidCq {}
 // SAFETY: `sys::FidEp` is `repr(C)` and its first field is a `Fid`.
 unsafe impl BeginsWithFid for sys::FidEp {}
 
-/// An object of libfabric, which is ours alone.
+/// An object of libfabric, exclusively owned.
 pub struct Object<T: BeginsWithFid>(NonNull<T>);
 
 // SAFETY: domains are opened with FI_THREAD_SAFE, so any thread may use what belongs to them.
@@ -65,13 +65,13 @@ impl<T: BeginsWithFid> Object<T> {
         self.0.as_ptr()
     }
 
-    /// The part of it that all have.
+    /// Returns the common header of all objects.
     pub fn fid(&self) -> *mut Fid {
         self.0.as_ptr().cast()
     }
 
     fn table(&self) -> *const sys::FiOps {
-        // SAFETY: it is open, and begins with this structure.
+        // SAFETY: the object is open, and begins with this structure.
         unsafe { (*self.fid()).ops }
     }
 
@@ -87,13 +87,13 @@ impl<T: BeginsWithFid> Object<T> {
         }
     }
 
-    /// `fi_control`; libfabric's result.
+    /// Calls `fi_control`; returns libfabric's result.
     ///
     /// # Safety
     /// `argument` is what the command takes.
     pub unsafe fn control(&self, command: i32, argument: *mut std::ffi::c_void) -> i32 {
         match operation!(self.table(), FiOps::control) {
-            // SAFETY: it is open; the argument by this function's own contract.
+            // SAFETY: the object is open; the argument by this function's own contract.
             Some(control) => unsafe { control(self.fid(), command, argument) },
             None => -sys::FI_ENOSYS,
         }
@@ -118,7 +118,7 @@ impl<T: BeginsWithFid> Object<T> {
 
 impl<T: BeginsWithFid> Drop for Object<T> {
     fn drop(&mut self) {
-        // Where that fails the object stays with the library.
+        // If closing fails, the object stays with the library.
         self.close_by_pointer();
     }
 }

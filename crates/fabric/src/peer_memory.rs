@@ -1,4 +1,4 @@
-//! Memory that peers access: [`SharedArea`] is made for them, [`ExposedMemory`] is memory of another owner.
+//! Memory that peers access: [`SharedArea`] is allocated for them, [`ExposedMemory`] belongs to another owner.
 
 use std::any::Any;
 use std::fmt;
@@ -21,10 +21,10 @@ pub enum PeerAccess {
     Write,
 }
 
-/// Memory that peers read or write whenever they like.
+/// Memory that peers read or write at any time.
 #[derive(Debug)]
 pub struct SharedArea {
-    // Before the pages, which it is of.
+    // Declared before the pages that it registers.
     registration: Registration,
     memory: Memory,
     pages: Pages,
@@ -50,30 +50,30 @@ impl SharedArea {
         Ok(SharedArea { registration, memory, pages })
     }
 
-    /// What peers need.
+    /// Returns the address and key for peers.
     pub fn remote(&self) -> RemoteMemory {
         self.registration.remote(self.pages.base.as_ptr(), self.pages.bytes)
     }
 
-    /// Its bytes.
+    /// Returns its length.
     pub fn len(&self) -> usize {
         self.pages.bytes
     }
 
-    /// It never is.
+    /// Returns false: an area is never empty.
     pub fn is_empty(&self) -> bool {
         self.pages.bytes == 0
     }
 
-    /// Copies bytes out of it; if a peer writes them meanwhile they may be torn.
+    /// Copies bytes out of it; concurrent writes by peers may tear them.
     ///
     /// # Panics
-    /// They are not all within it.
+    /// The range is out of bounds.
     pub fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.memory.copy_out(at as u64, into);
     }
 
-    /// As above, appended to `into`.
+    /// Like [`SharedArea::copy_out`], appending to `into`.
     ///
     /// # Panics
     /// As for [`SharedArea::copy_out`].
@@ -84,13 +84,13 @@ impl SharedArea {
     /// Copies bytes into it.
     ///
     /// # Panics
-    /// There is no room for all of them.
+    /// The range is out of bounds.
     pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         self.memory.copy_in(at as u64, bytes);
     }
 }
 
-/// Memory that peers may read, as long as this lives.
+/// Memory that peers may read while this value lives.
 pub struct ExposedMemory {
     // Declared, and so dropped, before the memory. One for all endpoints, or one for each.
     registrations: Mutex<Vec<Registration>>,
@@ -106,11 +106,12 @@ unsafe impl Send for ExposedMemory {}
 unsafe impl Sync for ExposedMemory {}
 
 impl ExposedMemory {
-    /// Lets peers that have its key read `bytes` bytes from `base` on, [by a port](ExposedMemory::by); nothing can be written so.
+    /// Lets peers with its key read `bytes` bytes from `base` on, [through an endpoint](ExposedMemory::by); it cannot
+    /// be written.
     ///
     /// # Errors
-    /// It cannot be registered: providers that pin it are bound by the limit of locked memory. Or the provider would let
-    /// peers write it as well: registrations in libfabric's cache allow everything, so that has to be off
+    /// It cannot be registered: providers that pin memory are bound by the limit of locked memory. Or the provider
+    /// would let peers write it as well: registrations in libfabric's cache allow everything, so the cache must be off
     /// ([`crate::REGISTRATION_CACHE`] is `0` in the environment when libfabric is opened).
     ///
     /// # Safety
@@ -135,7 +136,7 @@ impl ExposedMemory {
     /// Returns what peers of this endpoint, of the same domain, need to read it.
     ///
     /// # Errors
-    /// It cannot be registered for this port.
+    /// It cannot be registered for this endpoint.
     ///
     /// # Panics
     /// The endpoint is of another domain.
@@ -162,7 +163,7 @@ impl ExposedMemory {
 
 impl fmt::Debug for ExposedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key, which opens all of it.
+        // Omits the key, which grants access to all of it.
         write!(f, "Exposed({} bytes)", self.bytes)
     }
 }

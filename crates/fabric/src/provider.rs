@@ -11,7 +11,7 @@ use crate::library::Library;
 use crate::signals::SavedHandlers;
 use crate::sys::{self, FiInfo};
 
-/// The order of preference of providers: hardware, then kernels' networks. Unknown ones come last.
+/// Providers in order of preference: hardware first, then kernel networks. Unknown ones come last.
 pub const ORDER: [&str; 12] = [
     "cxi",
     "efa",
@@ -37,20 +37,20 @@ const CAPABILITIES: u64 = sys::FI_MSG
     | sys::FI_REMOTE_READ
     | sys::FI_REMOTE_WRITE;
 
-/// Places of a peer's memory that are read at once, at most.
+/// Maximum number of ranges of a peer's memory read at once.
 pub const PLACES_MAX: usize = 4;
 
 /// The modes that providers may require of the application.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
 
-/// The modes that they may require of memory registration.
+/// The modes that providers may require of memory registration.
 const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
 
-/// At most one of these: buffers of pools belong to no endpoint.
+/// At most one of these may be required: buffers of pools belong to no endpoint.
 const NOT_BOTH: i32 = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT;
 
 /// Why a provider with long keys cannot be used.
@@ -77,20 +77,20 @@ pub struct Provider {
     pub interface: String,
     /// The network it belongs to, such as `192.0.2.0/24`.
     pub fabric: String,
-    /// How addresses are written (`FI_SOCKADDR_IN` = 2, …).
+    /// The address format (`FI_SOCKADDR_IN` = 2, …).
     pub address_format: u32,
     /// Its wire protocol (`FI_PROTO_…`).
     pub protocol: u32,
-    /// Its own address, where that is one of IP.
+    /// Its own IP address, if it has one.
     pub address: Option<IpAddr>,
-    /// Reads of a peer's memory need nothing of the peer's process, where the endpoint does not say otherwise
+    /// Reads of a peer's memory need no help of the peer's process, unless the endpoint says otherwise
     /// ([`Endpoint::is_one_sided`](crate::Endpoint::is_one_sided)).
     pub is_one_sided: bool,
-    /// Memory that is registered stays where it is, all of it in use from then on (`FI_MR_ALLOCATED`).
+    /// Registered memory must stay in place, and all of it is committed (`FI_MR_ALLOCATED`).
     pub pins_memory: bool,
     /// Reads are sent in the order in which they were posted (`FI_ORDER_RAR`).
     pub reads_in_order: bool,
-    /// Places of a peer's memory that one operation reads at the price of one, in the order given if
+    /// The number of ranges of a peer's memory that one operation reads at the price of one, in the order given if
     /// [`Provider::reads_memory_in_order`].
     pub places_at_once: usize,
     /// Messages up to this many bytes are sent without keeping their buffer.
@@ -133,8 +133,8 @@ impl Info {
         self.0.library
     }
 
-    /// As above, for an endpoint with at most so many operations in flight: a provider's default takes tens of
-    /// megabytes.
+    /// Like [`Info::copy`], for an endpoint with at most this many operations in flight: a provider's default takes
+    /// tens of megabytes.
     pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
         let copy = Info::copy(library, self.as_ptr())?;
         // SAFETY: libfabric has just allocated it, and nothing else refers to it.
@@ -148,7 +148,7 @@ impl Info {
         Ok(copy)
     }
 
-    /// A copy that may be changed, or an empty one of none. It has all its parts.
+    /// Returns a modifiable copy, or an empty description; it has all its parts.
     fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
         // SAFETY: null makes an empty description; otherwise `of` is a valid one.
         let info = unsafe { (library.dup_info)(of) };
@@ -168,10 +168,10 @@ fn has_all_parts(info: &FiInfo) -> bool {
 }
 
 impl Library {
-    /// The one with this [`Provider::identity`], if it is still there.
+    /// Returns the provider with this [`Provider::identity`], if it still exists.
     ///
     /// # Errors
-    /// libfabric cannot say.
+    /// libfabric cannot list providers.
     pub fn find(&'static self, identity: &str) -> Result<Option<Provider>, Error> {
         let providers = self.list(Some(self.hints()?), None)?;
         Ok(providers.into_iter().find(|provider| provider.identity() == identity))
@@ -256,7 +256,7 @@ impl Library {
     }
 }
 
-/// Best first, each once.
+/// Sorts providers by preference, and removes duplicates.
 pub(crate) fn in_order(mut providers: Vec<Provider>) -> Vec<Provider> {
     providers.sort_by_key(Provider::place);
     let mut seen: Vec<Provider> = Vec::new();
@@ -302,15 +302,15 @@ impl Provider {
         })
     }
 
-    /// Where it comes when one is picked: what sorts first is best.
+    /// Returns the sort key for picking a provider; the lowest is best.
     fn place(&self) -> (usize, bool, bool) {
         let known = ORDER.iter().position(|name| *name == self.name);
         let is_ipv6 = self.address.is_some_and(|at| at.is_ipv6());
         (known.unwrap_or(ORDER.len()), self.is_only_this_host(), is_ipv6)
     }
 
-    /// Peers reach any of this process' memory by its address, whatever they were given, and whether or not it is still what
-    /// they were given.
+    /// Returns whether peers reach any of this process's memory by address, whatever they were granted, and whether or
+    /// not it is still in the same use.
     pub fn trusts_peers(&self) -> bool {
         self.name == "shm"
     }
@@ -326,8 +326,8 @@ impl Provider {
         self.identity() == other.identity()
     }
 
-    /// Reads are carried out in the order in which they were posted, and each is over in the target's memory before the next
-    /// begins.
+    /// Returns whether reads are executed in the order in which they were posted, each completing in the target's
+    /// memory before the next begins.
     pub fn reads_memory_in_order(&self) -> bool {
         let core = self.name.split(';').next().unwrap_or_default();
         self.reads_in_order && READS_MEMORY_IN_ORDER.contains(&core)
@@ -366,7 +366,8 @@ fn injected_bytes(description: &Description) -> usize {
     if description.name.ends_with(";ofi_rxm") { 0 } else { description.inject_bytes }
 }
 
-/// How many places are read at once. Hardware reads them one by one, and shm more than one only with the peer's help.
+/// Returns the number of ranges read at once. Hardware reads them one by one, and shm more than one only with the
+/// peer's help.
 fn places_at_once(description: &Description, is_one_sided: bool) -> usize {
     if is_one_sided || description.name == "shm" { 1 } else { description.places.clamp(1, PLACES_MAX) }
 }
@@ -467,7 +468,7 @@ fn text(from: *const c_char) -> String {
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
-/// The source address of a description, if it is one of IP.
+/// Returns the source address of a description, if it is an IP address.
 fn ip_address(info: &FiInfo) -> Option<IpAddr> {
     let bytes: &[u8] = match NonNull::new(info.src_addr.cast::<u8>()) {
         None => return None,
@@ -477,7 +478,7 @@ fn ip_address(info: &FiInfo) -> Option<IpAddr> {
     ip_of(bytes)
 }
 
-/// An endpoint's name as people read it: address and port, text, or hexadecimal digits.
+/// Returns an endpoint's name in readable form: address and port, text, or hexadecimal digits.
 pub fn name_text(name: &[u8]) -> String {
     if let Some(address) = ip_of(name) {
         let port = name.get(2..4).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
@@ -490,7 +491,7 @@ pub fn name_text(name: &[u8]) -> String {
     }
 }
 
-/// The IP address in a `struct sockaddr`, as endpoints' names often are.
+/// Returns the IP address in a `struct sockaddr`, as endpoint names often are.
 pub fn ip_of(name: &[u8]) -> Option<IpAddr> {
     const AF_INET: u16 = 2;
     const AF_INET6: u16 = 10;
@@ -513,7 +514,7 @@ pub mod tests {
     use super::*;
     use crate::library::tests::EMPTY;
 
-    /// One that is not there.
+    /// A nonexistent provider.
     pub fn provider(name: &str, interface: &str, address: Option<&str>) -> Provider {
         let info = Info(Arc::new(InfoInner { info: NonNull::dangling(), library: &EMPTY }));
         Provider {
@@ -562,7 +563,7 @@ pub mod tests {
     #[test]
     fn names_of_endpoints_are_read() {
         let ipv4 = [2, 0, 0x2b, 0xcb, 192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0];
-        // The family is in the machine's order.
+        // The family is in native byte order.
         let family = 2u16.to_ne_bytes();
         let ipv4 = [&family[..], &ipv4[2..]].concat();
         assert_eq!(name_text(&ipv4), "192.0.2.7:11211");

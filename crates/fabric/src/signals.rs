@@ -41,7 +41,7 @@ impl Drop for SavedHandlers {
     }
 }
 
-/// None for numbers that are no signals.
+/// Returns `None` for numbers that are not signals.
 fn current(signal: c_int) -> Option<sigaction> {
     // SAFETY: a C structure of numbers and addresses, for which zeros are valid.
     let mut now: sigaction = unsafe { std::mem::zeroed() };

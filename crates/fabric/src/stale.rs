@@ -16,7 +16,7 @@ pub(crate) fn making() -> MutexGuard<'static, ()> {
     MAKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Removes the files that are named after this process, and that it has not mapped. Whether there was one.
+/// Removes the unmapped files that are named after this process. Returns whether there were any.
 pub(crate) fn remove(_making: &MutexGuard<'_, ()>) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
     let mapped: Vec<PathBuf> =
@@ -24,14 +24,14 @@ pub(crate) fn remove(_making: &MutexGuard<'_, ()>) -> bool {
     let own = std::process::id().to_string();
     let Ok(files) = std::fs::read_dir(FOLDER) else { return false };
     let left = files.flatten().filter(|file| file.file_name().to_str().is_some_and(|name| is_of(name, &own)));
-    // All are tried.
+    // Try all files.
     left.map(|file| file.path())
         .filter(|path| !mapped.contains(path) && std::fs::remove_file(path).is_ok())
         .count()
         > 0
 }
 
-/// An endpoint of this process has this name.
+/// Returns whether the name is that of an endpoint of this process.
 fn is_of(name: &str, process: &str) -> bool {
     let mut words = name.split(':');
     words.next() == Some(process)

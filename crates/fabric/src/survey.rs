@@ -1,4 +1,4 @@
-//! Picks one of the machine's providers, and says why the others were not picked.
+//! Picks one of the machine's providers, and explains why the others were rejected.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use crate::error::Error;
 use crate::library::Library;
 use crate::provider::{Description, ORDER, Provider, in_order};
 
-/// What cannot be picked, and why.
+/// A rejected provider, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedProvider {
-    /// As libfabric calls it.
+    /// Its libfabric name.
     pub name: String,
     /// Its interface.
     pub interface: String,
@@ -22,18 +22,18 @@ pub struct RejectedProvider {
 pub struct Survey {
     /// The usable providers, best first.
     pub providers: Vec<Provider>,
-    /// What cannot.
+    /// The rejected providers.
     pub rejected: Vec<RejectedProvider>,
 }
 
 /// Requirements for the choice of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProviderRequirements {
-    /// The provider's name; that of the part below ofi_rxm will do (`verbs`).
+    /// The provider's name; the name without `;ofi_rxm` suffices (`verbs`).
     pub provider: Option<String>,
     /// The interface's name.
     pub interface: Option<String>,
-    /// Unless an interface is named: one that only this host reaches.
+    /// Requires an interface that only this host reaches, unless one is named.
     pub only_this_host: bool,
 }
 

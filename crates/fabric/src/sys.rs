@@ -47,7 +47,7 @@ pub const FI_ADDR_STR: u32 = 9;
 pub const FI_CQ_FORMAT_MSG: c_int = 2;
 
 pub const FI_OPT_ENDPOINT: c_int = 0;
-/// Whether efa's reads take the peer's help: of libfabric 1.18 and later.
+/// Whether efa's reads need the peer's help; since libfabric 1.18.
 pub const FI_OPT_EFA_EMULATED_READ: c_int = -(0xefa << 16) + 1;
 
 pub const FI_GETWAIT: c_int = 5;
@@ -164,7 +164,7 @@ pub struct FiFabricAttr {
     pub api_version: u32,
 }
 
-/// What all objects begin with.
+/// The header of all objects.
 #[repr(C)]
 pub struct Fid {
     pub fclass: usize,
@@ -414,7 +414,7 @@ pub type FiDupInfo = unsafe extern "C" fn(*const FiInfo) -> *mut FiInfo;
 pub type FiFabric = unsafe extern "C" fn(*mut FiFabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int;
 pub type FiStrError = unsafe extern "C" fn(c_int) -> *const c_char;
 
-// What a C compiler makes of the headers of 1.17 on 64-bit systems.
+// Sizes and offsets from the C headers of 1.17 on 64-bit systems.
 const _: () = assert!(size_of::<FiInfo>() == 120);
 const _: () = assert!(size_of::<FiTxAttr>() == 80);
 const _: () = assert!(size_of::<FiRxAttr>() == 64);

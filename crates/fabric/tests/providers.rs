@@ -1,5 +1,5 @@
-//! Ports over a real provider: `FABCACHE_PROVIDER` names it, with its interface behind a comma if that matters, and
-//! `FABCACHE_CLIENT_INTERFACE` and `FABCACHE_SERVER_INTERFACE` those of the two ends, where they differ.
+//! Endpoints over a real provider: `FABCACHE_PROVIDER` names it, optionally followed by a comma and its interface;
+//! `FABCACHE_CLIENT_INTERFACE` and `FABCACHE_SERVER_INTERFACE` name the interfaces where they differ.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use fabcache_fabric::{
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest that anything here may take.
+/// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn requirements() -> ProviderRequirements {
@@ -29,7 +29,7 @@ fn requirements() -> ProviderRequirements {
     }
 }
 
-/// Of both ends; the first one's is the client's.
+/// Opens the domains of both endpoints; the first is the client's.
 fn domains() -> [Arc<Domain>; 2] {
     let [client, server] = ["FABCACHE_CLIENT_INTERFACE", "FABCACHE_SERVER_INTERFACE"]
         .map(|name| std::env::var(name).ok().or_else(|| requirements().interface));
@@ -85,7 +85,7 @@ fn say(port: &mut Endpoint, to: Peer, text: &[u8], buffer: &mut Option<Buffer>) 
     })
 }
 
-/// Tries until it is posted, while both get on.
+/// Retries until the operation is posted, while both endpoints make progress.
 fn insist<T>(
     a: &mut Endpoint,
     b: &mut Endpoint,
@@ -105,13 +105,13 @@ fn insist<T>(
     }
 }
 
-/// Tries until it is posted, while somebody else sees to the other end.
+/// Retries until the operation is posted; another thread drives the other endpoint.
 fn alone(a: &mut Endpoint, post: &mut dyn FnMut(&mut Endpoint) -> Result<(), Error>) {
     let end = Instant::now() + PATIENCE;
     while let Err(error) = post(a) {
         assert!(error.is_again() && Instant::now() < end, "{error}");
         a.poll(&mut Vec::new()).expect("it polls");
-        // The other end may need this processor.
+        // The other endpoint may need this CPU.
         std::thread::yield_now();
     }
 }
@@ -273,7 +273,7 @@ fn what_may_not_be_read_or_written_is_an_error() {
     assert!(bytes.iter().all(|byte| byte.load(Ordering::Relaxed) == 1));
 }
 
-/// Peers who try to write there get an error. A connection that had one is of no use any more, so each has its own.
+/// Asserts that a peer's write fails. A failed connection is unusable, so each write has its own.
 fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory) {
     let pool = Pool::new(here, 1, 4096).expect("a pool");
     let (mut a, mut b) = (port(here), port(there));
@@ -311,7 +311,7 @@ fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
     if domain.provider().name != "shm" {
         return;
     }
-    // As such a one would leave it: an endpoint's file, with this process' number in it.
+    // A stale file as a killed process leaves it: an endpoint's file with this process's id in its name.
     let first = port(&domain);
     let own = format!("{}:", std::process::id());
     let files = || std::fs::read_dir("/dev/shm").expect("it is there").flatten();
@@ -433,7 +433,7 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     let to_b = a.connect(&name).expect("a name");
     let mut message = pool.take();
     alone(&mut a, &mut |a| say(a, to_b, b"wake up", &mut message));
-    // It sleeps again by then.
+    // The sleeper sleeps again by then.
     std::thread::sleep(Duration::from_millis(300));
     let place = RemoteAddress { address: area.remote().address, key: area.remote().key };
     let mut buffer = pool.take();
@@ -463,10 +463,10 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     assert!(sleeps > 0, "it slept");
 }
 
-/// Names the file in which the process that is read tells where.
+/// Names the file in which the target process publishes its memory.
 const WHERE: &str = "FABCACHE_TEST_WHERE";
 
-/// What [`memory_is_read_while_its_process_is_stopped`] starts; by itself it has nothing to do.
+/// The process that [`memory_is_read_while_its_process_is_stopped`] starts; does nothing on its own.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_process_that_is_read() {
@@ -487,7 +487,7 @@ fn a_process_that_is_read() {
     }
 }
 
-/// Killed when this is dropped.
+/// A child process that is killed on drop.
 struct Other(Child, PathBuf);
 
 impl Drop for Other {
@@ -583,7 +583,7 @@ fn read_into(
     buffer
 }
 
-/// Memory that a peer can read, and what is there.
+/// Memory that a peer can read, and its contents.
 fn readable_pattern(port: &mut Endpoint, bytes: usize) -> (SharedArea, Vec<u8>) {
     let readable = SharedArea::new(port, bytes, PeerAccess::Read).expect("memory");
     let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 256) as u8).collect();
@@ -660,10 +660,10 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
         memory = shown.into_registered();
         assert_eq!(memory.as_ptr(), base);
     }
-    // For operations of this end it is registered otherwise.
+    // For this endpoint's own operations it is registered differently.
     let memory = memory.lend(&there).expect("registered").into_registered().expect("it was lent");
     assert_eq!(registrations.sum(), (2, 2 * BYTES));
-    // What is shown gives way to nobody.
+    // Exposed memory is never evicted.
     let other = RegisteredMemory::new(vec![0; BYTES], &registrations);
     let shown = [memory.show(&there).expect("registered"), other.show(&there).expect("there is room again")];
     let (third, error) =
@@ -683,7 +683,7 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     let (readable, pattern) = readable_pattern(&mut b, BYTES);
     let remote = readable.remote();
     let to_b = a.connect(b.name()).expect("a name");
-    // The two know each other then.
+    // The endpoints are connected then.
     let first = RemoteAddress { address: remote.address, key: remote.key };
     let buffer = Buffer::own(&here, vec![0; 8]).expect("registered");
     drop(read_into([&mut a, &mut b], to_b, first, (Some(buffer), 8)));

@@ -12,7 +12,7 @@ pub const READ_FETCHES_MAX: u32 = if cfg!(loom) { 64 } else { 256 };
 /// fetch costs less than a second copy.
 pub const FETCHED_WHOLE_BYTES_MAX: u64 = 1024;
 
-/// Linked buckets that a reader follows behind one overflow area before it asks the server. Hashing yields a few.
+/// Chain buckets that a reader follows from one overflow area before it asks the server. Hashing yields a few.
 pub const LINKS_READ_MAX: u32 = 32;
 
 /// Maximum seconds that the region's clock may be behind the reader's; beyond that the reader asks the server. The

@@ -1,4 +1,4 @@
-//! The directory: where the groups of each partition lie.
+//! The directory: offsets of the groups of each partition.
 //!
 //! Keys are spread over partitions by their top hash bits. A partition has two tables, each an array of block
 //! numbers; one is current. To grow, the server fills the other table with fresh blocks, moves group after group
@@ -11,8 +11,8 @@
 //!           35   migrating
 //!        36..64  version: changes with every change of the head
 //! ```
-//! Written by the one thread of the server that migrates; a release store that pairs with readers' acquire loads.
-//! A reader that finds the head changed after it looked (it looks behind an acquire fence) starts again.
+//! Written by the server's one migrating thread with a release store that pairs with readers' acquire loads. A reader
+//! that finds the head changed after its search (checked after an acquire fence) starts again.
 
 use crate::hash::KeyHash;
 
@@ -38,7 +38,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The head's word.
+    /// Returns the head as a word.
     pub fn to_word(self) -> u64 {
         debug_assert!(self.groups <= GROUPS_MAX && self.current <= 1);
         u64::from(self.groups)
@@ -61,19 +61,19 @@ impl Head {
         }
     }
 
-    /// The next version.
+    /// Returns the next version.
     pub fn bumped(self) -> Head {
         Head { version: (self.version + 1) & ((1 << VERSION_BITS) - 1), ..self }
     }
 }
 
-/// Offset of a partition's head.
+/// Returns the offset of a partition's head.
 #[inline]
 pub fn head_offset(geometry: &Geometry, partition: usize) -> u64 {
     geometry.directory + partition as u64 * PARTITION_BYTES
 }
 
-/// Offset of the number of block `block` of a table.
+/// Returns the offset of the number of block `block` of a table.
 #[inline]
 pub fn block_number_offset(geometry: &Geometry, partition: usize, table: usize, block: usize) -> u64 {
     debug_assert!(block < BLOCKS_PER_TABLE_MAX && table <= 1);
@@ -86,8 +86,8 @@ pub fn load_head(memory: &Memory, geometry: &Geometry, partition: usize) -> u64 
     memory.load(head_offset(geometry, partition), Ordering::Acquire)
 }
 
-/// Offset of the group that holds `hash` in a table of `groups` groups. The number it reads may be stale or torn if
-/// the head has changed since; the offset is inside the region whatever it is, or None.
+/// Returns the offset of the group that holds `hash` in a table of `groups` groups, or `None`. The block number that it
+/// reads may be stale or torn if the head has changed since; the offset is inside the region in any case.
 #[inline]
 pub fn group_offset(
     memory: &Memory,
@@ -106,7 +106,7 @@ pub fn group_offset(
     memory.contains(offset, GROUP_BYTES).then_some(offset)
 }
 
-/// Offset of the group of `hash` in a table of `groups` groups.
+/// Returns the offset of the group of `hash` in a table of `groups` groups.
 #[inline]
 pub fn group_offset_of(
     memory: &Memory,

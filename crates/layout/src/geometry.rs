@@ -15,7 +15,7 @@ const SEGMENTS_OF_SMALL_MEMORY_MIN: u64 = 256;
 const SEGMENT_BYTES_WANTED: u64 = 16 << 10;
 /// No smaller segments: an item's header and key must fit many times.
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
-/// The largest segment: one huge page, and the most that the largest size class can express.
+/// The largest segment: one huge page, and the most that size classes can express.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 2 << 20;
 /// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
 /// less matters little, where items have a kilobyte.
@@ -60,8 +60,8 @@ pub struct Geometry {
 pub struct TooSmall;
 
 impl Geometry {
-    /// The geometry of a region of `region_bytes`, for segments and partitions that suit `memory_bytes`, the part
-    /// of it in use at first.
+    /// Returns the geometry of a region of `region_bytes`, for segments and partitions that suit `memory_bytes`, the
+    /// part in use at first.
     pub fn of(region_bytes: u64, memory_bytes: u64) -> Result<Geometry, TooSmall> {
         let memory_bytes = memory_bytes.min(region_bytes);
         let of_small_memory = (memory_bytes / SEGMENTS_OF_SMALL_MEMORY_MIN).min(SEGMENT_BYTES_WANTED);
@@ -161,35 +161,35 @@ impl Geometry {
         self.first_segment + (u64::from(segment) << self.segment_shift)
     }
 
-    /// The segment that holds `offset`, if one does.
+    /// Returns the segment that contains `offset`, if any.
     #[inline]
     pub fn segment_of(&self, offset: u64) -> Option<u32> {
         let segment = offset.checked_sub(self.first_segment)? >> self.segment_shift;
         (segment < u64::from(self.segments)).then_some(segment as u32)
     }
 
-    /// Offset of the end of the segment that holds `offset`.
+    /// Returns the offset of the end of the segment that contains `offset`.
     #[inline]
     pub fn segment_end(&self, segment: u32) -> u64 {
         self.segment_offset(segment) + self.segment_bytes()
     }
 }
 
-/// The places where a key may be in a group, apart from chains, as offsets in the region.
+/// The offsets of the buckets where a key may be in a group, apart from chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketOffsets {
     /// The home bucket.
     pub home: u64,
-    /// The one beside it.
+    /// The neighbour bucket.
     pub neighbour: u64,
     /// The first overflow bucket.
     pub overflow: u64,
-    /// Where the overflow buckets end.
+    /// The end of the overflow buckets.
     pub overflow_end: u64,
 }
 
 impl BucketOffsets {
-    /// The places of a key in the group at offset `group`.
+    /// Returns a key's buckets in the group at offset `group`.
     #[inline]
     pub fn of(group: u64, hash: KeyHash) -> BucketOffsets {
         let bucket = hash.bucket();

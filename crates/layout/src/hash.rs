@@ -15,38 +15,38 @@ use crate::slot::TAG_BITS;
 pub struct KeyHash(pub u64);
 
 impl KeyHash {
-    /// The hash of `key`, with the seed of the region's header.
+    /// Hashes `key` with the seed of the region's header.
     #[inline]
     pub fn of(key: &[u8], seed: u64) -> KeyHash {
         KeyHash(xxhash_rust::xxh3::xxh3_64_with_seed(key, seed))
     }
 
-    /// Which of `1 << bits` partitions.
+    /// Returns which of `1 << bits` partitions.
     #[inline]
     pub fn partition(self, bits: u32) -> usize {
         if bits == 0 { 0 } else { (self.0 >> (64 - bits)) as usize }
     }
 
-    /// Which of `groups` groups in the partition's table.
+    /// Returns which of `groups` groups in the partition's table.
     #[inline]
     pub fn group(self, partition_bits: u32, groups: u32) -> u32 {
         ((u128::from(self.0 << partition_bits) * u128::from(groups)) >> 64) as u32
     }
 
-    /// Which bucket of its group.
+    /// Returns which bucket of its group.
     #[inline]
     pub fn bucket(self) -> usize {
         (self.0 & ((1 << BUCKET_BITS) - 1)) as usize
     }
 
-    /// What the slot keeps of the hash.
+    /// Returns the hash bits that a slot stores.
     #[inline]
     pub fn tag(self) -> u16 {
         ((self.0 >> BUCKET_BITS) & ((1 << TAG_BITS) - 1)) as u16
     }
 
-    /// The smallest hash of group `group` out of `groups` in partition `partition`; for `group == groups` it is
-    /// where the next partition starts (0 past the last, as it wraps).
+    /// Returns the smallest hash of group `group` out of `groups` in partition `partition`; for `group == groups` the
+    /// start of the next partition (0 past the last, as it wraps).
     pub fn first_of(partition: usize, partition_bits: u32, group: u32, groups: u32) -> KeyHash {
         let span = 1u128 << (64 - partition_bits);
         let start = partition as u128 * span;

@@ -16,10 +16,10 @@ use crate::geometry::Geometry;
 use crate::memory::Memory;
 use crate::sync::Ordering;
 
-/// Why a header is refused.
+/// Why a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// The region does not start with the magic: not a region, or one still being made.
+    /// The region does not start with the magic: it is not a region, or is still being created.
     NotARegion,
     /// Another version of the format.
     Version(u64),
@@ -106,12 +106,12 @@ pub struct StatusLine {
     pub clock: u32,
     /// See [`flush_epoch`].
     pub flush_epoch: u64,
-    /// A server keeps the region: see [`LIVENESS_AT`].
+    /// Whether a server maintains the region: see [`LIVENESS_AT`].
     pub is_alive: bool,
 }
 
 impl StatusLine {
-    /// From the [`STATUS_BYTES`] at [`STATUS_AT`].
+    /// Decodes the [`STATUS_BYTES`] at [`STATUS_AT`].
     pub fn from_bytes(bytes: &[u8; STATUS_BYTES]) -> StatusLine {
         let [clock, flush_epoch, life] = std::array::from_fn(|i| word_at(bytes, 8 * i as u64));
         StatusLine { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIVENESS_HOLDER_MASK != 0 }
@@ -123,7 +123,7 @@ pub fn clock_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> u32 {
     word_at(bytes, 0) as u32
 }
 
-/// The counts, from the [`STATUS_AND_COUNTS_BYTES`] at [`STATUS_AT`].
+/// Decodes the counters of the [`STATUS_AND_COUNTS_BYTES`] at [`STATUS_AT`].
 pub fn recycled_counts(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> [u64; RECYCLED_COUNTS] {
     std::array::from_fn(|i| word_at(bytes, RECYCLED_AT - STATUS_AT + 8 * i as u64))
 }
@@ -133,7 +133,7 @@ fn word_at(bytes: &[u8], at: u64) -> u64 {
     bytes[at as usize..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// Returns from the same bytes how long the line may be trusted: no flush ends sooner after it was fetched.
+/// Returns from the same bytes how long the line may be trusted: no flush completes sooner after its fetch.
 pub fn lease_of(bytes: &[u8; STATUS_AND_COUNTS_BYTES]) -> Duration {
     let [epoch, lease] = [FLUSH_EPOCH_AT, LEASE_AT].map(|at| word_at(bytes, at - STATUS_AT));
     let micros = if lease == lease_word(epoch, lease & LEASE_MASK) { lease & LEASE_MASK } else { 0 };
@@ -152,13 +152,13 @@ pub fn count_recycled(memory: &Memory, segment: u32) {
     memory.fetch_add(at, 1, Ordering::Release);
 }
 
-/// The published clock, in seconds of the region's clock.
+/// Returns the published clock, in seconds of the region's clock.
 #[inline]
 pub fn clock(memory: &Memory) -> u32 {
     memory.load(CLOCK_AT, Ordering::Relaxed) as u32
 }
 
-/// Whether a server keeps the region: see [`LIVENESS_AT`].
+/// Returns whether a server maintains the region: see [`LIVENESS_AT`].
 #[inline]
 pub fn is_alive(memory: &Memory) -> bool {
     memory.load_u32(LIVENESS_AT, Ordering::Acquire) & LIVENESS_HOLDER_MASK != 0
@@ -169,7 +169,7 @@ pub fn publish_clock(memory: &Memory, seconds: u32) {
     memory.store(CLOCK_AT, u64::from(seconds), Ordering::Release);
 }
 
-/// The flush epoch: its low 8 bits are in the state of every item that is not flushed.
+/// Returns the flush epoch: its low 8 bits are in the state of every unflushed item.
 #[inline]
 pub fn flush_epoch(memory: &Memory) -> u64 {
     memory.load(FLUSH_EPOCH_AT, Ordering::Acquire)
@@ -180,14 +180,14 @@ pub fn advance_flush_epoch(memory: &Memory) {
     memory.store(FLUSH_EPOCH_AT, flush_epoch(memory) + 1, Ordering::Release);
 }
 
-/// Grants readers a lease on the status line, of [`LEASE_MAX`] at most, while the flush epoch is the present one. To
-/// change the epoch, the leases must be ended first, and their length waited for.
+/// Grants readers a lease on the status line, of at most [`LEASE_MAX`], for the present flush epoch. Before the epoch
+/// changes, leases must be ended and their length waited for.
 pub fn grant_leases(memory: &Memory, length: Duration) {
     let micros = length.min(LEASE_MAX).as_micros() as u64;
     memory.store(LEASE_AT, lease_word(flush_epoch(memory), micros), Ordering::Release);
 }
 
-/// Whether lines that are fetched now come with a lease.
+/// Returns whether lines fetched now carry a lease.
 pub fn grants_leases(memory: &Memory) -> bool {
     memory.load(LEASE_AT, Ordering::Relaxed) & LEASE_MASK != 0
 }

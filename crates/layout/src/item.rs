@@ -53,9 +53,9 @@ const FIXED_BYTES: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES + CHEC
 const CHECKSUM_AT: usize = STATE_BYTES + OPTIONS_BYTES + KEY_LENGTH_BYTES;
 /// Offset of the first byte under the checksum, except options and key length.
 pub const SUMMED_AT: usize = CHECKSUM_AT + CHECKSUM_BYTES;
-/// Bytes of the CAS field, by what the options say.
+/// Bytes of the CAS field, by its option bits.
 const CAS_BYTES: [usize; 4] = [0, 4, 5, 8];
-/// What of eight bytes each of them keeps.
+/// Masks of the CAS bytes in an eight-byte word.
 const CAS_MASKS: [u64; 4] = [0, u32::MAX as u64, (1 << 40) - 1, u64::MAX];
 const CAS_OF_CHUNK: usize = 3;
 const FIELD_BYTES: usize = 4;
@@ -69,7 +69,7 @@ const LENGTH_BYTES_MIN: usize = 1;
 const _: () = assert!(FIXED_BYTES + CAS_BYTES[2] + LENGTH_BYTES_MIN == 14);
 const _: () = assert!((FIXED_BYTES + CAS_BYTES[3] + LENGTH_BYTES_MAX) as u64 <= 20);
 const _: () = assert!(HEADER_BYTES_MAX == 32);
-// The field is cut out of the eight bytes at its place.
+// The field is cut out of the eight bytes at its offset.
 const _: () = assert!(SUMMED_AT + 8 <= HEADER_BYTES_MAX);
 /// Bytes of a chunk's header.
 pub const CHUNK_HEADER_BYTES_MAX: usize = FIXED_BYTES + CAS_BYTES[CAS_OF_CHUNK] + LENGTH_BYTES_MAX;
@@ -98,13 +98,13 @@ impl State {
     const WINDOW_MASK: u16 = 0xf << State::WINDOW_SHIFT;
     const EPOCH_SHIFT: u32 = 8;
 
-    /// A live item of the given flush epoch.
+    /// Returns the state of a live item of the given flush epoch.
     #[inline]
     pub fn live(epoch: u64) -> State {
         State((epoch as u16 & 0xff) << State::EPOCH_SHIFT)
     }
 
-    /// Has all of `bits`.
+    /// Returns whether all of `bits` are set.
     #[inline]
     pub fn has(self, bits: u16) -> bool {
         self.0 & bits == bits
@@ -116,13 +116,13 @@ impl State {
         State(self.0 | bits)
     }
 
-    /// Belongs to the given flush epoch.
+    /// Returns whether it belongs to the given flush epoch.
     #[inline]
     pub fn in_epoch(self, epoch: u64) -> bool {
         self.0 >> State::EPOCH_SHIFT == epoch as u16 & 0xff
     }
 
-    /// The window of the last access.
+    /// Returns the window of the last access.
     #[inline]
     pub fn window(self) -> u8 {
         (self.0 & State::WINDOW_MASK) as u8 >> State::WINDOW_SHIFT
@@ -144,7 +144,7 @@ pub fn access_window(age: u32) -> u8 {
     ((age + 1).ilog2() + 1).min(15) as u8
 }
 
-/// Seconds after the segment was opened at which a window (1 to 15) starts.
+/// Returns the seconds after the segment was opened at which a window (1 to 15) starts.
 #[inline]
 pub fn window_start(window: u8) -> u32 {
     (1u32 << (window.max(1) - 1)) - 1
@@ -165,7 +165,7 @@ pub struct Item {
     pub cas: u64,
     /// Client flags.
     pub flags: u32,
-    /// Second from which it is expired; 0 is never.
+    /// The second from which it is expired; 0 for never.
     pub expiry: u32,
     /// Chunks of a chained value.
     pub chunks: u32,
@@ -179,7 +179,7 @@ pub struct Item {
 pub struct NewItem<'a> {
     /// The state word.
     pub state: State,
-    /// 1 to 250 bytes; none for a chunk.
+    /// 1 to 250 bytes; empty for a chunk.
     pub key: &'a [u8],
     /// The key was given in base64.
     pub binary_key: bool,
@@ -187,7 +187,7 @@ pub struct NewItem<'a> {
     pub cas: u64,
     /// Client flags.
     pub flags: u32,
-    /// Second from which it is expired; 0 is never.
+    /// The second from which it is expired; 0 for never.
     pub expiry: u32,
     /// Chunks of a chained value; 0 if the value follows the key.
     pub chunks: u32,
@@ -195,7 +195,7 @@ pub struct NewItem<'a> {
     pub value_len: u32,
 }
 
-/// A header in bytes, to be written in front of key and value.
+/// An encoded header, to be written before key and value.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
     bytes: [u8; HEADER_BYTES_MAX],
@@ -203,13 +203,13 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// The bytes; the checksum is still zero.
+    /// Returns the bytes; the checksum is still zero.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Options and key length, as they go into the checksum.
+    /// Returns options and key length, as they enter the checksum.
     #[inline]
     pub fn kind(&self) -> u16 {
         u16::from_le_bytes([self.bytes[2], self.bytes[3]])
@@ -217,19 +217,19 @@ impl Encoded {
 }
 
 impl NewItem<'_> {
-    /// Bytes of the whole item in a segment, padding included.
+    /// Returns the bytes of the whole item in a segment, including padding.
     pub fn bytes(&self) -> u64 {
         (self.head_len() as u64 + self.payload_len()).next_multiple_of(ALIGN_BYTES)
     }
 
-    /// Bytes of header and key.
+    /// Returns the bytes of header and key.
     pub fn head_len(&self) -> usize {
         let fields = [self.flags, self.expiry, self.chunks].iter().filter(|field| **field != 0).count();
         let cas_bytes = CAS_BYTES[self.cas_width()];
         FIXED_BYTES + cas_bytes + fields * FIELD_BYTES + self.length_bytes() + self.key.len()
     }
 
-    /// Bytes that follow the key.
+    /// Returns the bytes that follow the key.
     pub fn payload_len(&self) -> u64 {
         match self.chunks {
             0 => u64::from(self.value_len),
@@ -237,7 +237,7 @@ impl NewItem<'_> {
         }
     }
 
-    /// Which of [`CAS_BYTES`] the CAS takes.
+    /// Returns which of [`CAS_BYTES`] the CAS takes.
     fn cas_width(&self) -> usize {
         if self.key.is_empty() {
             return CAS_OF_CHUNK;
@@ -284,8 +284,8 @@ impl NewItem<'_> {
 }
 
 impl Item {
-    /// What the first bytes of an item say: `head` is [`HEADER_BYTES_MAX`] bytes from its start, zeros where the
-    /// region ends before.
+    /// Decodes the first bytes of an item: `head` is [`HEADER_BYTES_MAX`] bytes from its start, zero-padded at the end
+    /// of the region.
     #[inline]
     pub fn parse(head: &[u8; HEADER_BYTES_MAX]) -> Item {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -303,7 +303,7 @@ impl Item {
             }
         }
         let length_bytes = usize::from(options >> LENGTH_SHIFT & 3) + 1;
-        // The bytes behind a shorter field are the key's; they are cut off.
+        // The bytes after a shorter field belong to the key and are cut off.
         let length = word(at) & u32::MAX >> (32 - 8 * length_bytes as u32);
         Item {
             state: State(u16::from_le_bytes([head[0], head[1]])),
@@ -319,7 +319,7 @@ impl Item {
         }
     }
 
-    /// Reads the header of the item at `offset`, which may be anything; None if that is outside the region.
+    /// Reads the header of the item at `offset`, which may be anything; `None` if that is outside the region.
     #[inline]
     pub fn read(memory: &Memory, offset: u64) -> Option<Item> {
         let mut head = [0; HEADER_BYTES_MAX];
@@ -338,31 +338,31 @@ impl Item {
         self.options & CHAINED != 0
     }
 
-    /// A chunk of a chained value, not an item of its own.
+    /// Returns whether it is a chunk of a chained value.
     #[inline]
     pub fn is_chunk(&self) -> bool {
         self.key_len == 0
     }
 
-    /// The key was given in base64.
+    /// Returns whether the key was given in base64.
     #[inline]
     pub fn has_binary_key(&self) -> bool {
         self.options & BINARY_KEY != 0
     }
 
-    /// Where the key starts, from the item's start.
+    /// Returns the key's offset from the item's start.
     #[inline]
     pub fn key_at(&self) -> u64 {
         u64::from(self.header_len)
     }
 
-    /// Where the value (or the table of chunks) starts, from the item's start.
+    /// Returns the offset of the value, or of the chunk table, from the item's start.
     #[inline]
     pub fn payload_at(&self) -> u64 {
         u64::from(self.header_len) + u64::from(self.key_len)
     }
 
-    /// Bytes behind the key.
+    /// Returns the bytes after the key.
     #[inline]
     pub fn payload_len(&self) -> u64 {
         if self.is_chained() {
@@ -379,13 +379,13 @@ impl Item {
         (self.payload_at() + self.payload_len()).next_multiple_of(ALIGN_BYTES)
     }
 
-    /// Options and key length, as they go into the checksum.
+    /// Returns options and key length, as they enter the checksum.
     #[inline]
     pub fn kind(&self) -> u16 {
         u16::from_le_bytes([self.options, self.key_len])
     }
 
-    /// Expired at second `now`.
+    /// Returns whether it is expired at second `now`.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry <= now
@@ -416,7 +416,7 @@ pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u6
     memory.store_u32(offset + CHECKSUM_AT as u64, sum, Ordering::Relaxed);
 }
 
-/// The state word of the item at `offset`, now.
+/// Returns the current state word of the item at `offset`.
 #[inline]
 pub fn load_state(memory: &Memory, offset: u64) -> State {
     State(memory.load_u16(offset, Ordering::Acquire))
@@ -439,7 +439,7 @@ pub fn change_state(memory: &Memory, offset: u64, clear: u16, set: u16) {
     }
 }
 
-/// Notes the window of the last access.
+/// Records the window of the last access.
 pub fn set_window(memory: &Memory, offset: u64, window: u8) {
     change_state(memory, offset, State::WINDOW_MASK, State::default().with_window(window).0);
 }
@@ -458,7 +458,7 @@ pub struct ChunkEntry {
 }
 
 impl ChunkEntry {
-    /// The entry's bytes in the table.
+    /// Encodes the entry.
     pub fn to_bytes(self) -> [u8; CHUNK_ENTRY_BYTES] {
         let mut bytes = [0; CHUNK_ENTRY_BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());

@@ -25,15 +25,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file to be read.
+    /// Maps the first `len` bytes of a file for reading.
     ///
     /// # Errors
-    /// The file is shorter, so that reading it could be fatal, or the system's.
+    /// The file is shorter, so reading it could be fatal, or the system fails.
     pub fn to_read(file: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
         Mapping::new(file, len, ProtFlags::READ)
     }
 
-    /// Maps the first `len` bytes of a file to be read and written.
+    /// Maps the first `len` bytes of a file for reading and writing.
     ///
     /// # Errors
     /// As for [`Mapping::to_read`].
@@ -56,10 +56,11 @@ impl Mapping {
         Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), len, mapped })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     ///
     /// # Safety
-    /// Neither the memory nor a copy of it is used after the mapping is dropped, nor written if it was mapped to be read.
+    /// Neither the memory nor a copy of it is used after the mapping is dropped, nor written if it was mapped for
+    /// reading.
     pub unsafe fn memory(&self) -> Memory {
         // SAFETY: `Memory::new` asks for 64-byte alignment, a mapping that outlives the memory, and no references
         // into it. Pages are aligned to more than 64 bytes; the mapping lives as long as this function's own contract
@@ -88,7 +89,7 @@ mod tests {
         std::fs::read_to_string("/proc/self/maps").expect("Linux has it").contains(name)
     }
 
-    /// Maps part of a file and lets go of it.
+    /// Maps part of a file and drops the mapping.
     fn comes_and_goes(name: &str, flags: MemfdFlags, bytes: u64, len: u64) -> io::Result<()> {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | flags)?;
         ftruncate(&file, bytes)?;

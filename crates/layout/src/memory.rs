@@ -55,19 +55,19 @@ mod real {
             Memory { base, len }
         }
 
-        /// Bytes in the region.
+        /// Returns the bytes in the region.
         #[inline]
         pub fn len(&self) -> u64 {
             self.len
         }
 
-        /// A region is never empty; for form.
+        /// Returns false: a region is never empty.
         #[inline]
         pub fn is_empty(&self) -> bool {
             self.len == 0
         }
 
-        /// Whether `len` bytes at `offset` lie in the region.
+        /// Returns whether `len` bytes at `offset` lie in the region.
         #[inline]
         pub fn contains(&self, offset: u64, len: u64) -> bool {
             offset <= self.len && len <= self.len - offset
@@ -212,21 +212,21 @@ mod real {
             }
         }
 
-        /// Copies `dst.len()` bytes at `offset` out of the region. They may be torn; see the module's words.
+        /// Copies `dst.len()` bytes at `offset` out of the region. They may be torn; see the module documentation.
         #[inline]
         pub fn copy_out(&self, offset: u64, dst: &mut [u8]) {
             let src = self.at(offset, dst.len() as u64);
-            // SAFETY: src is in bounds for the length, dst is ours alone.
+            // SAFETY: `src` is in bounds for the length, and `dst` is exclusively borrowed.
             unsafe { copy::load(src, dst.as_mut_ptr(), dst.len()) }
         }
 
-        /// Whether the bytes at `offset` are these. They may be torn; see the module's words.
+        /// Returns whether the bytes at `offset` equal these. They may be torn; see the module documentation.
         #[inline]
         pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
             let src = self.at(offset, bytes.len() as u64);
             let mut differ = 0;
             let mut compare = |at: usize, here: &[u8; 8]| {
-                // SAFETY: at + 8 <= the length, for here are these bytes' own, so src is in bounds for them.
+                // SAFETY: `at + 8` is at most the length of these bytes, so `src` is in bounds for them.
                 let there = unsafe { copy::word(src.wrapping_add(at)) };
                 differ |= there ^ u64::from_ne_bytes(*here);
             };
@@ -246,7 +246,7 @@ mod real {
             differ == 0
         }
 
-        /// Appends `len` bytes at `offset` to `dst`. They may be torn; see the module's words.
+        /// Appends `len` bytes at `offset` to `dst`. They may be torn; see the module documentation.
         #[inline]
         pub fn append_to(&self, offset: u64, len: usize, dst: &mut Vec<u8>) {
             let src = self.at(offset, len as u64);
@@ -300,7 +300,7 @@ mod real {
             unsafe { std::slice::from_raw_parts(start, len) }
         }
 
-        /// The address of `len` bytes at `offset`, for the kernel to receive into.
+        /// Returns the address of `len` bytes at `offset`, for the kernel to receive into.
         #[inline]
         pub fn pointer(&self, offset: u64, len: u64) -> *mut u8 {
             self.at(offset, len)
@@ -341,7 +341,7 @@ mod real {
         move_word!(move2, reg, "{word:x}");
         move_word!(move1, reg_byte, "{word}");
 
-        /// Eight bytes.
+        /// Loads eight bytes.
         ///
         /// # Safety
         /// `src` is readable for them; it need not be aligned.
@@ -503,7 +503,7 @@ mod real {
             };
         }
 
-        /// Eight bytes.
+        /// Loads eight bytes.
         ///
         /// # Safety
         /// `src` is readable for them; it need not be aligned.
@@ -546,7 +546,7 @@ mod model {
             Memory { words: Arc::new((0..len / 8).map(word).collect()) }
         }
 
-        /// Bytes in the region.
+        /// Returns the bytes in the region.
         pub fn len(&self) -> u64 {
             self.words.len() as u64 * 8
         }
@@ -555,7 +555,7 @@ mod model {
             self.words.is_empty()
         }
 
-        /// Whether `len` bytes at `offset` lie in the region.
+        /// Returns whether `len` bytes at `offset` lie in the region.
         pub fn contains(&self, offset: u64, len: u64) -> bool {
             offset <= self.len() && len <= self.len() - offset
         }

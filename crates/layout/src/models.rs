@@ -1,4 +1,4 @@
-//! Models of the layout's own words under loom: the header, the state of an item, the published line.
+//! Models of the layout's own words under loom: the header, the state word of an item, the status line.
 
 use std::time::Duration;
 

@@ -1,37 +1,37 @@
-//! Which process this is. Two ends have a channel, and a stream of bytes: a child of fork(2) must use none of its parent's,
-//! or each would take the other's answers.
+//! The identity of this process. A child of fork(2) must not use its parent's channels and streams, or each would
+//! consume the other's answers.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often this process, or those before it, were forked.
+/// Counts the forks of this process and its ancestors.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process: the one in which this was made.
+/// The process that created this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u64);
 
 impl Process {
-    /// This one.
+    /// Returns the current process.
     pub fn current() -> Process {
         static WATCHED: Once = Once::new();
         WATCHED.call_once(|| {
-            // SAFETY: the handler stays as long as the library does, with which the C library forgets it; and it does
-            // nothing that is not safe in a child of many threads.
+            // SAFETY: the handler stays as long as the library, with which the C library removes it; and it is safe in
+            // a child of a multithreaded process.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
             assert_eq!(failed, 0, "there is memory for one more handler of fork(2)");
         });
         Process(FORKS.load(Ordering::Relaxed))
     }
 
-    /// It is still this one. A load: made for every call.
+    /// Returns whether this is still the same process. A plain load, as every call uses it.
     #[inline]
     pub fn is_current(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }
 
-/// In the child.
+/// Runs in the child.
 extern "C" fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }

@@ -8,7 +8,7 @@
 //! ```
 //! The generation is stored before anything is written over the segment's old items, with a release fence of the
 //! writing thread in between, and readers load it with acquire before and (after an acquire fence) after they copy: if
-//! it is the same, nothing they copied was overwritten. A count in the header (header.rs) changes behind it: where that is
+//! it is the same, nothing they copied was overwritten. A counter in the header (header.rs) changes after it: if that is
 //! the same, so are the generations of many segments.
 
 use crate::format::{GENERATION_AT, OPENED_AT, SEGMENT_ENTRY_BYTES, USE_AT};
@@ -21,7 +21,7 @@ use crate::sync::{Ordering, fence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Nothing yet, or nothing any more.
+    /// Unused.
     Free = 0,
     /// Items are being added.
     Open = 1,
@@ -45,7 +45,7 @@ pub fn generation_offset(geometry: &Geometry, segment: u32) -> u64 {
     entry(geometry, segment) + GENERATION_AT
 }
 
-/// The generation, before anything of the segment is read.
+/// Returns the generation, to be read before anything of the segment.
 #[inline]
 pub fn generation(memory: &Memory, geometry: &Geometry, segment: u32) -> u64 {
     memory.load(entry(geometry, segment) + GENERATION_AT, Ordering::Acquire)

@@ -5,10 +5,10 @@
 
 /// Bytes of the smallest class.
 pub const SMALLEST_BYTES: u64 = 64;
-/// Classes in all.
+/// The number of classes.
 pub const CLASSES: u8 = 64;
 
-/// The smallest class whose items may have `bytes` bytes. Bytes beyond the largest class get the largest.
+/// Returns the smallest class for `bytes` bytes. Lengths beyond the largest class get the largest.
 #[inline]
 pub fn class_of(bytes: u64) -> u8 {
     if bytes <= SMALLEST_BYTES {
@@ -21,7 +21,7 @@ pub fn class_of(bytes: u64) -> u8 {
     (exponent * 4 + quarter as u32 + 1).min(u32::from(CLASSES) - 1) as u8
 }
 
-/// The most bytes an item of `class` has.
+/// Returns the most bytes of an item of `class`.
 #[inline]
 pub fn bytes_max(class: u8) -> u64 {
     let (exponent, quarter) = (class / 4, u64::from(class % 4));

@@ -21,11 +21,11 @@ pub const LOCATION_BITS: u32 = 40;
 pub const CLASS_BITS: u32 = 6;
 /// Bits of the frequency.
 pub const FREQUENCY_BITS: u32 = 3;
-/// Bits that say the item is on flash.
+/// The bit of items on flash.
 pub const FLASH_BITS: u32 = 1;
-/// Bits that say the slot is no item.
+/// The bit of slots that are not an item.
 pub const SPECIAL_BITS: u32 = 1;
-/// Bits that say keys of this home overflowed.
+/// The bit that says that keys of this home overflowed.
 pub const OVERFLOWED_BITS: u32 = 1;
 
 const _: () = assert!(
@@ -44,7 +44,7 @@ const OVERFLOWED_SHIFT: u32 = SPECIAL_SHIFT + SPECIAL_BITS;
 pub const LOCATION_UNIT_BYTES: u64 = 4;
 /// The largest region that locations reach.
 pub const REGION_BYTES_MAX: u64 = LOCATION_UNIT_BYTES << LOCATION_BITS;
-/// The frequency saturates here.
+/// The maximum frequency.
 pub const FREQUENCY_MAX: u8 = (1 << FREQUENCY_BITS) - 1;
 
 /// One word of the index.
@@ -52,12 +52,12 @@ pub const FREQUENCY_MAX: u8 = (1 << FREQUENCY_BITS) - 1;
 pub struct Slot(pub u64);
 
 impl Slot {
-    /// Nothing here.
+    /// An empty slot.
     pub const EMPTY: Slot = Slot(0);
-    /// The slot's contents are now in the partition's other table.
+    /// The mark of a slot whose contents are now in the partition's other table.
     pub const MOVED: Slot = Slot(1 << SPECIAL_SHIFT);
 
-    /// A slot for the item at `offset`.
+    /// Returns a slot for the item at `offset`.
     #[inline]
     pub fn item(tag: u16, offset: u64, class: u8, frequency: u8) -> Slot {
         debug_assert!(offset.is_multiple_of(LOCATION_UNIT_BYTES) && offset < REGION_BYTES_MAX && offset > 0);
@@ -70,55 +70,55 @@ impl Slot {
         )
     }
 
-    /// A link to the chain bucket at `offset`.
+    /// Returns a link to the chain bucket at `offset`.
     #[inline]
     pub fn link(offset: u64) -> Slot {
         Slot(Slot::MOVED.0 | (offset / LOCATION_UNIT_BYTES) << LOCATION_SHIFT)
     }
 
-    /// No item, no mark.
+    /// Returns whether it has neither an item nor a mark.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.without_overflowed().0 == 0
     }
 
-    /// An item's slot.
+    /// Returns whether it points to an item.
     #[inline]
     pub fn is_item(self) -> bool {
         !self.is_special() && !self.is_empty()
     }
 
-    /// The mark of a moved group, or a link.
+    /// Returns whether it is the mark of a moved group, or a link.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 >> SPECIAL_SHIFT & 1 == 1
     }
 
-    /// The location is on the flash tier.
+    /// Returns whether the location is on the flash tier.
     #[inline]
     pub fn is_on_flash(self) -> bool {
         self.0 >> FLASH_SHIFT & 1 == 1
     }
 
-    /// The mark of a moved group.
+    /// Returns whether it is the mark of a moved group.
     #[inline]
     pub fn is_moved(self) -> bool {
         self.is_special() && self.offset() == 0
     }
 
-    /// Where the chain goes on, if this is a link.
+    /// Returns where the chain continues, if this is a link.
     #[inline]
     pub fn link_offset(self) -> Option<u64> {
         (self.is_special() && self.offset() != 0).then(|| self.offset())
     }
 
-    /// The tag.
+    /// Returns the tag.
     #[inline]
     pub fn tag(self) -> u16 {
         (self.0 & ((1 << TAG_BITS) - 1)) as u16
     }
 
-    /// An item with this tag.
+    /// Returns whether it is an item with this tag.
     #[inline]
     pub fn matches(self, tag: u16) -> bool {
         self.may_match(tag) && !self.is_empty()
@@ -131,19 +131,19 @@ impl Slot {
         (self.0 ^ u64::from(tag)) & SEEN == 0
     }
 
-    /// The item's offset in the region, in bytes.
+    /// Returns the item's offset in the region, in bytes.
     #[inline]
     pub fn offset(self) -> u64 {
         (self.0 >> LOCATION_SHIFT & ((1 << LOCATION_BITS) - 1)) * LOCATION_UNIT_BYTES
     }
 
-    /// The item's size class.
+    /// Returns the item's size class.
     #[inline]
     pub fn class(self) -> u8 {
         (self.0 >> CLASS_SHIFT & ((1 << CLASS_BITS) - 1)) as u8
     }
 
-    /// Reads counted so far.
+    /// Returns the reads counted so far.
     #[inline]
     pub fn frequency(self) -> u8 {
         (self.0 >> FREQUENCY_SHIFT) as u8 & FREQUENCY_MAX
@@ -158,7 +158,7 @@ impl Slot {
         )
     }
 
-    /// Keys of this home bucket live in the overflow area too.
+    /// Returns whether keys of this home bucket are also in the overflow area.
     #[inline]
     pub fn is_overflowed(self) -> bool {
         self.0 >> OVERFLOWED_SHIFT == 1

@@ -1,4 +1,4 @@
-//! Readers of regions that hold anything.
+//! Readers of regions with arbitrary contents.
 #![cfg(not(loom))]
 
 mod common;
@@ -44,7 +44,7 @@ fn inputs_reach_every_end() {
     assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
 }
 
-/// A reader from afar keeps something of each segment, and has only the server's word for how many there are.
+/// A remote reader keeps some bytes per segment, and has only the server's word for their number.
 #[test]
 fn segments_without_end_are_not_read_from_afar() {
     let refuses = |segments: u32| {

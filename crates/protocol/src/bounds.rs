@@ -36,13 +36,13 @@ pub const AUTH_TOKEN_MAX: u64 = 16384;
 /// Longest name of a SASL mechanism, in bytes, as in memcached.
 pub const SASL_MECHANISM_MAX: usize = 32;
 
-/// Largest SASL payload, in bytes: as [`AUTH_TOKEN_MAX`], for the same reason. PLAIN needs a few hundred.
+/// Largest SASL payload, in bytes: like [`AUTH_TOKEN_MAX`], for the same reason. PLAIN needs a few hundred.
 pub const SASL_PAYLOAD_MAX: u64 = AUTH_TOKEN_MAX;
 
 /// Longest name of an endpoint on the fabric, in bytes: those of libfabric's providers are addresses of sockets, or a path.
 pub const FABRIC_NAME_MAX: usize = 256;
 
-/// Longest words behind `fabric hello` and `fabric attach` in a packet, in bytes: as on a line.
+/// Longest words after `fabric hello` and `fabric attach` in a packet, in bytes: as on a line.
 pub const FABRIC_WORDS_MAX: u64 = LINE_MAX as u64;
 
 /// Largest reply datagram, in bytes, its header included: below any usual MTU, as in memcached.

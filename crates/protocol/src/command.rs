@@ -15,9 +15,9 @@ use crate::refusal::Refusal;
 /// A decoded request: what to do, and how to write the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request<'a> {
-    /// What to do.
+    /// The command.
     pub command: Command<'a>,
-    /// How the answer is written.
+    /// The encoding of the answer.
     pub form: Encoding<'a>,
 }
 
@@ -26,7 +26,7 @@ pub struct Request<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exptime(pub i64);
 
-/// What to do.
+/// A command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command<'a> {
     /// Read one key. A text multiget is one `Get` a key, then [`Command::EndOfKeys`].
@@ -59,7 +59,7 @@ pub enum Command<'a> {
     CacheMemlimit(u64),
     /// `shutdown`, `shutdown graceful`, or an invalid mode.
     Shutdown {
-        /// What follows `shutdown`, if anything.
+        /// The words after `shutdown`, if any.
         mode: Option<&'a [u8]>,
     },
     /// `refresh_certs`.
@@ -81,7 +81,7 @@ pub enum Command<'a> {
         /// Version of the region's.
         region: u64,
     },
-    /// `shm accessed`: reads that the server did not see, whatever way. Not answered.
+    /// `shm accessed`: reads that the server did not see, by any transport. Not answered.
     ShmAccessed(Accesses<'a>),
     /// `fabric hello`: report the provider, for clients that support these versions.
     FabricHello {
@@ -90,7 +90,7 @@ pub enum Command<'a> {
         /// Version of the region's format.
         region: u64,
     },
-    /// `fabric attach`: go on over the fabric.
+    /// `fabric attach`: attach over the fabric.
     FabricAttach(FabricAttach<'a>),
     /// Text authentication (a `set` before the connection is let in): answered by `Stored` or `AuthFailure`. The
     /// decoder stays shut until the server calls [`Decoder::require_auth`](crate::Decoder::require_auth) again.
@@ -116,7 +116,7 @@ pub enum Command<'a> {
         /// The mechanism's data.
         payload: &'a [u8],
     },
-    /// A request that the protocol refuses; the server answers it and goes on.
+    /// A request that the protocol rejects; the server answers it and continues.
     Refused(Refusal),
 }
 
@@ -149,7 +149,7 @@ pub struct Get<'a> {
 /// How a [`Store`] treats an existing item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Store whatever is there.
+    /// Store in any case.
     #[default]
     Set,
     /// Only if the key is absent.
@@ -165,9 +165,9 @@ pub enum StoreMode {
 /// The data of a [`Store`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
-    /// All of it, without its terminator, which was there and right.
+    /// The whole value, without its terminator, which was valid.
     Inline(&'a [u8]),
-    /// It follows as [`Decoded::Value`](crate::Decoded) parts.
+    /// The value follows as [`Decoded::Value`](crate::Decoded) parts.
     Streamed {
         /// Bytes, without the terminator.
         len: u64,
@@ -175,7 +175,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Bytes of the value, without the terminator.
+    /// Returns the bytes of the value, without the terminator.
     pub fn len(&self) -> u64 {
         match self {
             Value::Inline(bytes) => bytes.len() as u64,
@@ -183,7 +183,7 @@ impl Value<'_> {
         }
     }
 
-    /// No bytes at all.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -247,15 +247,15 @@ pub struct Arithmetic<'a> {
     pub key: &'a [u8],
     /// Subtract, stopping at 0; else add, wrapping at 2^64.
     pub decrement: bool,
-    /// By how much.
+    /// The delta.
     pub delta: u64,
     /// Create an absent key with this value and expiry time.
     pub create: Option<(u64, Exptime)>,
-    /// Set a new expiry time on an item that was there (meta `T`).
+    /// Set a new expiry time on an existing item (meta `T`).
     pub touch: Option<Exptime>,
-    /// As [`Get::ttl_before_touch`].
+    /// Like [`Get::ttl_before_touch`].
     pub ttl_before_touch: bool,
-    /// As [`Get::created_ttl`].
+    /// Like [`Get::created_ttl`].
     pub created_ttl: Option<Exptime>,
     /// Only if the item's CAS value is this one.
     pub compare: Option<u64>,
@@ -278,7 +278,7 @@ pub struct Touch<'a> {
 pub struct Accesses<'a>(&'a [u8]);
 
 impl<'a> Accesses<'a> {
-    /// Characters of one.
+    /// Characters of one word.
     const CHARACTERS: usize = 12;
 
     /// Parses the reads of one word, if its length is right.
@@ -315,7 +315,7 @@ impl<'a> Words<'a> {
         &self.0[start..end]
     }
 
-    /// Bytes of the line that are left, spaces included.
+    /// Remaining bytes of the line, including spaces.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -75,7 +75,7 @@ pub enum Decoded<'a> {
         /// (`Refusal::Client("bad data chunk")`).
         intact: bool,
     },
-    /// Bytes that mean nothing to the caller (a refused value being swallowed, say).
+    /// Bytes to skip, for instance of a rejected value.
     Skipped {
         /// Bytes of the input to drop.
         consumed: usize,
@@ -276,7 +276,7 @@ pub struct PipelinedKeys<'a> {
 }
 
 impl Default for PipelinedKeys<'_> {
-    /// None.
+    /// No keys.
     fn default() -> Self {
         PipelinedKeys { words: Words::new(b""), lines: b"", packets: b"" }
     }
@@ -304,7 +304,7 @@ impl<'a> Iterator for PipelinedKeys<'a> {
     }
 }
 
-/// How far the input was understood.
+/// How much of the input was decoded.
 #[derive(Debug)]
 struct Progress {
     state: DecoderState,
@@ -321,7 +321,7 @@ enum DecoderState {
         multiget: Multiget,
         /// Bytes left of the line, without its end.
         text: usize,
-        /// Bytes of the line end.
+        /// Returns the bytes of the line end.
         end: usize,
     },
     Value {

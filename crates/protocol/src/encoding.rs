@@ -6,7 +6,7 @@
 use crate::reply::{Item, Reply};
 use crate::{binary, meta, text};
 
-/// How the answer to one request is written.
+/// The encoding of the answer to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Encoding<'a> {
     /// Classic text.
@@ -145,7 +145,7 @@ impl SavedEncoding {
         }
     }
 
-    /// Keeps a copy of `form` in place of the last one.
+    /// Replaces the kept copy with `form`.
     pub fn save(&mut self, form: &Encoding<'_>) {
         let (key, flags, plain_key) = match form {
             Encoding::Text(form) => (form.key, &b""[..], &b""[..]),

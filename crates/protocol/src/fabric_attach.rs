@@ -8,7 +8,7 @@ use crate::bounds::FABRIC_NAME_MAX;
 /// Memory of a client that the server accesses remotely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricMemory {
-    /// Where it begins, as operations of the fabric name it.
+    /// Its address in the provider's terms.
     pub address: u64,
     /// What lets one use it.
     pub key: u64,
@@ -19,15 +19,15 @@ pub struct FabricMemory {
 /// The arguments of `fabric attach`: a client's endpoint and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FabricAttach<'a> {
-    /// Name of its endpoint, in base64 that is right.
+    /// The endpoint's name, in valid base64.
     name: &'a [u8],
     /// The token that every message to the client must carry.
     pub token: u64,
-    /// Messages that it has room for.
+    /// The messages that it can receive.
     pub credits: u16,
-    /// Where the client puts data too long for messages: the server reads it.
+    /// Memory for requests too long for messages: the server reads it.
     pub staging: FabricMemory,
-    /// Where the client receives data too long for messages: the server writes it.
+    /// Memory for answers too long for messages: the server writes it.
     pub landing: FabricMemory,
 }
 
@@ -52,13 +52,13 @@ impl<'a> FabricAttach<'a> {
     }
 
     fn is_named(&self) -> bool {
-        // More than the longest name takes, as decoding asks for whole groups.
+        // More than the longest name needs, as decoding requires whole groups.
         let mut name = [0; FABRIC_NAME_MAX + 3];
         STANDARD.decode_slice(self.name, &mut name).is_ok_and(|len| len <= FABRIC_NAME_MAX)
     }
 }
 
-/// Returns the length of so many bytes in base64.
+/// Returns the base64 length of this many bytes.
 const fn encoded_len(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }

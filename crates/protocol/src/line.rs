@@ -1,4 +1,4 @@
-//! What a line of text decodes to, classic or meta.
+//! The result of decoding a line of text, classic or meta.
 
 use crate::command::{Exptime, Request, Store};
 use crate::encoding::Encoding;
@@ -6,13 +6,13 @@ use crate::refusal::Refusal;
 
 /// A decoded line.
 pub(crate) enum Line<'a> {
-    /// All of a request.
+    /// A complete request.
     Request(Request<'a>),
     /// A request followed by a data block of `len` bytes, for `store.value`.
     Store { store: Store<'a>, form: Encoding<'a>, len: u64 },
     /// The keys of a multiget start at `keys` on the line; there is at least one, and each is valid.
     Keys { keys: usize, multiget: Multiget },
-    /// As `Refused`, but a data block of `len` bytes follows and is discarded.
+    /// Like `Refused`, but a data block of `len` bytes follows and is discarded.
     Swallow { refusal: Refusal, form: Encoding<'a>, len: u64 },
     /// A `user password` block of `len` bytes follows.
     Token { len: u64 },

@@ -14,7 +14,7 @@ const PAIRS: [u8; 200] = {
 /// Most digits of a `u64`.
 pub const DIGITS_MAX: usize = 20;
 
-/// The decimal digits of `n`, written to the end of `buffer`.
+/// Formats `n` in decimal at the end of `buffer`; returns the digits.
 #[inline]
 pub fn digits(mut n: u64, buffer: &mut [u8; DIGITS_MAX]) -> &[u8] {
     let mut at = DIGITS_MAX;
@@ -69,7 +69,7 @@ pub(crate) fn parse_digits(digits: &[u8]) -> Option<u64> {
         return None;
     }
     let mut n = 0u64;
-    // Up to 19 digits cannot overflow, which spares the common case the checks.
+    // Up to 19 digits cannot overflow, so the common case skips the checks.
     let (safe, rest) = digits.split_at(digits.len().min(DIGITS_MAX - 1));
     for byte in safe {
         n = n * 10 + digit(*byte)?;

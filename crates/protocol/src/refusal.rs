@@ -1,4 +1,4 @@
-//! Errors of the wire: what a client did wrong, in the words that memcached uses.
+//! Protocol errors, in memcached's words.
 
 /// Why a request was refused before it reached the store. The texts are those of memcached 1.6.45.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

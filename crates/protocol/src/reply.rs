@@ -1,6 +1,6 @@
-//! What the server answers, before a [`Encoding`](crate::encoding::Encoding) turns it into bytes.
+//! Replies, before an [`Encoding`](crate::encoding::Encoding) turns them into bytes.
 
-/// Metadata of an item, as the answers need it.
+/// Metadata of an item for replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Item {
     /// Client flags.
@@ -13,13 +13,13 @@ pub struct Item {
     pub ttl: Option<u32>,
     /// Seconds since the last access.
     pub idle: u32,
-    /// It was read since it was stored.
+    /// Whether it was read since it was stored.
     pub fetched: bool,
     /// Its key was given in base64 when it was stored.
     pub binary_key: bool,
     /// Marked stale.
     pub stale: bool,
-    /// This client won the right to recache it.
+    /// Whether this client won the right to recache it.
     pub won: bool,
     /// Another client has won.
     pub token_sent: bool,
@@ -33,7 +33,7 @@ pub enum Reply<'a> {
     Found(Item),
     /// `Get`, `Inspect`: not found (nothing in text, `EN` in meta, status 1 in binary).
     Miss,
-    /// `Store`: done. Text authentication: let in.
+    /// `Store`: stored. Text authentication: accepted.
     Stored(Item),
     /// `Store`: the mode's condition does not hold.
     NotStored,
@@ -56,7 +56,7 @@ pub enum Reply<'a> {
     },
     /// `Store`: the value can never fit.
     TooLarge,
-    /// No memory, and nothing may be evicted.
+    /// Memory is full, and eviction is off.
     OutOfMemory,
     /// `Arithmetic`: the value is not a number.
     NonNumeric,
@@ -82,7 +82,7 @@ pub enum Reply<'a> {
     Line(&'a [u8]),
     /// SASL: the mechanisms, or the words of success.
     Sasl(&'a [u8]),
-    /// SASL: go on, with this challenge.
+    /// SASL continues, with this challenge.
     SaslContinue(&'a [u8]),
     /// Authentication refused, text or SASL.
     AuthFailure,

@@ -18,7 +18,7 @@ pub const PAYLOAD_MAX: usize = DATAGRAM_MAX - FRAME;
 /// A request datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// To be repeated in the reply.
+    /// The request id, repeated in the reply.
     pub id: u16,
     /// The request.
     pub payload: &'a [u8],

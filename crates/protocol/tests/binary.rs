@@ -1,4 +1,4 @@
-//! The binary protocol: each opcode, its checks, and the answers.
+//! The binary protocol: each opcode, its checks, and the replies.
 
 mod common;
 
@@ -21,14 +21,14 @@ fn decodes_to(packet: &[u8], command: Command<'_>) {
     assert_eq!((form.opcode, form.opaque), (packet[1], OPAQUE));
 }
 
-/// The answer to opcode `opcode` for key `key`.
+/// Encodes the reply to opcode `opcode` for key `key`.
 fn says(opcode: u8, reply: Reply<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     Encoding::Binary(BinaryEncoding { opcode, opaque: OPAQUE, key: b"key" }).reply(&reply, &mut out);
     out
 }
 
-/// An answer packet.
+/// Builds a reply packet.
 fn answer(opcode: u8, status: u16, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
     let mut packet = packet(opcode, key, extras, value, cas);
     packet[0] = 0x81;
@@ -176,7 +176,7 @@ fn broken_packets_close_the_connection() {
         assert_eq!(answers(&[packet.clone(), noop.clone()].concat()), expected, "{packet:?}");
         assert_eq!(answers(&packet[..24]), expected, "the header tells");
     }
-    // Bytes that are no packet get no answer.
+    // Bytes that are not a packet get no reply.
     assert_eq!(
         answers(&[&noop[..], b"x"].concat()),
         [&answer(0x0a, 0, b"", b"", b"", 0)[..], b"<closed>"].concat()
@@ -396,7 +396,7 @@ fn keys_of_pipelined_packets_are_previewed() {
     for len in 0..stream.len() {
         assert!(decoder.pipelined_keys(&stream[..len]).count() <= 4);
     }
-    // Lengths that lie: of the packet, and of a key that would reach beyond it.
+    // Wrong lengths: of the packet, and of a key beyond its end.
     assert_eq!(decoder.pipelined_keys(&[&[0x80; 24][..], &[0; 1000]].concat()).count(), 0);
     let mut beyond = packet(0x00, b"key", b"", b"", 0);
     beyond[3] = 200;

@@ -1,4 +1,4 @@
-//! Meta text: each command, each flag, each refusal, and the answers.
+//! Meta text: each command, each flag, each refusal, and the replies.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn get_flags_decode() {
     get("k T9 R30", Get { recache: ttl(30), touch: ttl(9), ..plain.clone() });
     let first = Get { recache: ttl(30), touch: ttl(9), recache_before_touch: true, ..plain.clone() };
     get("k R30 T9", first);
-    // Flags of other commands are taken and mean nothing.
+    // Flags of other commands are accepted and ignored.
     get("k I x C1 F1 D1 J1 Mz", plain);
     get("Zm9v b", Get { key: b"foo", ..Get::default() });
 }
@@ -158,10 +158,10 @@ fn invalid_keys_are_rejected() {
     for rest in ["", " k", " k x", " k -1", " k S2", " k 2147483646", &format!(" {long} x")] {
         says(&format!("ms{rest}\r\nmn\r\n"), &format!("{bad}MN\r\n"));
     }
-    // With a length the data is swallowed.
+    // With a length the data is consumed.
     says(&format!("ms {long} 2\r\nhi\r\nmn\r\n"), &format!("{bad}MN\r\n"));
     says("me !! b\r\n", bad);
-    // Not base64; not padded; bits behind the end.
+    // Not base64; not padded; bits after the end.
     for key in ["!!!!", "Zm9", "Zm9v!", "Zm9=", "====", "Zg==Zg=="] {
         let decoding = "CLIENT_ERROR error decoding key\r\n";
         says(&format!("mg {key} b\r\n"), decoding);
@@ -208,7 +208,7 @@ fn invalid_flags_are_rejected() {
         let worded = if flags == many { counted } else { "CLIENT_ERROR invalid or duplicate flag\r\n" };
         says(&format!("ma k {flags} q\r\n"), worded);
     }
-    // 20 words with the command are the most.
+    // 20 words with the command are the maximum.
     let most = "s t c f l h k u x v O1 T1 N1 R1 C1 E1 F1 I";
     says(&format!("mg k {most}\r\n"), "EN kk O1\r\n");
     says(&format!("mg k {most} q\r\n"), "CLIENT_ERROR options flags are too long\r\n");
@@ -303,7 +303,7 @@ fn get_replies_encode() {
     }
     says("mg hit v k\r\n", "VA 2 khit\r\nhi\r\n");
     says("mg hit q v  O12  t\r\n", "VA 2 O12 t60\r\nhi\r\n");
-    // A hit shows its key as it was stored.
+    // A hit returns its key as it was stored.
     says("mg aGl0 k b v c\r\n", "VA 2 khit c42\r\nhi\r\n");
     let stored = Reply::Found(Item { binary_key: true, ..ITEM });
     answers(get, b"k", stored, "HD ka2V5 b\r\n", "HD ka2V5 b\r\n");

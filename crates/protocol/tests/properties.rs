@@ -1,4 +1,4 @@
-//! What holds for any bytes: the split of a stream does not matter, nothing panics, everything makes progress.
+//! Properties for any bytes: splits of a stream do not matter, nothing panics, decoding always makes progress.
 
 mod common;
 
@@ -108,7 +108,7 @@ fn line_end() -> impl Strategy<Value = &'static [u8]> {
     prop_oneof![8 => Just(&b"\r\n"[..]), 2 => Just(&b"\n"[..]), 1 => Just(&b""[..])]
 }
 
-/// The words of `fabric attach`, and all that they say; some of it cannot be.
+/// The words of `fabric attach`, and their meaning; some values are impossible.
 fn attach() -> impl Strategy<Value = (String, Option<Attach>)> {
     let memory = || (any::<u64>(), any::<u64>(), prop_oneof![3 => 0..1u64 << 21, 1 => any::<u64>()]);
     let name = vec(any::<u8>(), 0..300);
@@ -129,7 +129,7 @@ fn attach() -> impl Strategy<Value = (String, Option<Attach>)> {
 
 type Attach = (Vec<u8>, u64, u32, (u64, u64, u64), (u64, u64, u64));
 
-/// What a client that attaches said of itself, in whichever protocol it did.
+/// Returns what a client states when it attaches, in either protocol.
 fn attached(bytes: &[u8]) -> Option<Attach> {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: 0 });
     let Decoded::Request { consumed, request } = decoder.decode(bytes) else { panic!("it is all there") };
@@ -145,7 +145,7 @@ fn attached(bytes: &[u8]) -> Option<Attach> {
     }
 }
 
-/// Any line of words.
+/// Builds any line of words.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     (select(COMMANDS), vec(word(), 0..7), line_end()).prop_map(|(command, words, end)| {
         let mut line = command.as_bytes().to_vec();
@@ -158,7 +158,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A storage command with its data, which may be shorter or longer than said.
+/// Builds a storage command with its data, which may be shorter or longer than stated.
 fn store() -> impl Strategy<Value = Vec<u8>> {
     let head =
         select(&["set k 1 0 ", "add key 0 -1 ", "ms k ", "cas k 0 0 ", "set k x 0 ", "append k 0 0 "][..]);
@@ -200,7 +200,7 @@ fn binary_packet() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => valid, 1 => any, 2 => bare, 1 => words]
 }
 
-/// A stream of mostly sensible pieces, some of them damaged.
+/// Builds a stream of mostly valid pieces, some of them damaged.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let text = vec(prop_oneof![4 => line(), 3 => store()], 0..12).boxed();
     let binary = vec(binary_packet(), 0..12).boxed();

@@ -1,4 +1,4 @@
-//! Classic text: each command, each refusal, and where the stream goes on after it.
+//! Classic text: each command, each refusal, and where decoding continues after it.
 
 mod common;
 
@@ -74,7 +74,7 @@ fn invalid_gets_are_rejected() {
         says(&format!("{bad}\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
     }
     says("gat x k\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
-    // One key too long, wherever it stands, and none is answered.
+    // One overlong key at any position rejects the whole command.
     let long = "k".repeat(251);
     for line in [format!("get {long}"), format!("gets hit {long} hit"), format!("gat 0 hit {long}")] {
         says(&format!("{line}\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
@@ -119,7 +119,7 @@ fn storage_numbers_are_checked() {
         "cas k 0 0 1 x",
         "cas k 0 0 1 -1",
     ] {
-        // The length is valid, so the data is swallowed.
+        // The length is valid, so the data is consumed.
         says(&format!("{line}\r\nx\r\nmn\r\n"), &format!("{BAD_FORMAT}MN\r\n"));
     }
     let long = "k".repeat(251);
@@ -132,7 +132,7 @@ fn storage_lengths_are_checked() {
     for line in
         ["set", "set k", "set k 0 0", "add k 0 0 x", "set k 0 0 -1", "set k 0 0 2147483646", "cas k 0 0"]
     {
-        // Without a length the data is a command.
+        // Without a length the data is decoded as a command.
         says(&format!("{line}\r\nversion\r\n"), &format!("{BAD_FORMAT}VERSION 1.6.45\r\n"));
     }
     let mut decoder = decoder();
@@ -173,7 +173,7 @@ fn long_values_are_streamed() {
     assert_eq!(decoder.decode(b"cd\r"), Decoded::Value { consumed: 2, bytes: b"cd" });
     assert_eq!(decoder.decode(b"\r"), Decoded::Incomplete { more: 1 });
     assert_eq!(decoder.decode(b"\r\nmn"), Decoded::ValueEnd { consumed: 2, intact: true });
-    // The same with a wrong end, and refused by the server.
+    // The same with a wrong end, and rejected by the server.
     decoder.decode(b"set k 0 0 4\r\n");
     decoder.decode(b"abcd");
     assert_eq!(decoder.decode(b"xymn\r\n"), Decoded::ValueEnd { consumed: 2, intact: false });
@@ -295,7 +295,7 @@ fn shared_memory_commands_decode() {
 #[test]
 fn fabric_commands_decode() {
     decodes_to(b"fabric hello 1 3\r\n", Command::FabricHello { channel: 1, region: 3 });
-    // Words too many mean nothing, as behind memcached's commands.
+    // Extra words are ignored, as after memcached's commands.
     decodes_to(b"fabric hello 9 3 more x\r\n", Command::FabricHello { channel: 9, region: 3 });
     let staging = FabricMemory { address: 0, key: u64::MAX, bytes: 1 << 20 };
     let landing = FabricMemory { address: u64::MAX - 7, key: 0, bytes: 7 };
@@ -425,7 +425,7 @@ fn overlong_lines_are_rejected() {
     let spaces = vec![b' '; LINE_MAX + 1];
     assert_eq!(decoder.decode(&spaces[1..]), Decoded::Incomplete { more: 1 });
     assert_eq!(decoder.decode(&spaces), Decoded::Fatal);
-    // Whether or not the newline is there already.
+    // With and without the newline received.
     says(&format!("set {}\r\n", "k".repeat(LINE_MAX)), "<closed>");
     says(&format!("foo {}\n", "k".repeat(LINE_MAX - 4)), "ERROR\r\n");
     for name in ["get", "gets", "gat 0", "gats 0"] {
@@ -442,7 +442,7 @@ fn overlong_lines_are_rejected() {
 
 #[test]
 fn long_lines_are_scanned_once() {
-    // Byte by byte: looking again at what was there before would take minutes.
+    // Byte by byte: rescanning earlier bytes would take minutes.
     let line = [b"get ", &b"key ".repeat(200_000)[..]].concat();
     let mut decoder = decoder();
     for end in 1..=line.len() {
@@ -558,7 +558,7 @@ mod auth {
     fn packets_before_authentication_are_rejected_in_binary() {
         let mut decoder = Decoder::new(Some(Protocol::Text), Limits { inline_value_max: 1024 });
         decoder.require_auth(true);
-        // A get of `a`, quietly.
+        // A quiet get of `a`.
         let packet = [&[0x80, 9, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4][..], &[0; 8], b"a"].concat();
         for len in 0..24 {
             assert!(matches!(decoder.decode(&packet[..len]), Decoded::Incomplete { .. }), "{len}");

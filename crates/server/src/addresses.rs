@@ -1,4 +1,4 @@
-//! Addresses to listen on, as the command line and the configuration file write them.
+//! Listen addresses, as written on the command line and in the configuration file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use fabcache_protocol::Protocol;
 /// TLS on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// None.
+    /// No transport.
     Off,
     /// The server shows a certificate; clients do as `ssl_verify_mode` says.
     On,

@@ -19,7 +19,7 @@ pub enum State {
     Nread,
     /// Dropping a refused value.
     Swallow,
-    /// Waiting to send answers.
+    /// It waits to send answers.
     Mwrite,
     /// Watching.
     Watch,
@@ -44,11 +44,11 @@ impl State {
 pub struct ConnectionInfo {
     /// Its descriptor.
     pub fd: i32,
-    /// How it came in.
+    /// Its transport.
     pub kind: Kind,
     /// The peer's address, or for a listener its own.
     pub address: String,
-    /// Where it came in; none for a listener.
+    /// The listener that accepted it; `None` for a listener.
     pub listener: Option<String>,
     state: AtomicU8,
     last_command: AtomicU32,
@@ -96,7 +96,7 @@ impl ConnectionInfo {
     }
 }
 
-/// All connections, listeners included.
+/// All connections, including listeners.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<Vec<Arc<ConnectionInfo>>>);
 
@@ -114,19 +114,19 @@ impl Connections {
         }
     }
 
-    /// All of them, by descriptor.
+    /// Returns all of them, by descriptor.
     pub fn all(&self) -> Vec<Arc<ConnectionInfo>> {
         let mut all = self.lock().clone();
         all.sort_by_key(|info| info.fd);
         all
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many of them are listeners.
+    /// Returns the number of listeners.
     pub fn count_listeners(&self) -> usize {
         self.lock().iter().filter(|info| info.listener.is_none()).count()
     }

@@ -21,15 +21,15 @@ fabcache_store::counter_set! {
         get_expired,
         /// Of these, flushed.
         get_flushed,
-        /// Deletes that found nothing.
+        /// Deletes of missing keys.
         delete_misses,
-        /// Deletes that found a key.
+        /// Deletes of existing keys.
         delete_hits,
-        /// Increments that found nothing.
+        /// Increments of missing keys.
         incr_misses,
         /// Increments done.
         incr_hits,
-        /// Decrements that found nothing.
+        /// Decrements of missing keys.
         decr_misses,
         /// Decrements done.
         decr_hits,
@@ -41,7 +41,7 @@ fabcache_store::counter_set! {
         cas_badval,
         /// Touches done.
         touch_hits,
-        /// Touches that found nothing.
+        /// Touches of missing keys.
         touch_misses,
         /// Values too large to store.
         store_too_large,
@@ -67,27 +67,27 @@ fabcache_store::counter_set! {
         stalled_kicks,
         /// Connections closed because they pinned long values while others waited for memory.
         pinning_kicks,
-        /// Times that accepting rested because the system had no descriptor left.
+        /// Pauses of accepting because the system had no descriptor left.
         accept_pauses,
         /// Clients that share memory.
         shm_attached,
         /// Clients that requested shared memory and were refused.
         shm_refused,
-        /// Clients that broke the protocol of a channel.
+        /// Clients that violated the protocol of a channel.
         shm_broken,
-        /// Clients that go on over the fabric.
+        /// Clients attached over the fabric.
         fabric_attached,
         /// Clients that requested the fabric and were refused.
         fabric_refused,
-        /// Clients that broke the protocol of their link over the fabric.
+        /// Clients that violated the protocol of their fabric link.
         fabric_broken,
         /// Workers' ends of the fabric that failed.
         fabric_failures,
-        /// Messages of the fabric that belong to no link.
+        /// Messages of the fabric without a link.
         fabric_dropped_messages,
         /// TLS handshakes that failed.
         tls_errors,
-        /// Turns of the event loop that found something to do.
+        /// Turns of the event loop with something to do.
         turns,
     }
 }

@@ -18,7 +18,7 @@ impl Credentials {
     /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read, or a line is not one.
+    /// The file cannot be read, or a line is invalid.
     pub fn load(path: &Path) -> Result<Credentials> {
         Ok(Credentials { users: RwLock::new(read(path)?), path: path.to_owned() })
     }
@@ -42,7 +42,7 @@ impl Credentials {
     }
 }
 
-/// Compares all of it whatever differs first.
+/// Compares all bytes, wherever the first difference is.
 fn same(known: &[u8], given: &[u8]) -> bool {
     let differing = known.iter().zip(given.iter()).fold(0, |differing, (a, b)| differing | (a ^ b));
     (known.len() == given.len()) & (std::hint::black_box(differing) == 0)

@@ -12,18 +12,18 @@ use anyhow::{Result, bail};
 /// The effect of a `-o` option here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionEffect {
-    /// As in memcached.
+    /// It works as in memcached.
     Works,
     /// Nothing; the text says why.
     Nothing(&'static str),
-    /// It is refused; the text says why.
+    /// It is rejected; the text says why.
     Refused(&'static str),
 }
 
 /// The argument of a `-o` option, with memcached's checks or sensible ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentKind {
-    /// No value; one that says yes is taken too.
+    /// No value; an affirmative one is accepted too.
     Nothing,
     /// A number from the first to the second.
     Number(u32, u32),
@@ -37,7 +37,7 @@ enum ArgumentKind {
     Sizes,
     /// The name of a file.
     File,
-    /// It is refused whatever its value.
+    /// It is rejected with any value.
     Anything,
 }
 
@@ -156,7 +156,7 @@ pub struct ExtendedOptions {
     pub ssl_min_version: Option<u8>,
     /// Options without effect, and why.
     pub without_effect: Vec<(String, &'static str)>,
-    /// All that was given, for `stats settings`.
+    /// All given options, for `stats settings`.
     pub given: BTreeMap<String, String>,
 }
 
@@ -317,7 +317,7 @@ mod tests {
         })
     }
 
-    /// An option with a value that may be anybody's.
+    /// An option with an arbitrary value.
     fn any_word() -> impl Strategy<Value = String> {
         let names = KNOWN.iter().map(|(name, ..)| *name).collect::<Vec<_>>();
         let value =
@@ -351,7 +351,7 @@ mod tests {
                 let last = options.iter().rfind(|(other, _)| other == name).and_then(|(_, value)| value.as_deref());
                 prop_assert_eq!(&read.given[*name], last.unwrap_or("yes"));
             }
-            // Options as `stats settings` shows them parse to the same options.
+            // Displayed options of `stats settings` parse to the same options.
             let shown: Vec<String> = read.given.iter().map(|(name, value)| format!("{name}={value}")).collect();
             prop_assert_eq!(ExtendedOptions::parse(&shown).expect("it is right").given, read.given);
         }

@@ -1,4 +1,4 @@
-//! Housekeeping: one thread that does what the clock brings about, and crawls when a client asks for it.
+//! Housekeeping: one thread that runs timed work, and crawls on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fabcache_store::Handle;
 use fabcache_store::dump::Cursor;
 
-/// Pause between parts of the work, so that a worker on the same processor is not delayed for long.
+/// Pause between parts of the work, so that a worker on the same CPU is not delayed for long.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Requests to the housekeeping thread, and its progress.
@@ -82,7 +82,7 @@ impl Housekeeping {
         }
     }
 
-    /// A short part of a crawl, so that neither the clock nor a stop waits for the end of it.
+    /// Crawls a short part, so that neither the clock nor a stop waits for the rest.
     fn crawl_on(&self, handle: &Handle) {
         let Some(cursor) = self.wanted().crawl else { return };
         let (next, checked, expired) = handle.crawl_on(cursor);

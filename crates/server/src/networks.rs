@@ -1,4 +1,4 @@
-//! Networks of clients, in CIDR notation, and which addresses are this host's own.
+//! Networks of clients, in CIDR notation, and this host's own addresses.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, Error, bail};
 use nix::ifaddrs::getifaddrs;
 
-/// Addresses that begin alike.
+/// Addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     first: IpAddr,
@@ -16,7 +16,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether the address is in it. One of IPv4 that is written in IPv6 is one of IPv4.
+    /// Returns whether it contains the address. An IPv4 address in IPv6 notation is an IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.first.is_ipv4() && masked(address, self.prefix) == self.first
@@ -39,7 +39,7 @@ impl Network {
 impl FromStr for Network {
     type Err = Error;
 
-    /// An address, or one with the length of a prefix behind a slash.
+    /// Parses an address, optionally followed by a slash and a prefix length.
     fn from_str(text: &str) -> Result<Network, Error> {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(at, prefix)| (at, Some(prefix)));
         let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
@@ -72,7 +72,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The address with all bits behind the prefix cleared.
+/// Returns the address with all bits after the prefix cleared.
 fn masked(address: IpAddr, prefix: u32) -> IpAddr {
     match address {
         IpAddr::V4(address) => {

@@ -1,4 +1,4 @@
-//! The command line and the configuration file: one set of options, given in either place. The command line wins.
+//! The command line and the configuration file: one set of options. The command line wins.
 // The comments on options are the text of -h, where addresses are in plain brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 
@@ -317,7 +317,7 @@ impl Options {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// It cannot be read, or says something that is not an option.
+    /// The file cannot be read, or contains something that is not an option.
     pub fn from_file(path: &Path) -> anyhow::Result<Options> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             anyhow::anyhow!("cannot read the configuration file {}: {error}", path.display())

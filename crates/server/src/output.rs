@@ -18,7 +18,7 @@ enum OutputPart {
 #[derive(Debug, Default)]
 pub struct OutputQueue {
     parts: VecDeque<OutputPart>,
-    /// Bytes of the first part that were sent, if it is one of bytes: a value lets go of them.
+    /// Sent bytes of the first part, if it holds bytes; a value releases sent bytes.
     sent: usize,
     bytes: u64,
     pinned: u64,
@@ -27,9 +27,9 @@ pub struct OutputQueue {
 /// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// All of it.
+    /// Everything was sent.
     All,
-    /// The peer takes no more now.
+    /// The peer accepts no more now.
     Some,
 }
 
@@ -39,7 +39,7 @@ impl OutputQueue {
         self.parts.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Returns the number of pending bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -68,7 +68,7 @@ impl OutputQueue {
         self.parts.push_back(OutputPart::Value(value));
     }
 
-    /// Sends as much as the peer takes; how many bytes that was, and whether it was all.
+    /// Sends as much as the peer accepts; returns the number of bytes, and whether everything was sent.
     ///
     /// # Errors
     /// The link is broken.

@@ -49,7 +49,7 @@ impl Prefixes {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// It is counting.
+    /// Returns whether it is counting.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -85,7 +85,7 @@ impl Prefixes {
         }
     }
 
-    /// All prefixes and their counts, in order.
+    /// Returns all prefixes and their counts, in order.
     pub fn all(&self) -> Vec<(Vec<u8>, PrefixCounts)> {
         let counts = self.counts.lock().expect("no thread panics while it counts");
         let mut all: Vec<_> = counts.iter().map(|(prefix, counts)| (prefix.clone(), *counts)).collect();

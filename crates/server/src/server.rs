@@ -61,7 +61,7 @@ impl Server {
     /// manager opened; with any, no other is opened.
     ///
     /// # Errors
-    /// Something cannot be had; the error says what, and what to do.
+    /// Something is unavailable; the error says what, and what to do.
     pub fn start(settings: Settings, inherited: Vec<OwnedFd>) -> Result<Server> {
         let tls = tls_contexts(&settings)?;
         let listeners = listeners(&settings, inherited, tls.as_ref())?;
@@ -98,7 +98,7 @@ impl Server {
         Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
     }
 
-    /// Where it listens; ports are the real ones.
+    /// Returns the listen addresses; ports are the actual ones.
     pub fn local(&self) -> &[Peer] {
         &self.local
     }
@@ -108,7 +108,7 @@ impl Server {
         &self.shared
     }
 
-    /// Where signals and other outside orders are sent.
+    /// Returns the sender of signals and other external requests.
     pub fn order_sender(&self) -> Sender<ProcessRequest> {
         self.order_sender.clone()
     }
@@ -318,7 +318,7 @@ fn adopt(fd: OwnedFd) -> Result<Box<dyn Listener>> {
 
 fn is_family_missing(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{AddrNotAvailable, Unsupported};
-    // EAFNOSUPPORT has no kind of its own.
+    // EAFNOSUPPORT has no `ErrorKind`.
     matches!(error.kind(), AddrNotAvailable | Unsupported) || error.raw_os_error() == Some(97)
 }
 
@@ -343,7 +343,7 @@ fn cannot_listen(place: &ListenAddress, error: std::io::Error) -> anyhow::Error 
     }
 }
 
-/// One listener for each place, where each worker has its own.
+/// Returns one listener per address, or one per worker and address.
 fn places(listeners: &[ListenerEntry]) -> impl Iterator<Item = &ListenerEntry> {
     listeners.iter().filter(|entry| entry.worker.is_none_or(|worker| worker == 0))
 }

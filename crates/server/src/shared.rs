@@ -31,34 +31,34 @@ pub enum ProcessRequest {
     Reload,
 }
 
-/// Whether the server goes on.
+/// The server's run state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// It does.
+    /// Running.
     Running = 0,
-    /// It takes no more connections, and serves those it has.
+    /// Accepts no more connections, and serves the existing ones.
     Leaving = 1,
-    /// It completes requests in flight.
+    /// Completes requests in flight.
     Draining = 2,
-    /// It stops now.
+    /// Stops now.
     Stopped = 3,
 }
 
 /// Certificates of the TLS listeners.
 #[derive(Debug)]
 pub struct TlsContexts {
-    /// Where they come from.
+    /// Their files.
     pub settings: TlsSettings,
     /// For listeners that do as `ssl_verify_mode` says.
     pub usual: Arc<TlsContext>,
     /// For listeners that require client certificates.
     pub mutual: Option<Arc<TlsContext>>,
-    /// When they were last read.
+    /// When they were last loaded.
     pub read_at: Mutex<Instant>,
 }
 
-/// Switches that clients turn, shown in `stats settings`.
+/// Switches that clients change, shown in `stats settings`.
 #[derive(Debug)]
 pub struct Switches {
     /// `verbosity`.
@@ -76,25 +76,25 @@ pub struct Switches {
 /// The state of all workers together.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the server runs with.
+    /// The server's settings.
     pub settings: Settings,
     /// The items.
     pub store: Arc<Store>,
-    /// When it started.
+    /// Its start time.
     pub started: Instant,
     /// What each worker counts.
     pub counters: Box<[CachePadded<ServerCounters>]>,
-    /// Where each worker gets new links.
+    /// Inboxes of the workers, for new links.
     pub inboxes: Box<[Inbox]>,
     /// All connections.
     pub connections: Connections,
-    /// How many there are, listeners not counted.
+    /// Their number, not counting listeners.
     pub connections_now: AtomicU32,
     /// The clients that watch.
     pub watchers: Arc<Watchers>,
     /// Counts by prefix.
     pub prefixes: Prefixes,
-    /// Histogram of item sizes, if it is kept.
+    /// Histogram of item sizes, if enabled.
     pub sizes: Option<Sizes>,
     /// Users of text clients.
     pub users: Option<Credentials>,
@@ -108,7 +108,7 @@ pub struct Shared {
     pub switches: Switches,
     /// The state of the housekeeping thread.
     pub housekeeping: Housekeeping,
-    /// Times that accepting rested at the connection limit, and how long in microseconds.
+    /// Pauses of accepting at the connection limit, and their total in microseconds.
     pub listen_disabled: AtomicU64,
     /// Microseconds of that.
     pub listen_disabled_us: AtomicU64,
@@ -118,7 +118,7 @@ pub struct Shared {
     pub pins_wanted: AtomicU64,
     /// The values at the last `stats reset`; subtracted from those shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,
-    /// To the code that runs the process.
+    /// Requests to the code that runs the process.
     pub orders: Mutex<Sender<ProcessRequest>>,
     phase: AtomicU8,
 }
@@ -175,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Whether the server goes on.
+    /// Returns the run state.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Running,
@@ -203,7 +203,7 @@ impl Shared {
 
     /// Sends an order to the code that runs the process.
     pub fn order(&self, order: ProcessRequest) {
-        // If the receiver is gone the process is stopping already.
+        // Without a receiver the process is stopping already.
         let _ = self.orders.lock().expect("no thread panics while it sends an order").send(order);
     }
 
@@ -247,7 +247,7 @@ impl Shared {
     /// Reloads users and certificates, independently of each other.
     ///
     /// # Errors
-    /// Something cannot be read; its previous version stays in use.
+    /// A file cannot be read; its previous version stays in use.
     pub fn reload(&self) -> anyhow::Result<()> {
         let users = [&self.users, &self.sasl_users].into_iter().flatten().map(Credentials::reload);
         users.fold(Ok(()), Result::and).and(self.reload_certificates())

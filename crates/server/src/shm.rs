@@ -26,7 +26,7 @@ pub struct ShmSettings {
     pub shape: Shape,
     /// Users that may share memory.
     pub users: Vec<u32>,
-    /// Groups whose processes may.
+    /// Groups whose processes may share memory.
     pub groups: Vec<u32>,
 }
 
@@ -81,7 +81,7 @@ impl ShmSettings {
         Ok(Some(ShmSettings { shape, users, groups }))
     }
 
-    /// Whether a process with these credentials, and these groups beside them, may share memory.
+    /// Returns whether a process with these credentials and supplementary groups may share memory.
     pub fn admits(&self, who: Credentials, groups: &[u32]) -> bool {
         let is_named = |group: &u32| self.groups.contains(group);
         self.users.contains(&who.user) || is_named(&who.group) || groups.iter().any(is_named)

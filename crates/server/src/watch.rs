@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::bounds::{WATCHER_BYTES_MAX, WATCHERS_MAX};
 
-/// Things that can be watched, as bits.
+/// Topics to watch, as bits.
 pub mod topic {
     /// Reads.
     pub const FETCHERS: u32 = 1 << 0;

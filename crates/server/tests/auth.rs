@@ -1,4 +1,4 @@
-//! Who is let in: text clients by -Y, binary clients by SASL PLAIN.
+//! Authentication: text clients by -Y, binary clients by SASL PLAIN.
 
 mod common;
 
@@ -65,11 +65,11 @@ fn a_token_that_is_none_gets_nowhere() {
     let mut c = server.connect();
     c.say("set a 0 0 -1\r\nset a 0 0 x\r\nset a\r\n");
     c.hear(UNAUTHENTICATED.repeat(3));
-    // A line that is long but a multiget's elsewhere.
+    // An overlong line that would be a valid multiget after authentication.
     let mut c = server.connect();
     let _ = std::io::Write::write_all(&mut c.stream, "get ".to_owned().repeat(5_000).as_bytes());
     c.hear_end();
-    // Binary is no way around.
+    // The binary protocol must not bypass authentication.
     let mut c = server.connect();
     c.say(packet(0x00, &[], b"a", &[], 0));
     let answer = c.hear_packet();
@@ -153,7 +153,7 @@ fn binary_clients_use_sasl_plain() {
     assert_eq!(ask(&mut c, 0x0a, b"", b"").status, 0);
     c.say(packet(0x01, &[0; 8], b"a", b"x", 0));
     assert_eq!(c.hear_packet().status, 0);
-    // With an identity to act as, as some clients send it.
+    // With an authorization identity, as some clients send it.
     let mut d = server.connect();
     assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"ann\0ann\0secret").status, 0);
     assert_eq!(ask(&mut d, 0x00, b"a", b"").value, b"x");

@@ -13,7 +13,7 @@ const NOT_STORED: u16 = 5;
 const NON_NUMERIC: u16 = 6;
 const UNKNOWN: u16 = 0x81;
 
-/// flags 5, expiry 0.
+/// Flags 5, expiry 0.
 const SET_EXTRAS: [u8; 8] = [0, 0, 0, 5, 0, 0, 0, 0];
 
 fn counter_extras(delta: u64, initial: u64, expiry: u32) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Who is not let to the fabric, and what is said; servers that cannot have one.
+//! Refusals of the fabric and their reasons; servers without a fabric.
 
 mod common;
 
@@ -14,14 +14,15 @@ const HELLO: u8 = 0xa1;
 const ATTACH: u8 = 0xa2;
 const INVALID: u16 = 0x04;
 
-/// Something that could be a client's end.
+/// Plausible words of a client's endpoint.
 const END: &str = "AgAAAH8AAAEAAAAAAAAAAA== ff 8 0 1 65536 0 2 65536";
 
 fn hello() -> String {
     format!("{CHANNEL_VERSION} {FORMAT_VERSION}")
 }
 
-/// Both commands are refused for the same reason, in lines and packets, and the connection goes on.
+/// Asserts that both commands are refused for the same reason, in lines and packets, and that the connection stays
+/// usable.
 #[track_caller]
 fn refused<S: Read + Write>(c: &mut Client<S>, why: &str) {
     c.ask(format!("fabric hello {}\r\n", hello()), format!("{why}\r\n"));
@@ -52,7 +53,7 @@ fn without_the_option_it_is_off() {
     c.ask("fabric\r\n", "ERROR\r\n");
 }
 
-/// With libfabric and without it: there is no such provider.
+/// An unknown provider, which is refused with libfabric and without it.
 const NOBODYS: &str = "--fabric nobodys";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Limits of what clients can take from the server and from each other.
+//! Limits on what clients take from the server and from each other.
 
 mod common;
 
@@ -86,8 +86,8 @@ fn half_a_request_is_dropped_in_the_end() {
     assert_eq!(whole.count("fabcache", "segments_pinned"), 0);
 }
 
-/// Says the same again and again, at least `least` bytes of it, for as long as the server takes it or at all lives;
-/// how many bytes that were.
+/// Repeats a request, at least `least` bytes of it, until the server stops reading or closes the connection; returns
+/// the number of bytes.
 fn flood(stream: &mut TcpStream, request: &[u8], least: usize, most: usize) -> usize {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     stream.set_write_timeout(Some(std::time::Duration::from_millis(300))).expect("a socket");
@@ -103,7 +103,7 @@ fn flood(stream: &mut TcpStream, request: &[u8], least: usize, most: usize) -> u
     taken
 }
 
-/// Reads until the server has ended the connection; how many bytes that were.
+/// Reads until the server closes the connection; returns the number of bytes.
 fn drain(stream: &mut TcpStream) -> u64 {
     let mut buffer = vec![0; 1 << 20];
     let mut total = 0;
@@ -240,7 +240,7 @@ fn strange_bytes_and_lengths_harm_nobody() {
         c.ask(sent, answer);
         c.ask("mn\r\n", "MN\r\n");
     }
-    // A value that will never be kept is swallowed all the same.
+    // A value that will be rejected is still consumed.
     let mut c = server.connect();
     c.say("set a 0 0 2147483645\r\n");
     c.hear("SERVER_ERROR object too large for cache\r\n");
@@ -253,7 +253,7 @@ fn lines_without_an_end_are_cut_off() {
     let server = serve("");
     let closed = |request: Vec<u8>| {
         let mut c = server.connect();
-        // It may be closed before all of it is said.
+        // The server may close the connection before all is sent.
         let _ = c.stream.write_all(&request);
         c.hear_end();
     };
@@ -293,7 +293,7 @@ fn pipelines_are_answered_in_order() {
 fn nobody_keeps_a_worker_to_himself() {
     let server = serve("-t 1 -R 5");
     let done = AtomicBool::new(false);
-    // A pipeline without end, and a value without end.
+    // An endless pipeline, and an endless value.
     let hogs = [("", "get a\r\n".repeat(10_000)), ("set a 0 0 2147000000\r\n", "x".repeat(1 << 20))];
     std::thread::scope(|scope| {
         for (first, rest) in &hogs {
@@ -365,9 +365,9 @@ fn a_dump_gives_way_after_each_part() {
     c.say("lru_crawler metadump all\r\n");
     let dump = c.hear_until("END\r\n");
     assert!(dump.len() > 1_500_000, "{}", dump.len());
-    // As many parts as one connection's unsent answers may have, if its client is slow; else all.
+    // As many chunks as one connection may have unsent if its client is slow; otherwise all.
     assert!(c.count("", "conn_yields") >= 6);
-    // The same where there is much to look at and nothing to tell.
+    // The same for a dump that visits many items and lists none.
     c.ask("flush_all\r\nstats reset\r\n", "OK\r\nRESET\r\n");
     c.ask("lru_crawler mgdump all\r\n", "OK\r\nEN\r\n");
     assert!(c.count("", "conn_yields") >= 1);
@@ -388,7 +388,7 @@ fn parts_of_requests_cost_little() {
     say(&mut halves, &mut c, "get a");
     let before = process.resident_bytes();
     say(&mut halves, &mut c, "bcd");
-    // And what remains of a long pipeline is no more.
+    // Nor does the rest of a long pipeline cost more.
     say(&mut halves, &mut c, &format!("\r\n{}get a", "mg none q\r\n".repeat(300)));
     say(&mut halves, &mut c, "bcd");
     let grown = process.resident_bytes().saturating_sub(before);
@@ -410,7 +410,7 @@ fn what_cannot_be_read_is_a_miss_in_text() {
         c.hear("STORED\r\n");
     }
     c.ask("set a 0 0 1\r\na\r\nset b 0 0 1\r\nb\r\n", "STORED\r\nSTORED\r\n");
-    // One value may be pinned, by more slow clients than are dropped below, and then another, and then no more.
+    // One value may be pinned by more slow clients than are dropped below, then another, then none.
     let mut slow = Vec::new();
     for (key, clients) in [("v", 9), ("w", 1)] {
         for _ in 0..clients {
@@ -439,7 +439,7 @@ fn what_cannot_be_touched_is_a_miss_in_text() {
     let server = serve("-m 2 -M -t 1");
     let mut c = server.connect();
     let mut keys = 0;
-    // Seven items fill a segment. When they get an expiry time, only six fit.
+    // Seven items fill a segment; with an expiry time only six fit.
     let value = "x".repeat(1_150);
     loop {
         c.say(format!("set k{keys} 0 0 1150\r\n{value}\r\n"));
@@ -458,7 +458,7 @@ fn what_cannot_be_touched_is_a_miss_in_text() {
     c.hear("SERVER_ERROR out of memory\r\n");
 }
 
-/// Lets threads end even where the test fails.
+/// Stops threads even when the test fails.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for SetWhenDropped<'_> {

@@ -1,6 +1,5 @@
-//! Clients on the fabric, by themselves: what they are given, and what becomes of those that break the rules or leave.
-//! `FABCACHE_PROVIDER` names the provider, `FABCACHE_SERVER_INTERFACE` and `FABCACHE_CLIENT_INTERFACE` the interfaces if
-//! these matter.
+//! Clients on the fabric, one by one: what they get, and how violations and departures end. `FABCACHE_PROVIDER` names
+//! the provider, `FABCACHE_SERVER_INTERFACE` and `FABCACHE_CLIENT_INTERFACE` the interfaces, if these matter.
 
 mod common;
 
@@ -24,14 +23,14 @@ use fabcache_fabric::{
 use fabcache_layout::format::{FORMAT_VERSION, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-/// Messages that the client takes.
+/// The number of messages that the client accepts.
 const CREDITS: u16 = 16;
-/// Its token.
+/// The client's token.
 const TOKEN: u64 = 0x1234_5678_9abc_def0;
-/// A client waits so long for the server before it rings: it may have no descriptor to wait for.
+/// How long a client waits for the server before it rings: the worker may have no descriptor to wait on.
 const RINGS_AFTER: Duration = Duration::from_millis(1);
 
-/// How much of something that is only more of the same: less where `FABCACHE_EMULATED` says that all is emulated.
+/// Scales an amount: returns the smaller one where `FABCACHE_EMULATED` says that the machine is emulated.
 fn amount(usual: usize, emulated: usize) -> usize {
     if std::env::var_os("FABCACHE_EMULATED").is_some() { emulated } else { usual }
 }
@@ -40,12 +39,12 @@ fn provider() -> String {
     std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())
 }
 
-/// The interface of the server, or of the client.
+/// Returns the interface of the server, or of the client.
 fn interface(whose: &str) -> Option<String> {
     std::env::var(format!("FABCACHE_{whose}_INTERFACE")).ok().filter(|name| !name.is_empty())
 }
 
-/// A server with a fabric.
+/// Starts a server with a fabric.
 fn start(more: &str) -> Process {
     start_command(command(fabcached("-l 127.0.0.1 -p -1 -t 2"), more))
 }
@@ -55,13 +54,13 @@ fn command(mut command: Command, more: &str) -> Command {
     if let Some(interface) = interface("SERVER") {
         provider = format!("{provider},{interface}");
     }
-    // Hardware has no interface that only its own host reaches.
+    // Hardware has no interface limited to its own host.
     let peers = if provider.starts_with("verbs") { "--fabric-peers 0.0.0.0/0,::/0" } else { "" };
     command.args(["--fabric", &provider]).args(peers.split_whitespace()).args(more.split_whitespace());
     command
 }
 
-/// The client's end of the fabric.
+/// The client's endpoint on the fabric.
 struct Reach {
     port: Endpoint,
     pool: Pool,
@@ -96,7 +95,7 @@ struct OnFabric {
     peer: Peer,
     end: ClientEnd<Buffer>,
     heard: VecDeque<u8>,
-    /// The server's token, the region's bytes, address and key.
+    /// The server's token, and the region's length, address and key.
     token: u64,
     region: (u64, u64, u64),
 }
@@ -106,7 +105,7 @@ fn hello(tcp: &mut Client<TcpStream>) -> String {
     tcp.hear_until("\r\n")
 }
 
-/// The words of `fabric attach`.
+/// Returns the line of `fabric attach`.
 fn words(name: &[u8], credits: u16) -> String {
     format!("fabric attach {} {TOKEN:x} {credits} 0 0 0 0 0 0\r\n", STANDARD.encode(name))
 }
@@ -115,7 +114,7 @@ fn attach(server: SocketAddr) -> OnFabric {
     attach_naming(server, None)
 }
 
-/// A client that says its endpoint has another name than it has.
+/// Attaches a client that gives another endpoint name than its own.
 fn attach_naming(server: SocketAddr, name: Option<&[u8]>) -> OnFabric {
     let mut tcp = connect(server);
     let said = hello(&mut tcp);
@@ -142,7 +141,7 @@ fn attach_naming(server: SocketAddr, name: Option<&[u8]>) -> OnFabric {
 }
 
 impl OnFabric {
-    /// Takes in what has come; other completions are returned.
+    /// Processes arrived messages; returns other completions.
     fn pump(&mut self) -> Vec<Completion> {
         let (mut ended, mut others) = (Vec::new(), Vec::new());
         self.reach.port.poll(&mut ended).expect("it polls");
@@ -176,7 +175,7 @@ impl OnFabric {
         others
     }
 
-    /// Polls, and rings now and then.
+    /// Polls, ringing now and then, until `got` returns a value.
     fn until<T>(&mut self, what: &str, mut got: impl FnMut(&mut OnFabric) -> Option<T>) -> T {
         let (end, mut ring) = (Instant::now() + PATIENCE, Instant::now() + RINGS_AFTER);
         loop {
@@ -193,7 +192,7 @@ impl OnFabric {
         }
     }
 
-    /// Sends a message as it is.
+    /// Sends a message unchanged.
     fn send(&mut self, message: &[u8]) {
         self.until("the fabric takes a message", |this| {
             let mut buffer = this.reach.pool.take()?;
@@ -201,7 +200,7 @@ impl OnFabric {
             match this.reach.port.send(this.peer, buffer, message.len(), 0) {
                 Ok(()) => Some(()),
                 Err(refused) if refused.error.is_again() => {
-                    // Nothing is taken in on the way: the caller may be about that.
+                    // Process no arrivals here: the caller may test that.
                     None
                 }
                 Err(refused) => panic!("{}", refused.error),
@@ -225,7 +224,7 @@ impl OnFabric {
         }
     }
 
-    /// Sends, and polls so that a connection can be made.
+    /// Sends a message, polling so that a connection can be established.
     fn post(&mut self, message: &[u8]) {
         self.until("the fabric takes a message", |this| {
             this.pump_sent();
@@ -245,7 +244,7 @@ impl OnFabric {
         }
     }
 
-    /// The server closes the socket, on which nothing but bells has come.
+    /// Asserts that the server closes the socket, having sent only notifications on it.
     #[track_caller]
     fn is_left(&mut self) {
         self.tcp.stream.set_read_timeout(Some(RINGS_AFTER)).expect("a socket");
@@ -288,7 +287,7 @@ fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
         return;
     }
     for (limit, items) in [("65536", 16u64 << 20), ("16777216", 64 << 20)] {
-        // Root may pin what it likes, by a capability.
+        // Root may lock any amount of memory, by a capability.
         let mut limited = Command::new("setpriv");
         limited.args(["--bounding-set", "-ipc_lock", "prlimit", &format!("--memlock={limit}:{limit}")]);
         limited.arg(env!("CARGO_BIN_EXE_fabcached"));
@@ -319,11 +318,11 @@ fn requests_go_over_the_fabric_beside_other_ways() {
     connect(process.address()).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     b.ask("get a\r\nmg a v\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\n");
-    // More than messages hold, and than there are credits for.
+    // More than messages hold, and more than there are credits for.
     let value = "v".repeat(1 << 20);
     b.ask(&format!("set b 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
     a.ask("get b\r\n", &format!("VALUE b 0 {}\r\n{value}\r\nEND\r\n", value.len()));
-    // Told of reads that it did not see, without an answer.
+    // Reports reads that the server did not see; there is no reply.
     a.ask("shm accessed AQAAAAAAAAAI\r\nmn\r\n", "MN\r\n");
     let mut c = connect(process.address());
     assert_eq!((c.count("fabcache", "fabric_attached"), c.count("fabcache", "fabric_refused")), (2, 0));
@@ -395,7 +394,7 @@ fn who_cannot_be_connected_goes_on_over_tcp() {
     wait_until("it says why", || process.log().contains("cannot go on over the fabric with a client"));
 }
 
-/// Clients of one worker, at most.
+/// The maximum of one worker's clients.
 const CLIENTS_MAX: usize = 1024;
 
 #[test]
@@ -408,7 +407,7 @@ fn who_finds_all_places_taken_is_told_and_goes_on_over_tcp() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may");
     let process = start(&format!("-t 1 -c {}", 2 * CLIENTS_MAX));
-    // Links of one endpoint, which are told apart by their tokens.
+    // Links of one endpoint, distinguished by their tokens.
     let mut reach = Reach::open(&provider());
     let name = reach.port.name().to_vec();
     let join = |tcp: &mut Client<TcpStream>| {
@@ -458,7 +457,7 @@ fn who_breaks_the_protocol_is_cut_off_alone() {
     });
     let broken = [&bad.token.to_le_bytes()[..], &[0xee; 8]].concat();
     bad.send(&broken);
-    // With the link goes the socket.
+    // The socket closes with the link.
     bad.is_left();
     assert_eq!(count(process.address(), "fabric_broken"), 1);
     good.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
@@ -478,7 +477,7 @@ fn clients_that_go_leave_nothing_behind() {
         let mut a = attach(process.address());
         a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
         if round % 2 == 0 {
-            // With a request that is not whole.
+            // With a partial request.
             a.say(b"set a 0 0 100\r\nxyz");
         }
         drop(a);
@@ -518,13 +517,13 @@ fn a_server_that_stops_lets_go_of_its_clients() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn an_idle_server_sleeps_however_many_clients_it_has() {
     let process = start("-t 1");
-    // Each is an endpoint, with the provider's memory for it.
+    // Each client is an endpoint, with the provider's memory for it.
     let crowd = amount(20, 8);
     let mut clients: Vec<OnFabric> = (0..crowd).map(|_| attach(process.address())).collect();
     for client in &mut clients {
         client.ask("mn\r\n", "MN\r\n");
     }
-    // Until it has given up looking.
+    // Until the workers stop spinning.
     wait_until("its workers sleep", || {
         let before = cpu_ns(&process);
         std::thread::sleep(Duration::from_millis(500));
@@ -534,7 +533,7 @@ fn an_idle_server_sleeps_however_many_clients_it_has() {
     std::thread::sleep(Duration::from_secs(4));
     let spent = Duration::from_nanos(cpu_ns(&process) - before);
     println!("idle with {crowd} clients: {:?} of CPU a second", spent / 4);
-    // A thousand times the normal value on any machine; a worker that does not sleep uses all of it.
+    // A thousand times the normal value on any machine; a worker that never sleeps uses all of it.
     assert!(spent / 4 < Duration::from_millis(100), "{spent:?} in four seconds");
     for client in &mut clients {
         client.ask("mn\r\n", "MN\r\n");
@@ -551,12 +550,12 @@ fn a_worker_sleeps_though_a_client_cannot_be_reached() {
     let process = start("-t 1");
     let mut good = attach(process.address());
     good.ask("mn\r\n", "MN\r\n");
-    // It takes connections, and says nothing.
+    // A listener that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = silent.local_addr().expect("bound").port().to_be_bytes();
     let name = [&[2, 0][..], &port, &[127, 0, 0, 1], &[0; 8]].concat();
     let mut bad = attach_naming(process.address(), Some(&name));
-    // From its own endpoint, which is not the one that it named.
+    // From its own endpoint, not the named one.
     bad.say(b"set a 0 0 1\r\nx\r\n");
     good.ask("mn\r\n", "MN\r\n");
     std::thread::sleep(Duration::from_millis(500));
@@ -570,7 +569,7 @@ fn a_worker_sleeps_though_a_client_cannot_be_reached() {
     good.ask("mn\r\n", "MN\r\n");
 }
 
-/// What all of the process' threads have used.
+/// Returns the CPU time of all threads of the process.
 fn cpu_ns(process: &Process) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.child.id())).expect("it runs");
     let of = |thread: std::io::Result<std::fs::DirEntry>| {

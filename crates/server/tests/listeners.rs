@@ -1,4 +1,4 @@
-//! Several listeners, each with options of its own.
+//! Several listeners with their own options.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The process: signals, files, the service manager, options and what is said about them.
+//! The process: signals, files, the service manager, options and their errors.
 
 mod common;
 
@@ -13,12 +13,12 @@ use common::process::{Process, fabcached, spawn, start, start_command};
 use common::{PATIENCE, Scratch, UdpClient, connect, connect_unix, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, test_kill_process};
 
-/// Runs to the end; for what does not serve.
+/// Runs fabcached to its end, for invocations that do not serve.
 fn output(arguments: &str) -> Output {
     fabcached(arguments).stdin(Stdio::null()).output().expect("the binary is built")
 }
 
-/// What is said of a start that fails.
+/// Returns the error of a failed start.
 #[track_caller]
 fn refusal(arguments: &str) -> String {
     let output = output(arguments);
@@ -34,7 +34,7 @@ fn a_stop_answers_what_is_under_way() {
         let (mut idle, mut busy) = (connect(process.address()), connect(process.address()));
         idle.ask("set v 0 0 3\r\nabc\r\n", "STORED\r\n");
         busy.ask("mn\r\n", "MN\r\n");
-        // All of this has been taken when the last of it is answered; the value is under way.
+        // When the last command is answered, all of these were received; the value is incomplete.
         busy.say("set late 0 0 100000\r\n");
         busy.say("x".repeat(99_000));
         wait_until("it is under way", || idle.stats("conns").iter().any(|(_, value)| value == "conn_nread"));
@@ -59,7 +59,7 @@ fn a_graceful_stop_waits_for_clients_to_leave() {
     c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     drop(c);
     assert_eq!(process.wait().code(), Some(0));
-    // And an impatient one does not.
+    // A plain stop does not wait.
     let mut process = start("");
     let mut c = connect(process.address());
     c.ask("mn\r\n", "MN\r\n");
@@ -121,7 +121,7 @@ fn the_process_id_is_in_its_file() {
     assert!(said.contains("none/run.pid") && said.contains("-P"), "{said}");
 }
 
-/// Ends a daemon when the test ends.
+/// Terminates a daemon on drop.
 struct Daemon(Pid);
 
 impl Drop for Daemon {
@@ -135,7 +135,7 @@ fn a_daemon_goes_on_behind_the_terminal() {
     let scratch = Scratch::new("daemon");
     let here = scratch.path("");
     scratch.file("users", "ann:secret\n");
-    // Paths are those of the directory in which it was started.
+    // Paths are relative to the directory in which the server started.
     let mut command = fabcached("-d -s socket -P run.pid -Y users -t 1");
     let output = command.current_dir(&here).stdin(Stdio::null()).output().expect("the binary is built");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -149,7 +149,7 @@ fn a_daemon_goes_on_behind_the_terminal() {
     );
     let mut c = connect_unix(&scratch.path("socket"));
     c.ask("set a 0 0 10\r\nann secret\r\nmn\r\n", "STORED\r\nMN\r\n");
-    // Relative still where it reads them again.
+    // Also when the file is reloaded.
     scratch.file("users", "ann:changed\n");
     kill_process(pid, Signal::HUP).expect("it runs");
     wait_until("they are read", || {
@@ -218,7 +218,7 @@ fn ports_are_written_to_a_file() {
     assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("it is there"), "precious");
 }
 
-/// Starts fabcached as a service manager would, with this socket.
+/// Starts fabcached like a service manager, with this socket.
 fn activated(socket: OwnedFd, arguments: &str) -> Process {
     let binary = env!("CARGO_BIN_EXE_fabcached");
     let mut command = Command::new("sh");
@@ -456,7 +456,7 @@ fn who_has_no_descriptors_left_says_so_once_and_serves_on() {
         prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("it is ours");
     };
     allow(open);
-    // Some find numbers that were free below.
+    // Some connections reuse numbers freed below.
     let late: Vec<_> = (0..20).map(|_| connect(process.address())).collect();
     wait_until("it has tried a few times", || {
         first

@@ -1,4 +1,4 @@
-//! `stats` in all its kinds: which fields, in which order, of which type, and whether they tell the truth.
+//! `stats` in all its kinds: fields, order, types and values.
 
 mod common;
 
@@ -22,7 +22,7 @@ const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user
     reclaimed crawler_reclaimed crawler_items_checked lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru \
     direct_reclaims lru_bumps_dropped";
 
-/// memcached's, and our own version.
+/// memcached's fields, and our version.
 const SETTINGS: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest evictions domain_socket umask \
     shutdown_command growth_factor chunk_size num_threads num_threads_per_udp stat_key_prefix detail_enabled \
     reqs_per_event cas_enabled tcp_backlog binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max \
@@ -143,7 +143,7 @@ fn settings_are_those_given() {
     }
 }
 
-/// How the counters change by what a client says.
+/// Asserts how a request changes the counters.
 #[track_caller]
 fn changes(c: &mut Client<TcpStream>, request: &str, answer: &str, expected: &[(&str, i64)]) {
     let kept = |c: &mut Client<TcpStream>| -> BTreeMap<String, i64> {
@@ -272,7 +272,7 @@ fn items_and_bytes_are_counted() {
         c.ask(format!("delete key{i}\r\n"), "DELETED\r\n");
     }
     assert_eq!((c.count("", "curr_items"), c.count("", "bytes"), c.count("", "total_items")), (0, 0, 100));
-    // Far more than there is room for.
+    // Far more than fits.
     for i in 0..40_000 {
         c.say(format!("set key{i} 0 0 1000 noreply\r\n{value}\r\n"));
     }
@@ -323,7 +323,7 @@ fn connections_are_listed() {
     let server = serve(&format!("-p -1 -U -1 -l 127.0.0.1,::1 -s {}", path.display()));
     let mut c = server.connect();
     let mut six = common::connect(server.addresses()[2]);
-    // By then it is listed.
+    // The connection is listed by then.
     six.ask("mn\r\n", "MN\r\n");
     let mut watcher = server.connect();
     watcher.ask("watch\r\n", "OK\r\n");

@@ -1,4 +1,4 @@
-//! Classic text: every command with every answer, over a real connection.
+//! Classic text: every command with every reply, over a real connection.
 
 mod common;
 
@@ -99,7 +99,7 @@ fn flushes_wait_and_replace_each_other() {
         "OK\r\nEND\r\nMN\r\n",
     );
     c.ask("flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n");
-    // A time that has passed is now, but before there was a server it is never.
+    // A past time flushes now; a time before the server's start is ignored.
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
     c.ask(format!("set a 0 0 1\r\nx\r\nflush_all {}\r\nget a\r\n", now - 1), "STORED\r\nOK\r\nEND\r\n");
     let before = format!("flush_all {}\r\nflush_all 1000000000\r\nget a\r\n", now - 100);
@@ -246,7 +246,7 @@ fn without_eviction_memory_runs_out_and_comes_back() {
         c.say(format!("set again{i} 0 0 10000\r\n{value}\r\n"));
         c.hear("STORED\r\n");
     }
-    // One key for ever, on a full server.
+    // Increment one key again and again on a full server.
     c.ask("set n 0 0 1\r\n0\r\n", "STORED\r\n");
     for i in 1..20_000 {
         c.ask("incr n 1\r\n", format!("{i}\r\n"));
@@ -274,7 +274,8 @@ fn on_a_full_server_what_is_there_can_be_touched_and_what_cannot_be_replaced_goe
         c.ask(format!("md key{i} I T500\r\n"), "HD\r\n");
         c.ask("incr n 3\r\n", format!("{}\r\n", 1_003 + i));
     }
-    // A value that does not fit leaves no old one to be taken for it; but where the old one would have stayed anyway.
+    // A rejected set removes the old value, which must not pass for the new one; commands that would keep it anyway do
+    // not.
     let long = "y".repeat(500_000);
     for (command, reply, left) in [
         ("set key1 0 0 500000\r\n", "SERVER_ERROR out of memory storing object\r\n", "END\r\n"),
@@ -350,7 +351,7 @@ fn a_crawl_goes_on_behind_its_answer() {
         wait_until("it is done", || c.stat("", "lru_crawler_running") == "0");
         ["lru_crawler_starts", "crawler_items_checked", "crawler_reclaimed"].map(|name| c.count("", name))
     };
-    // It takes longer than the way to the next command, unless the server is held up between them.
+    // The crawl lasts until the next command, unless the server is delayed between them.
     let mut starts = 0;
     wait_until("one is under way when the next is asked for", || {
         c.say("lru_crawler crawl all\r\nlru_crawler crawl all\r\nmn\r\n");

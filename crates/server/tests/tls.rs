@@ -1,4 +1,4 @@
-//! TLS: certificates of the server and of clients, read again while it runs.
+//! TLS: server and client certificates, and their reload.
 
 mod common;
 
@@ -14,10 +14,10 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, Support
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// An authority, which signs certificates for the server and for clients.
+/// A certificate authority for servers and clients.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, PEM.
+/// A certificate and its key in PEM.
 struct Signed {
     certificate: String,
     key: String,
@@ -38,7 +38,7 @@ impl Authority {
         Signed { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// What a client of this authority's servers uses.
+    /// Returns a client configuration for this authority's servers.
     fn client(
         &self,
         own: Option<&Signed>,
@@ -70,7 +70,7 @@ fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> Client<Stream> {
     Client::new(StreamOwned::new(tls, stream))
 }
 
-/// Whether the server serves such a client.
+/// Returns whether the server serves such a client.
 fn is_served(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
     let mut stream = secure(address, config).stream;
     let _ = stream.write_all(b"mn\r\n").and_then(|()| stream.flush());
@@ -78,7 +78,7 @@ fn is_served(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
     stream.read_exact(&mut answer).is_ok_and(|()| &answer == b"MN\r\n")
 }
 
-/// Files of a server's certificate, and the option that names them.
+/// Writes a server's certificate files; returns the options that name them.
 fn files(scratch: &Scratch, authority: &Authority) -> String {
     let server = authority.sign("localhost");
     let chain = scratch.file("chain.pem", &server.certificate);
@@ -190,7 +190,7 @@ fn each_listener_has_its_own_tls() {
     assert!(!is_served(at[2], &without));
     let own = authority.sign("client");
     assert!(is_served(at[2], &authority.client(Some(&own), ALL)));
-    // A client that speaks no TLS ends itself and nobody else.
+    // A client without TLS ends only its own connection.
     let mut plain = connect(at[1]);
     plain.say("mn\r\nmn\r\nmn\r\n");
     let mut heard = Vec::new();
@@ -219,7 +219,7 @@ fn certificates_are_read_again() {
     old.ask("mn\r\n", "MN\r\n");
     assert_ne!(serial(&old), serial(&new));
     assert!(new.count("", "time_since_server_cert_refresh") < 60);
-    // What is broken changes nothing.
+    // A broken file changes nothing.
     scratch.file("chain.pem", "broken");
     new.ask("refresh_certs\r\n", "SERVER_ERROR cannot reload the certificates; see the log\r\n");
     let mut newer = secure(server.address(), &config);

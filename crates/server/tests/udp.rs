@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use common::{Scratch, TestServer, UdpClient, packet, serve};
 
-/// A server on TCP and UDP, and a client over each.
+/// Starts a server on TCP and UDP, with a client of each.
 fn both(flags: &str) -> (TestServer, common::Client<std::net::TcpStream>, UdpClient) {
     let server = serve(&format!("-U -1 {flags}"));
     let addresses = server.addresses();
@@ -64,13 +64,13 @@ fn what_is_no_request_is_dropped() {
     for datagram in dropped {
         udp.0.send(datagram).expect("loopback");
     }
-    // Not whole, or with nothing to say.
+    // Incomplete requests, and requests without a reply.
     for (id, request) in
         [(2, "get a"), (3, "set a 0 0 5\r\nhel"), (4, "set a 0 0 5 noreply\r\nhello\r\n"), (5, "quit\r\n")]
     {
         udp.say(id, request);
     }
-    // The first to be answered is the last.
+    // The first reply is to the last request.
     udp.ask(9, "get a\r\n", "VALUE a 0 5\r\nhello\r\nEND\r\n");
 }
 
@@ -91,10 +91,9 @@ fn an_answer_too_long_for_datagrams_harms_nobody() {
     let value = "x".repeat(1 << 20);
     tcp.say(format!("set a 0 0 {}\r\n{value}\r\n", value.len()));
     tcp.hear("STORED\r\n");
-    // Some megabytes: more than a connection may queue, and most of it is lost on the way to a client that does not
-    // read.
+    // Some megabytes: more than a connection may queue. Most of it is lost, as the client does not read.
     udp.say(1, "get a a a\r\n");
-    // More than can be sent.
+    // More than a reply may have.
     udp.say(2, format!("get {}\r\n", "a ".repeat(20_000)));
     tcp.ask("mn\r\n", "MN\r\n");
     UdpClient::new(udp.0.peer_addr().expect("connected")).ask(3, "mn\r\n", "MN\r\n");

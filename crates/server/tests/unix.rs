@@ -1,4 +1,4 @@
-//! Unix sockets: beside TCP and alone, their permissions, and whose the file is.
+//! Unix sockets: with TCP and alone, their permissions, and ownership of the file.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `watch`: what happens, told line by line.
+//! `watch`: events as log lines.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn watcher(server: &TestServer, topics: &str) -> Client<TcpStream> {
     watcher
 }
 
-/// The next line, without time and number, whose form is checked.
+/// Returns the next line after checking and removing its time and number.
 #[track_caller]
 fn line(watcher: &mut Client<TcpStream>) -> String {
     let line = watcher.hear_until("\n");
@@ -25,7 +25,7 @@ fn line(watcher: &mut Client<TcpStream>) -> String {
     what.to_owned()
 }
 
-/// The same without the number of a descriptor.
+/// Like `line`, with the descriptor number replaced.
 #[track_caller]
 fn line_without_cfd(watcher: &mut Client<TcpStream>) -> String {
     let line = line(watcher);
@@ -166,7 +166,7 @@ fn a_watcher_that_breaks_off_leaves_nothing_to_others() {
     for _ in 0..300 {
         let gone = watcher(&server, "fetchers");
         c.say("get a\r\n".repeat(100));
-        // With lines that it has not read, this breaks the connection.
+        // Closing with unread lines resets the connection.
         drop(gone);
         other.ask("mn\r\n", "MN\r\n");
         c.hear("END\r\n".repeat(100));
@@ -187,7 +187,7 @@ fn a_watcher_that_does_not_read_misses_lines() {
         c.hear("END\r\n".repeat(500));
         c.count("", "log_watcher_skipped") > 0
     });
-    // It reads again, and with the next line is told.
+    // Once it reads again, the next line reports the skipped ones.
     slow.stream.set_nonblocking(true).expect("a socket");
     let (mut heard, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
     let told = |heard: &[u8]| {

@@ -1,4 +1,4 @@
-//! What the region's memory is: an anonymous memory file, a file, either on huge pages.
+//! The region's memory: an anonymous memory file, or a file, either on huge pages.
 //!
 //! All are shared mappings of a file descriptor, because readers receive the descriptor. Pages are allocated on first
 //! touch.
@@ -16,7 +16,7 @@ use crate::error::CreateError;
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Where the memory comes from.
+/// The source of the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BackingOptions {
     /// A file to map (on tmpfs, hugetlbfs or DAX); none for anonymous memory.
@@ -89,7 +89,7 @@ impl Backing {
         Ok(Backing { fd, base, len: mapped, page_bytes, kept: RwLock::new(false) })
     }
 
-    /// Start of the mapping.
+    /// Returns the start of the mapping.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -107,7 +107,7 @@ impl Backing {
         start >= end || rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok()
     }
 
-    /// From now on no page is released.
+    /// Releases no pages from now on.
     pub fn keep(&self) {
         *self.kept.write().expect("no thread panics while it releases pages") = true;
     }
@@ -133,7 +133,7 @@ impl AsFd for Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the store that borrowed it is being dropped.
+        // SAFETY: this value owns the mapping, and the store that borrowed it is being dropped.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
         debug_assert!(unmapped.is_ok());
     }

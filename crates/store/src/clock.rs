@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The clock starts at this second, so that 0 (never) and 1 (at once) are free as expiry times.
 pub const FIRST_SECOND: u32 = 2;
 
-/// Where a store's time comes from.
+/// A store's source of time.
 pub trait TimeSource: Send + Sync + std::fmt::Debug {
     /// Seconds and nanoseconds of a clock that never goes back.
     fn monotonic(&self) -> (u64, u32);

@@ -39,7 +39,7 @@ macro_rules! counter_set {
         pub struct $sums { $($(#[$doc])* pub $name: u64),* }
 
         impl $sums {
-            /// Adds what a set says now.
+            /// Adds the current values of a set.
             pub fn add(&mut self, set: &$set) {
                 $(self.$name += set.$name.read();)*
             }

@@ -19,7 +19,7 @@ pub enum CreateError {
         /// The largest possible value.
         max: u64,
     },
-    /// The system's: memory could not be had.
+    /// The system could not provide memory.
     #[error("{what}")]
     System {
         /// The attempted action.

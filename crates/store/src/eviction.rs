@@ -30,15 +30,15 @@ use crate::segments::Queue;
 /// Statistics of the main queue that decide evictions. The reclaim lock guards them.
 #[derive(Debug)]
 pub struct Eviction {
-    /// Bytes of the items of the main segment that is being emptied, or was last, by frequency.
+    /// Item bytes of the main segment that is being emptied, or was last, by frequency.
     bytes: [u64; FREQUENCY_MAX as usize + 1],
-    /// Items of the main queue that were read less go.
+    /// Items of the main queue that were read less are evicted.
     main_least: u8,
     /// A moving mean of that, in units of 1/256.
     main_least_mean: u32,
-    /// Bytes that earlier main segments might have kept and did not.
+    /// Bytes that earlier main segments could have kept and did not.
     spare: u64,
-    /// Bytes of an item in the mean.
+    /// The mean item size in bytes.
     pub mean_bytes: u64,
     /// A moving mean of the bytes of what the small queue evicts, in units of `1/MEAN_OF`; 0 before anything was.
     evicted_bytes: u64,
@@ -91,7 +91,7 @@ impl Eviction {
         }
     }
 
-    /// Returns the remaining frequency of a kept item of so many bytes; `chance` rounds.
+    /// Returns the remaining frequency of a kept item of this size; `chance` rounds.
     pub fn worn(&self, queue: Queue, frequency: u8, bytes: u64, chance: u64) -> u8 {
         match queue {
             Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_CREDIT_DIVISOR => 0,
@@ -115,7 +115,7 @@ impl Eviction {
         }
     }
 
-    /// Reads that count for a small item before there are any.
+    /// Assumed reads of small items before any were counted.
     fn credit(&self, bytes: u64) -> u8 {
         match self.mean_bytes {
             mean if bytes <= mean / 4 => 2,
@@ -124,7 +124,7 @@ impl Eviction {
         }
     }
 
-    /// Notes that the small queue evicts an item of so many bytes.
+    /// Records that the small queue evicts an item of this many bytes.
     pub fn see_evicted(&mut self, bytes: u64) {
         if self.evicted_bytes == 0 {
             self.evicted_bytes = bytes * MEAN_OF;

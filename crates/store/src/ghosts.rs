@@ -23,7 +23,7 @@ const ROW_MASK: u64 = (1 << (FINGERPRINT_BITS * GHOSTS_PER_ROW)) - 1;
 
 /// Recently evicted items.
 pub struct Ghosts {
-    /// Made when a ghost is first put there.
+    /// Allocated when the first ghost is added.
     chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
     /// Rows in use.
     rows: AtomicUsize,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Ghosts {
 }
 
 impl Ghosts {
-    /// No ghosts, and room for those of a store with at most `items_max` items.
+    /// Returns an empty set, with room for the ghosts of a store with at most `items_max` items.
     pub fn new(items_max: u64) -> Ghosts {
         let rows_max = Ghosts::rows_for(items_max);
         Ghosts {
@@ -50,7 +50,7 @@ impl Ghosts {
         ghosts.div_ceil(u64::from(GHOSTS_PER_ROW)).max(1) as usize
     }
 
-    /// Adapts the number of ghosts to that of items. Those that are there are forgotten when it changes much.
+    /// Adapts the number of ghosts to that of items. A large change forgets the existing ones.
     pub fn fit(&self, items: u64) {
         let wanted = Ghosts::rows_for(items).min(self.chunks.len() * GHOST_ROWS_PER_CHUNK);
         let rows = self.rows.load(Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Ghosts {
         word.store((older << FINGERPRINT_BITS | fingerprint) & ROW_MASK, Ordering::Relaxed);
     }
 
-    /// Whether an item with this hash is among them.
+    /// Returns whether an item with this hash is a ghost.
     #[inline]
     pub fn contains(&self, hash: KeyHash) -> bool {
         self.find(hash).is_some()
@@ -92,7 +92,7 @@ impl Ghosts {
         shifts.find(|shift| seen >> shift & FINGERPRINT_MASK == fingerprint).map(|shift| (word, seen, shift))
     }
 
-    /// The row of a hash, and its fingerprint; none before anything was evicted.
+    /// Returns the row of a hash, and its fingerprint; `None` before the first eviction.
     #[inline]
     fn place(&self, hash: KeyHash) -> Option<(usize, u64)> {
         let rows = self.rows.load(Ordering::Relaxed);

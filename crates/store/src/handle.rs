@@ -40,7 +40,7 @@ impl Handle {
     }
 }
 
-/// A buffer that is lent and comes back. Its cell also keeps a handle to one thread at a time.
+/// A buffer that is lent and returned. Its cell also keeps a handle to one thread at a time.
 #[derive(Default)]
 pub(crate) struct Scratch(Cell<Vec<u8>>);
 

@@ -11,7 +11,7 @@ use fabcache_layout::item::{access_window, load_state};
 use crate::handle::Handle;
 use crate::index::lookup::Search;
 
-/// Reads noted together: about as many cache lines as a core can wait for at once.
+/// Reads recorded together: about as many cache lines as a core can wait for at once.
 const ACCESSES_AHEAD: usize = 16;
 
 /// Reads of one key, reported by a reader.

@@ -8,12 +8,12 @@ pub struct Expiry(u32);
 pub const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 
 impl Expiry {
-    /// It does not.
+    /// Never.
     pub const NEVER: Expiry = Expiry(0);
-    /// It has.
+    /// It has expired.
     pub const AT_ONCE: Expiry = Expiry(1);
 
-    /// From a client's seconds: 0 never, negative at once, up to 30 days from now, above Unix time.
+    /// Converts a client's seconds: 0 never, negative at once, up to 30 days from now, above Unix time.
     pub fn from_client(seconds: i64, now: u32, clock_origin: u64) -> Expiry {
         let second = match seconds {
             0 => return Expiry::NEVER,
@@ -43,11 +43,11 @@ impl Expiry {
 /// Why there is nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// No such key.
+    /// The key is absent.
     Absent,
-    /// It was there and has expired.
+    /// The item has expired.
     Expired,
-    /// It was there and has been flushed.
+    /// The item was flushed.
     Flushed,
 }
 

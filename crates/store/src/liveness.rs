@@ -14,7 +14,7 @@ use fabcache_layout::sync::Ordering;
 
 use crate::store::Store;
 
-/// As the kernel walks it (`struct robust_list`, linux/futex.h).
+/// The kernel's `struct robust_list` (linux/futex.h).
 #[repr(C)]
 struct RobustListNode {
     next: *mut RobustListNode,
@@ -24,7 +24,7 @@ struct RobustListNode {
 #[repr(C)]
 struct RobustListHead {
     list: RobustListNode,
-    /// From a link to its futex, in bytes.
+    /// Offset from a link to its futex, in bytes.
     futex_offset: libc::c_long,
     pending: *mut RobustListNode,
 }
@@ -40,7 +40,7 @@ impl Liveness {
     /// Starts the thread that holds it.
     ///
     /// # Errors
-    /// There is no thread to be had, or the kernel has no robust futexes.
+    /// No thread can be started, or the kernel has no robust futexes.
     pub fn keep(store: &Arc<Store>) -> io::Result<Liveness> {
         let (stop, stopped) = channel::<()>();
         let (tell, told) = sync_channel(1);

@@ -61,7 +61,7 @@ impl Store {
         }
     }
 
-    /// Grants leases again after a flush: not at once, so that of many flushes one waits.
+    /// Grants leases again after a flush: with a delay, so that of many flushes one waits.
     fn renew_leases(&self) {
         if self.lease.is_zero() || header::grants_leases(&self.memory) {
             return;

@@ -31,7 +31,7 @@ pub enum Get {
     Busy(ItemInfo),
 }
 
-/// Where the value of a hit is.
+/// The location of a hit's value.
 #[derive(Debug)]
 pub enum Payload {
     /// At the end of the output.
@@ -40,7 +40,7 @@ pub enum Payload {
     Pinned(PinnedValue),
 }
 
-/// A long value, sent from its place in the region. Its bytes stay until they are released.
+/// A long value, sent in place from the region. Its bytes stay until they are released.
 #[derive(Debug)]
 pub struct PinnedValue {
     store: Arc<Store>,
@@ -361,7 +361,8 @@ impl Handle {
         Ok(chunk_entries(&table))
     }
 
-    /// Where the bytes of a chunk are, and the generation of its segment, if it still is that in which they were written.
+    /// Returns the range of a chunk's bytes, and its segment's generation, if that is still the one in which they were
+    /// written.
     fn part_of(&self, chunk: ChunkEntry) -> Result<(PinnedPart, u64), ReadFailure> {
         let store = &self.store;
         let segment = store.geometry.segment_of(chunk.offset).ok_or(ReadFailure::ConcurrentChange)?;
@@ -423,7 +424,7 @@ impl Store {
         }
     }
 
-    /// Whether an item is no longer valid, and why.
+    /// Returns whether and why an item is no longer valid.
     #[inline]
     pub(crate) fn gone(&self, item: &Item, now: u32) -> Option<Miss> {
         self.gone_in(header::flush_epoch(&self.memory), item, now)

@@ -1,4 +1,4 @@
-//! The store: a region and what the server keeps beside it.
+//! The store: a region and the server's private state for it.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -28,10 +28,10 @@ use crate::segments::{ClaimPurpose, Segments};
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
 
-/// How a store is made.
+/// Options of a store.
 #[derive(Debug)]
 pub struct StoreOptions {
-    /// Bytes of memory, the whole region included (`-m`).
+    /// Bytes of memory, including the whole region (`-m`).
     pub memory_bytes: u64,
     /// Bytes that the limit may be raised to while running; at least `memory_bytes`.
     pub memory_bytes_max: u64,
@@ -42,7 +42,7 @@ pub struct StoreOptions {
     pub evict: bool,
     /// Items have CAS values (`-C` turns them off).
     pub cas: bool,
-    /// Threads that will take a handle.
+    /// The number of threads that will take a handle.
     pub threads: usize,
     /// The grace: how long an emptied segment is not overwritten. Remote readers rely on it to validate an item by
     /// what they read before it. Zero without such readers.
@@ -51,7 +51,7 @@ pub struct StoreOptions {
     /// this long, except for a second flush before the next [`maintain`](crate::Handle::maintain). Zero without such
     /// readers, at most [`LEASE_MAX`].
     pub lease: Duration,
-    /// Where time comes from.
+    /// The source of time.
     pub time: Box<dyn TimeSource>,
 }
 
@@ -72,7 +72,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// A region and what the server keeps beside it.
+/// A region and the server's private state for it.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) memory: Memory,
@@ -88,7 +88,7 @@ pub struct Store {
     pub(crate) ghosts: Ghosts,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
-    /// Items of earlier flush epochs are removed from the index. Raised after a complete walk.
+    /// The flush epoch whose older items are all removed from the index. Raised after a complete walk.
     pub(crate) swept_epoch: AtomicU64,
     /// The last flush epoch in which an item was stored.
     pub(crate) stored_epoch: AtomicU64,
@@ -98,12 +98,12 @@ pub struct Store {
     /// Held while the memory limit moves.
     #[cfg(not(loom))]
     pub(crate) limit_moving: Mutex<()>,
-    /// Second of the next delayed flush; 0 for none.
+    /// The second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// For how long readers may take the published line to be so.
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
-    /// Written by every write, so in a line of its own.
+    /// Written by every write, so on its own cache line.
     cas: CachePadded<AtomicU64>,
     pub(crate) cas_enabled: bool,
     evict: bool,
@@ -119,14 +119,14 @@ pub struct Store {
 
 /// Receives evictions.
 pub trait Observer: Send + Sync + std::fmt::Debug {
-    /// Whether anybody listens now.
+    /// Whether there is a listener now.
     fn is_listening(&self) -> bool;
 
     /// An item was evicted. Called under a lock: be quick.
     fn evicted(&self, key: &[u8], info: &ItemInfo);
 }
 
-/// How much of a store is used.
+/// The use of a store's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Items alive.
@@ -155,7 +155,7 @@ pub struct Usage {
     pub index_growing: bool,
 }
 
-/// How old items are.
+/// The ages of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgeStatistics {
     /// Seconds since the oldest segment that holds items was opened: no item was written before.
@@ -281,7 +281,7 @@ impl Store {
     /// by a lower limit stays with the process from then on.
     ///
     /// # Errors
-    /// It is a file that can be opened by its name, which nothing seals.
+    /// The region is a file that can be opened by name, which cannot be sealed.
     #[cfg(not(loom))]
     pub fn seal_region(&self) -> std::io::Result<()> {
         self.backing.seal()
@@ -319,12 +319,12 @@ impl Store {
         self.clock.zero_ns()
     }
 
-    /// What the region's clock says, in nanoseconds since its second 0.
+    /// Returns the region's clock in nanoseconds since its second 0.
     pub fn clock_ns(&self) -> u64 {
         self.clock.elapsed_ns().try_into().unwrap_or(0)
     }
 
-    /// Bytes of the region.
+    /// Returns the bytes of the region.
     pub fn region_bytes(&self) -> u64 {
         self.geometry.region_bytes
     }
@@ -334,12 +334,12 @@ impl Store {
         self.clock.origin()
     }
 
-    /// Whether live items are evicted when memory is full.
+    /// Returns whether live items are evicted when memory is full.
     pub fn evicts(&self) -> bool {
         self.evict
     }
 
-    /// How much is used.
+    /// Returns the current use.
     pub fn usage(&self) -> Usage {
         let (items, item_bytes) = self.segments.live();
         Usage {
@@ -358,7 +358,7 @@ impl Store {
         }
     }
 
-    /// How old items are.
+    /// Returns the ages of items.
     pub fn ages(&self) -> AgeStatistics {
         let opened = self.segments.oldest_opened();
         AgeStatistics {
@@ -442,7 +442,7 @@ impl Store {
         wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New)
     }
 
-    /// How long an emptied segment is not overwritten ([`StoreOptions::grace`]).
+    /// Returns how long an emptied segment is not overwritten ([`StoreOptions::grace`]).
     pub fn grace(&self) -> Duration {
         self.segments.grace()
     }
@@ -456,7 +456,7 @@ impl Store {
         is_its.then_some(item)
     }
 
-    /// Whether the item at `offset` has this key. The caller holds the lock of its slot.
+    /// Returns whether the item at `offset` has this key. The caller holds the lock of its slot.
     #[inline]
     pub(crate) fn has_key(&self, offset: u64, key: &[u8]) -> bool {
         self.item_of(offset, key).is_some()

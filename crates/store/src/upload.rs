@@ -55,12 +55,12 @@ impl Upload {
         Upload { parts, expiry, announced }
     }
 
-    /// Bytes that were announced.
+    /// Returns the announced bytes.
     pub fn len(&self) -> u64 {
         self.announced
     }
 
-    /// None were.
+    /// Returns whether none were announced.
     pub fn is_empty(&self) -> bool {
         self.announced == 0
     }
@@ -98,7 +98,7 @@ impl Upload {
         Ok(())
     }
 
-    /// All has been received: the value, ready to be stored.
+    /// Ends receiving, and returns the value, ready to be stored.
     ///
     /// # Errors
     /// As for [`Upload::write`].
@@ -119,12 +119,12 @@ impl Upload {
 }
 
 impl CompletedUpload {
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     pub fn len(&self) -> u64 {
         self.received
     }
 
-    /// No bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.received == 0
     }

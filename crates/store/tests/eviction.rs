@@ -1,4 +1,4 @@
-//! What eviction keeps, and that writers who store the same again and again cost others next to nothing.
+//! What eviction keeps, and how little repeated writes of the same keys cost others.
 #![cfg(not(loom))]
 
 mod common;
@@ -12,10 +12,10 @@ use fabcache_testbed::bytes::pattern;
 const MEMORY_BYTES: u64 = 4 << 20;
 const KEYS: usize = 100_000;
 const REQUESTS: usize = 50_000;
-/// Operations of the other client for each request.
+/// Operations of the other client per request.
 const OTHERS: usize = 4;
 
-/// Draws keys, the `n`th as often as `1/n`.
+/// Draws keys, the `n`th with a frequency of `1/n`.
 struct Zipf {
     sums: Vec<f64>,
     state: u64,
@@ -51,7 +51,7 @@ fn fetch(handle: &Handle, key: &[u8], value: &[u8]) -> bool {
     hit
 }
 
-/// The part of requests that hit while another client does something after each.
+/// Returns the hit ratio while another client runs operations after each request.
 fn hit_ratio(mut other: impl FnMut(&Handle, usize)) -> f64 {
     let (store, _) = store(MEMORY_BYTES / 4, true, 1);
     let handle = Handle::new(&store);
@@ -93,7 +93,7 @@ fn a_thousand_keys_set_for_ever_cost_little_whatever_their_sizes() {
         set(handle, hot(i).as_bytes(), &vec![b'v'; len]).expect("something can be evicted");
     };
     costs_little(hit_ratio(|handle, i| set_hot(handle, i, 100)), without);
-    // The same bytes on the whole: 20 and 180 in turn.
+    // The same number of bytes in total: 20 and 180 in turn.
     costs_little(hit_ratio(|handle, i| set_hot(handle, i, if i % 3 == 0 { 180 } else { 60 })), without);
 }
 
@@ -179,7 +179,8 @@ fn a_long_value_is_kept_or_evicted_whole() {
     assert!(store.sums().evictions > 50_000);
 }
 
-/// Memory is full of long values, popular once. Then short ones are asked for in turn, among a scan, and fit half of it.
+/// Fills memory with long values that were popular once. Then short ones are requested in turn, among a scan, and fit
+/// half of it.
 #[test]
 fn what_was_popular_once_makes_room() {
     for (old_len, new_len) in [(3_000, 1_000), (50_000, 1_000)] {

@@ -1,4 +1,4 @@
-//! Memory of expired items is back without anybody touching them, in time, and for work that is in proportion.
+//! Memory of expired items is reclaimed in time, without accesses, and for a proportional amount of work.
 #![cfg(not(loom))]
 
 mod common;
@@ -11,7 +11,7 @@ use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
 
-/// What is known of an item: when it expires (0 for never) and for how long it was to live.
+/// An item's expected expiry (0 for never) and TTL.
 #[derive(Clone, Copy, Debug)]
 struct ExpectedItem {
     expiry: u32,
@@ -24,13 +24,13 @@ impl ExpectedItem {
         self.expiry != 0 && self.expiry <= now
     }
 
-    /// Its memory is to be back by now.
+    /// Returns whether its memory must be reclaimed by now.
     fn is_overdue(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry + (self.ttl / 100).max(2) <= now
     }
 }
 
-/// A store beside what it should hold.
+/// A store and its expected contents.
 struct World {
     handle: Handle,
     clock: SetClock,
@@ -76,7 +76,7 @@ impl World {
         assert_eq!(there, self.known.remove(&i).is_some_and(|known| !known.is_expired(now)));
     }
 
-    /// Seconds pass one by one, as the housekeeper sees them, or at once.
+    /// Advances the clock second by second, as the housekeeper sees it, or at once.
     fn pass(&mut self, seconds: u64, at_once: bool) {
         for _ in 0..if at_once { 1 } else { seconds } {
             self.clock.advance(if at_once { seconds } else { 1 });
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// Live items are at least the valid ones, and at most those that are not overdue.
+    /// Live items are at least the valid ones, and at most those not overdue.
     fn check(&self) {
         let now = self.now();
         let usage = self.handle.store().usage();
@@ -98,7 +98,7 @@ impl World {
         assert!((least..=most).contains(&usage.items), "{least} to {most} at {now}: {usage:?}");
         let overhead = usage.item_bytes - least_bytes.min(usage.item_bytes);
         assert!(usage.item_bytes >= least_bytes, "{least_bytes} at {now}: {usage:?}");
-        // Headers, keys, and tables of chunks: less than 64 bytes an item, and for each 4 KiB of a value.
+        // Overhead of headers, keys and chunk tables: less than 64 bytes per item, and per 4 KiB of a value.
         let most_bytes = most_bytes + most * 64 + most_bytes / 64;
         assert!(usage.item_bytes <= most_bytes, "{most_bytes} at {now}, {overhead} over: {usage:?}");
     }
@@ -147,7 +147,7 @@ fn an_item_of_a_minute_among_long_lived_ones_is_not_kept_for_them() {
 fn segments_of_expired_items_are_free_again() {
     let mut world = World::new(16 << 20);
     let free = world.handle.store().usage().segments_free;
-    // A long value in chunks too, whose head lies elsewhere.
+    // Includes a chunked value, whose head lies elsewhere.
     world.set(0, 30, 3 << 20);
     for i in 1..30_000 {
         world.set(i, 30, 100);
@@ -204,7 +204,7 @@ fn items_that_expire_together_are_looked_at_once_and_in_short_parts() {
         (last, parts) = (checked, parts + 1);
     });
     assert_eq!(world.handle.store().usage().items, 0);
-    // Besides, some were written twice, as the index had to grow in between.
+    // Some were written twice, as the index grew in between.
     let checked = world.items_checked() - before;
     assert!((100_000..100_100).contains(&checked), "{checked}: each once");
     let most = u64::from(fabcache_store::bounds::UPKEEP_STEP_ITEMS);

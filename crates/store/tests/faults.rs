@@ -1,4 +1,4 @@
-//! The store under faults: no memory from the system or for the index, clocks that jump, readers that never unpin.
+//! The store under faults: no memory from the system or for the index, clock jumps, readers that never unpin.
 #![cfg(not(loom))]
 
 mod common;
@@ -12,7 +12,7 @@ use fabcache_store::clock::TimeSource;
 use fabcache_store::{CreateError, Detail, Expiry, Get, Handle, Payload, PinnedValue, Store, StoreOptions};
 use fabcache_testbed::bytes::pattern;
 
-/// Clocks that may jump either way, each for itself.
+/// Clocks that may jump either way independently.
 #[derive(Debug, Clone, Default)]
 struct Jumping {
     monotonic_s: Arc<AtomicI64>,
@@ -51,7 +51,7 @@ fn memory_that_cannot_be_had_is_an_error_that_says_so() {
         let error = Store::create(options(bytes)).expect_err("too few bytes");
         assert!(matches!(error, CreateError::TooSmall { .. }), "{error}");
     }
-    // A folder is no memory file, and a file on a device without room cannot be sized.
+    // A directory is not a memory file, and a file on a full device cannot be sized.
     for path in ["/", "/dev/full"] {
         let backing = BackingOptions { file: Some(path.into()), huge_pages: false };
         let error = Store::create(StoreOptions { backing, ..options(8 << 20) }).expect_err(path);
@@ -60,7 +60,7 @@ fn memory_that_cannot_be_had_is_an_error_that_says_so() {
     }
 }
 
-/// Runs a test of this file again, in a process of its own under limits that a shell sets; there it fails or does not.
+/// Runs a test of this file in a process of its own, under limits that a shell sets.
 fn under_limits(limits: &str, test: &str) {
     let program = std::env::current_exe().expect("this program");
     let mut shell = std::process::Command::new("sh");
@@ -146,7 +146,7 @@ fn a_full_index_refuses_or_evicts_and_recovers() {
     assert!(found > count / 2, "{found} of at most {count}");
 }
 
-/// A value pinned, as for a client that does not take it.
+/// Pins a value, as for a client that does not read it.
 fn pin(handle: &Handle, key: &[u8]) -> Option<PinnedValue> {
     match handle.get(key, Detail::Basic, true, &mut Vec::new(), |_, _| ()) {
         Get::Hit(_, Payload::Pinned(pinned)) => Some(pinned),
@@ -176,7 +176,7 @@ fn slow_readers_that_hold_all_they_may_stop_nobody() {
         for i in 0..stored {
             delete(&handle, &key(i));
         }
-        // Three quarters of memory go on being used, over and over where something may be evicted.
+        // Three quarters of memory remain usable, again and again where eviction is on.
         let rounds = if evict { 400 } else { 90 };
         let mut refused = 0;
         for i in 1_000..1_000 + rounds {
@@ -195,7 +195,7 @@ fn slow_readers_that_hold_all_they_may_stop_nobody() {
         for (i, pinned) in &held {
             assert!(pinned.slices().flatten().eq(&pattern(*i, LEN)), "key{i} changed under its reader");
         }
-        // Without eviction it is full, a quarter of it for the readers' sake: until they let go.
+        // Without eviction memory is full, a quarter of it by pinned values, until the readers unpin.
         drop(held);
         handle.maintain();
         assert_eq!(handle.store().usage().segments_pinned, 0);
@@ -251,7 +251,7 @@ fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
     set_with(&handle, b"day", b"1", 0, in_seconds(&handle, 86_400)).expect("memory is free");
     set_with(&handle, b"month", b"2", 0, in_seconds(&handle, 86_400 * 30)).expect("memory is free");
     let there = || [&b"day"[..], b"month", b"ever"].map(|key| get(&handle, key).is_some());
-    // A machine that slept for two days.
+    // The machine was suspended for two days.
     time.monotonic_s.store(2 * 86_400, Ordering::Relaxed);
     handle.store().tick();
     assert_eq!(there(), [false, true, true]);
@@ -262,7 +262,7 @@ fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
         handle.maintain();
         assert_eq!(there(), [false, true, true], "{monotonic}");
     }
-    // The second stands until time has caught up, so nothing that is stored meanwhile is lost early.
+    // The second does not advance until time has caught up, so items stored meanwhile expire on time.
     let stands = handle.store().now();
     set_with(&handle, b"new", b"4", 0, in_seconds(&handle, 10)).expect("memory is free");
     time.monotonic_s.store(2 * 86_400 - 1, Ordering::Relaxed);
@@ -272,7 +272,7 @@ fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
     time.monotonic_s.store(2 * 86_400 + 10, Ordering::Relaxed);
     handle.maintain();
     assert!(get(&handle, b"new").is_none());
-    // As far as seconds go, and beyond.
+    // As far as seconds reach, and beyond.
     for monotonic in [i64::from(u32::MAX), i64::from(u32::MAX) * 2] {
         time.monotonic_s.store(monotonic, Ordering::Relaxed);
         handle.maintain();

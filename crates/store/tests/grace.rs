@@ -1,4 +1,4 @@
-//! Nothing is written over a segment for a while after its generation has ended, if that was promised.
+//! A segment is not overwritten for a grace period after its generation ends, if that is promised.
 #![cfg(not(loom))]
 
 mod common;
@@ -19,7 +19,7 @@ fn bytes(memory: &Memory, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes until so many segments were emptied; how many of them were looked at while they were still to be left alone.
+/// Writes until `emptied` segments were emptied; returns how many of them were checked within their grace period.
 fn looked_at(grace: Duration, emptied: usize) -> usize {
     let memory_bytes = 2 << 20;
     let options =
@@ -31,7 +31,7 @@ fn looked_at(grace: Duration, emptied: usize) -> usize {
     let geometry = header::read(&memory).expect("a region").geometry;
     let count = |segment: u32| memory.load(generation_offset(&geometry, segment), Ordering::Acquire);
     let mut generations: Vec<u64> = (0..geometry.segments).map(count).collect();
-    // What was in a segment when its generation had ended, and a time before that.
+    // The contents of a segment when its generation ended, and a time before that.
     let mut waiting: Vec<(u32, Instant, Vec<u8>)> = Vec::new();
     let (mut seen, mut looks, mut number) = (0, 0, 0u64);
     let mut before = Instant::now();

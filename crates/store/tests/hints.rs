@@ -14,7 +14,7 @@ use fabcache_testbed::random::SplitMix64;
 const KEYS: usize = 30_000;
 const READS: u32 = 150_000;
 
-/// Draws keys by Zipf's law: the k-th most wanted one with a frequency of `1 / k^exponent`.
+/// Draws keys by Zipf's law: the `k`-th most popular one with a frequency of `1 / k^exponent`.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -33,8 +33,8 @@ impl Zipf {
     }
 }
 
-/// The hit ratio of reads through the server, or of a client with a location cache of so many entries that reports
-/// sampled reads; and how many reads it reported. Missed items are stored.
+/// Returns the hit ratio of reads through the server, or of a client with a location cache of this many entries that
+/// reports sampled reads; and the number of reads it reported. Missed items are stored.
 fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);
@@ -95,7 +95,7 @@ impl Client {
         if reads > 0 {
             self.told.push(Access { hash: self.mapped.reader().hash(key), reads });
         }
-        // They come in batches.
+        // Reports are sent in batches.
         if self.told.len() >= 32 {
             self.told_sum += self.told.len();
             handle.note_accesses(self.told.iter().copied());

@@ -78,7 +78,7 @@ fn what_memory_is_full_of_can_still_be_touched() {
         let handle = Handle::new(&store(4 << 20, false, 1).0);
         let value = pattern(2, value_len);
         let mut keys = Vec::new();
-        // With an expiry from the first: one that is added takes four bytes more.
+        // With an expiry from the start: adding one takes four bytes more.
         let expiring =
             |seconds| Expiry::from_client(seconds, handle.store().now(), handle.store().clock_origin());
         while set_with(&handle, format!("key{}", keys.len()).as_bytes(), &value, 0, expiring(9)).is_ok() {
@@ -94,7 +94,7 @@ fn what_memory_is_full_of_can_still_be_touched() {
         for key in &keys {
             assert_eq!(get(&handle, key.as_bytes()).expect("nothing is evicted").1, value);
         }
-        // The memory of scattered deletes is reclaimed although no segment became empty for long.
+        // Memory of scattered deletes is reclaimed although no segment stays empty for long.
         for key in keys.iter().step_by(2) {
             assert!(delete(&handle, key.as_bytes()));
         }
@@ -125,7 +125,7 @@ fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
     }
     let counted = get(&handle, b"counter").expect("it is never evicted").1;
     assert_eq!(counted, 19_999_u64.pow(3).to_string().as_bytes());
-    // A refused write leaves the stored item, and each attempt ends, chained or not.
+    // A refused write keeps the stored item, and each attempt ends, chunked or not.
     let refused = (0..400).any(|i| {
         let part = pattern(4, [1_000, 9_000, 90_000][i % 3]);
         let value = NewValue::Appended(Value::Bytes(&part));
@@ -148,7 +148,7 @@ fn what_was_flushed_stays_so_however_often_and_by_how_many() {
     for i in 0..20_000 {
         set(&handle, format!("key{i}").as_bytes(), b"old").expect("memory is free");
     }
-    // Only what was stored since makes a flush more than the one before.
+    // A flush differs from the previous one only if something was stored since.
     let flush = |handle: &Handle, i: u32| {
         set(handle, format!("between{i}").as_bytes(), &pattern(i, 2_000)).expect("memory is free");
         handle.flush(Expiry::AT_ONCE);
@@ -170,7 +170,7 @@ fn what_was_flushed_stays_so_however_often_and_by_how_many() {
     for i in (0..250).chain((0..8).flat_map(|thread| 1_000 * thread..1_000 * thread + 40)) {
         assert!(get(&handle, format!("between{i}").as_bytes()).is_none(), "between{i}");
     }
-    // A flush that forgets nothing takes nothing either: not the one to come, nor what is stored after it.
+    // A flush that removes nothing leaves the pending flush and later items alone.
     handle.flush(Expiry::AT_ONCE);
     handle.flush(Expiry::from_client(5, store.now(), store.clock_origin()));
     handle.flush(Expiry::from_client(9, store.now(), store.clock_origin()));
@@ -188,7 +188,7 @@ fn a_value_in_too_many_chunks_is_refused() {
     let handle = Handle::new(&store(7_990 << 10, true, 1).0);
     let segment = handle.store().usage().segment_bytes as usize;
     assert_eq!(segment, 16 << 10);
-    // Small items leave just so much of each segment that a part is cut in two.
+    // Small items leave a remainder in each segment that splits a chunk in two.
     let (part, tail) = ([b'h'; 8_192], 4_100);
     let mut left = segment;
     let mut small = 0;

@@ -1,5 +1,5 @@
-//! The store against a map, under random operations, clock jumps, flushes and eviction. While memory is not full the
-//! store must know all that the map knows; when it is, it may have forgotten, but may never be wrong.
+//! The store against a map, under random operations, clock jumps, flushes and eviction. While memory is not full, the
+//! store must hold all items of the map; afterwards it may have lost some, but must never be wrong.
 #![cfg(not(loom))]
 
 mod common;
@@ -61,7 +61,7 @@ struct Model {
     known: HashMap<u16, ExpectedItem>,
     flush_at: Option<u32>,
     seed: u64,
-    /// Memory was full at some time: what the map knows the store may have forgotten.
+    /// Memory was full at some time, so the store may have lost items.
     may_forget: bool,
     value_max: usize,
 }
@@ -91,7 +91,7 @@ impl Model {
         self.known.get(&key).filter(|known| known.expiry == 0 || known.expiry > self.now())
     }
 
-    /// Brings the map to what the store has been seen to know, and says whether the key is there.
+    /// Updates the map from an observed result, and returns whether the key exists.
     fn look(&mut self, key: u16) -> Option<ExpectedItem> {
         let found = get(&self.handle, &name(key));
         let valid = self.valid(key).cloned();
@@ -201,7 +201,7 @@ impl Model {
         }
     }
 
-    /// A write was refused for want of memory.
+    /// Checks that a write was refused for lack of memory only.
     fn refused(&self) {
         let usage = self.handle.store().usage();
         assert!(
@@ -292,7 +292,7 @@ impl Model {
         }
     }
 
-    /// At the end everything is looked at, by key and by a walk, and the accounts must be right.
+    /// At the end every item is read, by key and by a walk, and the accounting must be right.
     fn finish(mut self) {
         for key in self.known.keys().copied().collect::<Vec<_>>() {
             self.look(key);

@@ -1,4 +1,4 @@
-//! A reader of the region sees what the server would answer, without asking it.
+//! A reader of the region sees what the server would reply, without asking it.
 #![cfg(not(loom))]
 
 mod common;
@@ -17,7 +17,7 @@ use fabcache_layout::reader::{
 use fabcache_store::{Expiry, Handle};
 use fabcache_testbed::bytes::pattern;
 
-/// Readers of both kinds.
+/// Opens readers of both kinds.
 fn readers(handle: &Handle) -> [Mapped; 2] {
     let store = handle.store();
     [Validation::SameHost, Validation::Remote(store.secret().clone())]
@@ -85,9 +85,9 @@ fn long_values_are_read_from_their_chunks() {
     }
 }
 
-/// What happens to an item whose location a reader keeps.
+/// An event that happens to an item whose location a reader caches.
 fn a_kept_location(expiry: i64, happens: impl Fn(&Handle, &SetClock), expected: &[Rejection]) {
-    // Locations at both halves of an aligned word.
+    // Locations in both halves of an aligned word.
     for (padding, mode) in [(0, 0), (4, 0), (0, 1), (4, 1)] {
         let (store, clock) = store(4 << 20, true, 1);
         let handle = Handle::new(&store);
@@ -154,7 +154,7 @@ fn what_is_gone_is_a_miss_of_its_kind() {
     set_with(&handle, b"expires", b"value", 0, expiry).expect("memory is free");
     set(&handle, b"flushed", b"value").expect("memory is free");
     for mut reader in readers(&handle) {
-        // By the reader's clock, though the server's is behind.
+        // By the reader's clock, though the server's is late.
         reader.begin(store.now() + 3);
         assert!(matches!(reader.get(b"expires").0, ReadOutcome::Hit(_)));
         clock.advance(2);
@@ -190,7 +190,7 @@ fn what_was_stored_after_a_flush_within_a_batch_is_a_hit() {
     }
 }
 
-/// Runs a GET that fetches these bytes instead of the item's, and all else from the region as it is now.
+/// Runs a GET that fetches these bytes instead of the item's, and everything else from the current region.
 fn get_with(
     get: Get<&[u8]>,
     reader: &Reader,
@@ -225,8 +225,8 @@ fn a_state_that_was_written_over_is_not_the_items() {
         set(&handle, b"before", &vec![b'x'; 40 + padding]).expect("memory is free");
         set(&handle, b"key", b"value").expect("memory is free");
         let location = read(&mut mapped, &handle, b"key").expect("stored").1.location;
-        // All of it but the state was fetched before it was deleted and its segment used again; the state after, when
-        // the first bytes of something else had come there. They look like the state of an item that lives.
+        // All of it but the state word was fetched before the item was deleted and its segment reused; the state word
+        // afterwards, when other bytes had been written there. They look like the state word of a live item.
         let mut item = vec![0; 64];
         memory.copy_out(location.offset, &mut item);
         assert!(delete(&handle, b"key"));

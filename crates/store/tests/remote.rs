@@ -1,5 +1,5 @@
-//! Many GETs at a time over reads that take their time: what they come to is what the server would have answered at some
-//! moment while they were under way.
+//! Many concurrent GETs over slow reads: each returns what the server would have replied at some moment during the
+//! call.
 #![cfg(not(loom))]
 
 mod common;
@@ -25,7 +25,7 @@ use proptest::prelude::*;
 
 const GRACE_NS: u64 = 1_000_000;
 
-/// One of a store, with a fabric to it.
+/// A remote reader of a store, with a fabric to it.
 fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>>, Fabric) {
     let memory = map_all(handle.store().region());
     let life = Liveness::keep(handle.store()).expect("a thread, and robust futexes");
@@ -38,13 +38,13 @@ fn both_orders() -> [RemoteOptions; 2] {
     [false, true].map(|in_order| RemoteOptions { in_order, ..RemoteOptions::default() })
 }
 
-/// How a GET at a kept location may be settled.
+/// How a GET at a cached location may be validated.
 fn all_ways() -> [RemoteOptions; 3] {
     let [behind, in_order] = both_orders();
     [behind, in_order, RemoteOptions { grace_ns: GRACE_NS, ..behind }]
 }
 
-/// The value of a hit.
+/// Returns the value of a hit.
 fn value_of(done: &CompletedGet<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
     match &done.outcome {
         ReadOutcome::Hit(hit) => Some(match (hit.value, &done.buffer) {
@@ -123,7 +123,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
         set(&handle, b"key", b"value").expect("memory is free");
-        // The second learns the generation when the count is known, the first the location.
+        // The second GET learns the generation with the count, and the first the location.
         for _ in 0..3 {
             remote.get(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
@@ -209,15 +209,16 @@ fn kept_locations_of_what_changed_are_not_answers() {
     a_kept_location(false, recycled, None);
 }
 
-/// Uses all memory again.
+/// Reuses all memory.
 fn recycle(handle: &Handle) {
     for i in 0..40_000 {
         set(handle, format!("key{i}").as_bytes(), &[b'v'; 200]).expect("something is evicted");
     }
 }
 
-/// A GET at a kept location whose item was read before that was deleted and its segment used again, but for its state: which
-/// was read after, and looks like that of an item that lives. `before` comes between the item's being asked for and that.
+/// Runs a GET at a cached location whose item was read before it was deleted and its segment reused, except for its
+/// state word: that was read later, and looks like a live item's. `before` runs between the request for the item and
+/// these events.
 fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &mut Fabric, &Handle)) {
     let handle = Handle::new(&store(4 << 20, true, 1).0);
     let (mut remote, mut fabric) = remote(&handle, options);
@@ -256,8 +257,8 @@ fn a_state_that_was_written_over_is_not_the_items() {
     }
 }
 
-/// A GET by key whose slot was read when the item was there, flushed; and the item itself after its segment was used again, of
-/// which nothing but its state was written over: by what looks like that of an item that is not flushed.
+/// Runs a GET by key whose slot was read while the item existed, flushed; the item itself was read after its segment
+/// was reused, with only its state word overwritten, by bytes that look like an unflushed item's.
 #[test]
 fn a_state_that_was_written_over_does_not_unflush_an_item() {
     for options in all_ways() {
@@ -291,7 +292,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
             }
         }
         recycle(&handle);
-        // The state's second byte is the flush epoch.
+        // The state word's second byte is the flush epoch.
         item[1] = item[1].wrapping_add(1);
         assert!(fabric.replace(offset, &item));
         fabric.ns = GRACE_NS / 10 * 9;
@@ -305,7 +306,7 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
 #[test]
 fn a_line_from_before_the_item_came_does_not_settle_it() {
     let line_first = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
-        // Another GET wants a line, which is there before the item is.
+        // Another GET requests a line, which arrives before the item.
         remote.get_by_key(b"another", 2, at(handle));
         let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
         let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is wanted");
@@ -317,7 +318,7 @@ fn a_line_from_before_the_item_came_does_not_settle_it() {
         });
     };
     written_over(RemoteOptions::default(), line_first);
-    // Nor if the server waits before it writes over anything, but not for as long as the item took.
+    // Nor if the server's grace period is shorter than the item's fetch.
     let later = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
         line_first(remote, fabric, handle);
         fabric.ns = GRACE_NS / 10 * 9;
@@ -325,12 +326,12 @@ fn a_line_from_before_the_item_came_does_not_settle_it() {
     written_over(RemoteOptions { grace_ns: GRACE_NS, ..RemoteOptions::default() }, later);
 }
 
-/// Nanoseconds since then.
+/// Returns the nanoseconds since `began`.
 fn since(began: Instant) -> u64 {
     began.elapsed().as_nanos() as u64
 }
 
-/// A GET with time as it passes; what it came to, and lines that were fetched.
+/// Runs a GET in real time; returns whether it hit, and the number of fetched lines.
 fn timed(remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, second: u32, began: Instant) -> (bool, u64) {
     fabric.ns = since(began);
     let before = fabric.posted.1;
@@ -398,7 +399,7 @@ fn of_many_flushes_one_waits() {
     }
 }
 
-/// The clock of a client may be behind the region's: then a line tells it of a second that has begun.
+/// A client's clock may be behind the region's: a line then reports a second that has begun.
 #[test]
 fn what_has_expired_is_not_read_by_an_older_line() {
     for (options, len) in all_ways().into_iter().flat_map(|options| [(options, 5), (options, 300_000)]) {
@@ -457,17 +458,17 @@ fn a_lease_saves_the_line_of_every_get_but_the_first() {
         for ns in 0..3 {
             get(&mut remote, &mut fabric, ns);
         }
-        // By what is known already, or by what is fetched behind the item.
+        // By a line that is known already, or by one fetched after the item.
         let alone = if is_graced { (1, 0) } else { (2, 1) };
         assert_eq!(get(&mut remote, &mut fabric, 1_000), alone, "{options:?}");
         assert_eq!(get(&mut remote, &mut fabric, lease.as_nanos() as u64 + 1_000), (2, 1), "{options:?}");
-        // The grace is over, not the lease.
+        // The grace period is over, the lease is not.
         let later = lease.as_nanos() as u64 + GRACE_NS;
         assert_eq!(get(&mut remote, &mut fabric, later), (2, 1), "{options:?}");
     }
 }
 
-/// A GET begins by a line that has a lease, after a newer one has failed: that one does not settle its item.
+/// A GET begins with a leased line after a newer line's fetch failed; the failed one does not validate its item.
 #[test]
 fn a_line_that_failed_is_not_waited_for() {
     for in_order in [false, true] {
@@ -493,9 +494,9 @@ fn a_line_that_failed_is_not_waited_for() {
         for ns in 0..3 {
             assert!(get(ns, ns, false));
         }
-        // Its item came too late to be settled by the line that is known, and the next fails.
+        // The item arrived too late to be validated by the known line, and the next fetch fails.
         assert!(!get(1_000, grace_ns, true));
-        // This one is begun by the same line, and came in soon after the other was asked for.
+        // This GET began with the same line, and completed soon after the other was requested.
         assert!(get(2_000, grace_ns + 1_000, false));
     }
 }
@@ -548,7 +549,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         set(&handle, b"long", &long).expect("memory is free");
         let mut first = |_| 0;
         remote.get(b"long", 0, at(&handle));
-        // Until its chunks are on their way.
+        // Until its chunks are in flight.
         while !fabric.has_values() {
             fabric.post(&mut remote, &mut first);
             if !fabric.has_values() {
@@ -582,12 +583,12 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
     }
 }
 
-/// What was there from some moment on.
+/// A key's state from some moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Was {
     Nothing,
     Version(u64),
-    /// The same, but it is gone at some later moment.
+    /// The same value, evicted at some later moment.
     Expiring(u64),
 }
 
@@ -606,22 +607,22 @@ impl Past {
     }
 }
 
-/// What happens in one run: writes and reads in small parts, in an order that numbers give.
+/// One run: writes and reads in small steps, in an order that random numbers give.
 struct Run<'a> {
     handle: &'a Handle,
     clock: &'a SetClock,
     random: SplitMix64,
     moment: u64,
-    /// Time passes as it does, for a store that leaves alone what it emptied; else as it goes.
+    /// Real time, for a store with a grace period; simulated time otherwise.
     began: Option<Instant>,
     past: Vec<Past>,
     /// Keys of which all is forgotten at times, as memory is short.
     evicts: bool,
     begun: Vec<(usize, u64)>,
     fails: bool,
-    /// Of so many turns to write one is taken: where few are fetched at a time GETs take long, and would find nothing as it was.
+    /// One in this many write turns is taken: with small fetches GETs take long, and would find everything changed.
     pace: usize,
-    /// GETs that ended, and how.
+    /// Counts of completed GETs by result.
     hits: u64,
     kept: u64,
     misses: u64,
@@ -635,7 +636,7 @@ impl Run<'_> {
         format!("key-{number}").into_bytes()
     }
 
-    /// What is stored of a key: it tells version and length all through.
+    /// Builds a key's value, which repeats version and length throughout.
     fn content(number: usize, version: u64) -> Vec<u8> {
         let seed = version * KEYS as u64 + number as u64;
         let len = match seed % 50 {
@@ -648,7 +649,7 @@ impl Run<'_> {
         content
     }
 
-    /// A write, or what comes with time.
+    /// Runs a write, or an event of time.
     fn write(&mut self) {
         self.moment += 1;
         let (moment, number) = (self.moment, self.random.below(KEYS));
@@ -674,7 +675,7 @@ impl Run<'_> {
                 }
             }
             6..9 => {
-                // The index grows.
+                // Grow the index.
                 let filler = format!("filler-{moment}");
                 set(self.handle, filler.as_bytes(), b"").expect("memory is free");
             }
@@ -731,7 +732,7 @@ impl Run<'_> {
     fn go(&mut self, remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, gets: usize) {
         let mut held = 0;
         while self.begun.len() < gets || remote.gets_in_flight() > 0 {
-            // Fetches take long or not, as it goes.
+            // Fetches take a random time.
             fabric.ns = match self.began {
                 Some(began) => began.elapsed().as_nanos() as u64,
                 None => fabric.ns + self.random.below(3_000) as u64,

@@ -1,13 +1,13 @@
 //! The suite that every way in passes: what `contract.rs` promises, seen from both ends.
 //!
-//! A way brings a [`TransportUnderTest`]: its listener, and how a client connects. Call [`run`] from a test.
+//! A test passes a [`TransportUnderTest`] to [`run`]: its listener, and how a client connects.
 
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 use crate::contract::{Link, Listener, Received};
 
-/// Longest that anything in the suite may take.
+/// Far longer than any step of the suite takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The client's end of a link. It may block.
@@ -33,7 +33,7 @@ pub trait TransportUnderTest: Sync {
     /// A client that connects. It may wait for the server to accept.
     ///
     /// # Errors
-    /// It cannot.
+    /// The client cannot connect.
     fn connect(&self) -> io::Result<Box<dyn Client>>;
 
     /// A link carries one request and one answer, and neither is larger than a packet or two.
@@ -45,7 +45,7 @@ pub trait TransportUnderTest: Sync {
 /// Runs the suite.
 ///
 /// # Panics
-/// When the way breaks the contract.
+/// The transport violates the contract.
 pub fn run(way: &dyn TransportUnderTest) {
     answers_come_back(way);
     links_do_not_mix(way);

@@ -6,7 +6,7 @@
 //! Invariants, checked by the conformance suite:
 //! 1. Bytes arrive in the order in which they were sent, once each, or the link ends.
 //! 2. `receive` after [`Received::End`] says `End` again; `send` after an error fails again.
-//! 3. `send` takes a prefix of what it is given, and says how long it is. Zero means: not now.
+//! 3. `send` accepts a prefix of its input, and returns its length. Zero means: not now.
 //! 4. Bytes that `send` took and that are still inside the link (encryption, framing) are sent by `flush`;
 //!    `has_unsent` says whether there are any.
 //! 5. Dropping a link ends it; the peer sees the end after what `flush` has sent.
@@ -26,7 +26,7 @@ use socket2::Socket;
 pub enum Received {
     /// The number of bytes received, at least one.
     Bytes(usize),
-    /// No input now.
+    /// Nothing arrived.
     Nothing,
     /// The peer sends no more.
     End,
@@ -111,7 +111,7 @@ pub trait Link: Send {
         None
     }
 
-    /// Returns whether the bytes are encrypted on the way.
+    /// Returns whether the bytes are encrypted in transit.
     fn is_encrypted(&self) -> bool {
         false
     }
@@ -175,7 +175,7 @@ pub trait Listener: Send + Sync {
 }
 
 impl std::fmt::Display for Peer {
-    /// As memcached's `stats conns` writes addresses, without the transport.
+    /// Formats addresses like memcached's `stats conns`, without the transport.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Peer::Socket(address) => address.fmt(f),

@@ -9,10 +9,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::contract::{Kind, Link, Listener, Peer, StreamLink};
 use crate::socket;
 
-/// How to listen.
+/// Options of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// Connections that may wait to be accepted.
+    /// The listen backlog.
     pub backlog: u32,
     /// Let several listeners of this process share the address, each with its own queue.
     pub share_address: bool,
@@ -33,13 +33,13 @@ impl TcpListener {
     pub fn bind(address: SocketAddr, options: &TcpOptions) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
-        // Not for two servers at once, which the kernel refuses, but to start again while old connections linger.
+        // Not for two servers at once, which the kernel refuses, but for restarts while old connections linger.
         socket.set_reuse_address(true)?;
         if options.share_address {
             socket.set_reuse_port(true)?;
         }
         if address.is_ipv6() {
-            // IPv4 has a listener of its own.
+            // IPv4 has its own listener.
             socket.set_only_v6(true)?;
         }
         socket.bind(&address.into())?;
@@ -63,7 +63,7 @@ impl TcpListener {
         Ok(TcpListener { socket, local })
     }
 
-    /// Where it listens; the port is the real one.
+    /// Returns the listen address; the port is the actual one.
     pub fn address(&self) -> SocketAddr {
         self.local
     }

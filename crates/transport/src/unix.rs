@@ -40,7 +40,7 @@ impl UnixListener {
         Ok(UnixListener { socket, path: path.to_owned(), inode })
     }
 
-    /// Adopts a listening socket that another process opened, and whose file is not ours.
+    /// Adopts a listening socket that another process opened, which keeps the file.
     ///
     /// # Errors
     /// It is not a Unix socket.
@@ -71,7 +71,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // One that lives but accepts nothing now must not hold us up.
+    // A live server that accepts nothing now must not delay this one.
     probe.set_nonblocking(true)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),

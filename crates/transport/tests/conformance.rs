@@ -1,4 +1,4 @@
-//! Every way in passes the suite.
+//! Every transport passes the conformance suite.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -25,7 +25,7 @@ const LOOPBACK_V4: &str = "127.0.0.1:0";
 const LOOPBACK_V6: &str = "[::1]:0";
 const OPTIONS: TcpOptions = TcpOptions { backlog: 128, share_address: false };
 
-/// A client over anything that std can read and write.
+/// A client over any std stream.
 struct Stream<S>(S);
 
 impl<S: Read + Write + Send> Client for Stream<S> {
@@ -131,7 +131,7 @@ impl TransportUnderTest for Shm {
 
 struct ShmClient {
     socket: UnixStream,
-    /// From the server's answer on.
+    /// Available once the server has replied.
     channel: Option<Channel>,
     file: Option<OwnedFd>,
 }
@@ -159,10 +159,10 @@ impl ShmClient {
         Ok(self.channel.as_mut().expect("just opened"))
     }
 
-    /// Until the server rings; false if it has left.
+    /// Waits until the server rings; returns false if it closed the socket.
     fn wait(&mut self) -> io::Result<bool> {
         match self.socket.read(&mut [0; 64]) {
-            // It left bells unheard.
+            // The server closed with notifications unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
             read => Ok(read? > 0),
         }
@@ -196,7 +196,7 @@ impl Client for ShmClient {
             let mut bytes = Vec::new();
             self.channel()?.incoming().append_to(&mut bytes, 16 << 10).map_err(io::Error::other)?;
             if self.channel()?.incoming().must_notify() {
-                // A server that has left needs no bell.
+                // A server that left needs no notification.
                 let _ = self.socket.write_all(b"!");
             }
             if !bytes.is_empty() || left {
@@ -216,7 +216,7 @@ fn shm_conforms() {
     run(&Shm(UnixListener::bind(&path, 0o700, 128).expect("a socket in the temporary directory")));
 }
 
-/// A client with its channel, and the server's link.
+/// Connects a client with its channel, and accepts the server's link.
 fn shm_pair(name: &str) -> (ShmClient, Box<dyn Link>) {
     let way = Shm(UnixListener::bind(&socket_path(name), 0o700, 8).expect("a free path"));
     let mut client = ShmClient {
@@ -276,10 +276,10 @@ fn invalid_bytes_end_only_their_link() {
     assert_eq!(link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(5));
     let file = client.file.as_ref().expect("it was handed over");
     let mapping = Mapping::to_write(file.as_fd(), SHAPE.channel_bytes()).expect("mapped");
-    // SAFETY: the mapping outlives it, and was mapped to be written.
+    // SAFETY: the mapping outlives it, and was mapped for writing.
     let memory = unsafe { mapping.memory() };
     for word in (0..SHAPE.channel_bytes()).step_by(8) {
-        // The first round, and a length that no slot has.
+        // The first round, with a length that no slot has.
         memory.store(word, 1 | 0x7fff_ffff << 32, Ordering::Relaxed);
     }
     for _ in 0..2 {
@@ -370,7 +370,7 @@ struct Udp(UdpListener);
 
 struct UdpClient(UdpSocket);
 
-/// Two bytes of id in front, as the simplest framing there is.
+/// Two bytes of id in front, as minimal framing.
 const FRAMING: Framing = Framing {
     open: |datagram| Some((u16::from_be_bytes(datagram.get(..2)?.try_into().ok()?), 2)),
     seal: |id, answer, send| send(&[&id.to_be_bytes(), answer].concat()),
@@ -430,7 +430,7 @@ impl TransportUnderTest for Tls {
     }
 }
 
-/// Says goodbye when it leaves, as TLS asks.
+/// Sends close_notify when it closes, as TLS requires.
 struct TlsClient(rustls::StreamOwned<rustls::ClientConnection, TcpStream>);
 
 impl Client for TlsClient {

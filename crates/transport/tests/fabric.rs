@@ -1,4 +1,4 @@
-//! Links over a real provider: `FABCACHE_PROVIDER` names it, with its interface behind a comma if that matters.
+//! Links over a real provider: `FABCACHE_PROVIDER` names it, optionally followed by a comma and its interface.
 
 #[path = "fabric/client.rs"]
 mod client;
@@ -23,10 +23,10 @@ use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, Fabric
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::{Kind, Link, Listener, Peer, PolledLink, Received};
 
-/// A port, and where clients come to it.
+/// An endpoint, and the listener of its clients.
 struct Server {
     domain: Arc<Domain>,
-    /// Where the endpoints of clients are.
+    /// The domain of the clients' endpoints.
     clients: Arc<Domain>,
     listener: TcpListener,
     port: Mutex<FabricEndpoint>,
@@ -61,7 +61,7 @@ impl Server {
         ready
     }
 
-    /// A client that has come by TCP and says who it is, made a link.
+    /// Turns a TCP client that sends its hello into a link.
     fn accept(&self, tag: u64) -> io::Result<Option<FabricLink>> {
         let Some(link) = self.listener.accept()? else { return Ok(None) };
         let Ok(mut tcp) = link.into_stream() else { panic!("it came by TCP") };
@@ -82,7 +82,7 @@ impl Server {
         Ok(Some(link))
     }
 
-    /// A client and its link.
+    /// Connects a client and accepts its link.
     fn pair(&self, endpoint: &Arc<SharedEndpoint>) -> (Client, FabricLink) {
         let client = Client::connect(self.listener.address(), endpoint);
         let link = wait_until(|| self.accept(0).expect("accepting works"));
@@ -96,7 +96,7 @@ impl Server {
 
 impl Listener for Server {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
-        // Links that were dropped get on by this.
+        // Advances dropped links as well.
         self.progress();
         Ok(Server::accept(self, 0)?.map(|link| Box::new(link) as _))
     }
@@ -114,7 +114,7 @@ impl Listener for Server {
     }
 }
 
-/// Clients of the suite, which drive themselves.
+/// The clients of the suite, which drive themselves.
 struct Suite {
     server: Server,
     endpoint: Arc<SharedEndpoint>,
@@ -136,8 +136,8 @@ impl TransportUnderTest for Suite {
 fn fabric_conforms() {
     let server = Server::start(64);
     let endpoint = server.endpoint();
-    // An endpoint is of no more use to a port when its last link there has ended: this one stays. Within a process shm
-    // does not survive that something is sent to an endpoint that was closed, so nobody says goodbye to it.
+    // An endpoint becomes useless to a worker's endpoint when its last link there closes; this link stays open. Within
+    // one process shm fails on sends to a closed endpoint, so this client does not say goodbye.
     let (mut client, link) = server.pair(&endpoint);
     client.is_polite = false;
     let suite = Suite { server, endpoint };
@@ -159,7 +159,7 @@ fn fabric_conforms() {
     until_no_links(&suite.server);
 }
 
-/// The link receives the client's bytes and sends them back.
+/// Echoes the client's bytes through the link.
 fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize) {
     let whole = pattern(len);
     let (mut sent, mut received) = (0, Vec::new());
@@ -186,7 +186,7 @@ fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize)
     assert!(received == whole && answer == whole, "changed on the way");
 }
 
-/// Receives until the link breaks or ends.
+/// Receives until the link breaks or closes.
 fn until_end(server: &Server, link: &mut FabricLink) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     wait_until(|| {
@@ -264,7 +264,7 @@ fn stalled_receiver_takes_no_buffers_from_others() {
     }
     let (mut client, mut link) = server.pair(&endpoint);
     echo(&server, &mut client, &mut link, amount(3_000_000, 500_000));
-    // Bytes that were taken from them arrive all the same.
+    // Bytes accepted from them still arrive.
     for (client, link) in &mut idle {
         let (mut received, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
         wait_until(|| {
@@ -279,7 +279,7 @@ fn stalled_receiver_takes_no_buffers_from_others() {
     }
 }
 
-/// Returns whether operations complete through an endpoint that is not polled.
+/// Returns whether operations complete through an unpolled endpoint.
 fn is_served_unasked(server: &Server) -> bool {
     let is_it = server.domain.provider().name == "shm" || server.domain.provider().is_one_sided;
     if is_it {
@@ -288,10 +288,10 @@ fn is_served_unasked(server: &Server) -> bool {
     is_it
 }
 
-/// Returns links of one endpoint that is polled no more; each has a MiB in flight to be read.
+/// Returns links of one endpoint that is no longer polled; each has a MiB in flight to be read.
 fn stuck(server: &Server, silent: &Arc<SharedEndpoint>, links: usize) -> Vec<(Client, FabricLink)> {
     let mut stuck: Vec<_> = (0..links).map(|_| server.pair(silent)).collect();
-    // Their endpoint is proven to be theirs.
+    // Their endpoint is proven.
     for (client, link) in &mut stuck {
         echo(server, client, link, 10);
     }
@@ -356,14 +356,14 @@ fn stalled_reads_take_no_buffers_from_others() {
     echo(&server, &mut client, &mut link, 2_000_000);
 }
 
-/// Makes libfabric end what is under way with an endpoint that a port forgets.
+/// Makes libfabric cancel operations with a removed peer.
 const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn endpoint_that_cannot_drop_its_clients_fails() {
     if std::env::var_os(CLEANUP).is_some() {
-        // It is taken from the environment when libfabric is opened.
+        // libfabric reads the environment when it is opened.
         let run = std::process::Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "endpoint_that_cannot_drop_its_clients_fails", "--ignored", "--nocapture"])
             .env_remove(CLEANUP)
@@ -451,7 +451,7 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
             (client, link)
         })
         .collect();
-    // They connect, and look no more.
+    // The clients connect, and stop polling.
     for (client, link) in &mut greedy {
         wait_until(|| {
             server.progress();
@@ -470,7 +470,7 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
     for _ in 0..20 {
         echo(&server, &mut client, &mut link, 10_000);
     }
-    // Nor from sleeping.
+    // Nor do they keep a worker from sleeping.
     if server.port().wait_fd().is_some() {
         wait_until(|| {
             server.progress();
@@ -487,9 +487,9 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
     });
 }
 
-// ---- clients that die ----
+// ---- killed clients ----
 
-/// Set in a client process that will be killed, to the server's address.
+/// Set to the server's address in a client process that will be killed.
 const CHILD: &str = "FABCACHE_FABRIC_CHILD";
 
 #[test]
@@ -515,7 +515,7 @@ fn a_client_is_killed(kind: &str) {
     let server = Server::start(128);
     let endpoint = server.endpoint();
     let (mut other, mut others_link) = server.pair(&endpoint);
-    // So often that there would be no bounce buffer left if any were lost, if not all is emulated.
+    // Often enough to exhaust the bounce buffers if any leaked; fewer times in emulation.
     for _ in 0..amount(5, 2) {
         let mut process = std::process::Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "child", "--ignored"])
@@ -536,7 +536,7 @@ fn a_client_is_killed(kind: &str) {
             }
             (moved > amount(5_000_000, 1_200_000)).then_some(())
         });
-        // A stopped client keeps what it has, and no other link waits for it.
+        // A stopped client keeps its buffers, and no other link waits for it.
         let pid = rustix::process::Pid::from_child(&process);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
         if kind == "receives" {

@@ -1,4 +1,4 @@
-/* What a C client program needs: the servers' addresses and counted assertions. */
+/* Helpers of a C client program: the servers' addresses and counted assertions. */
 #ifndef CHECKS_H
 #define CHECKS_H
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The first stays under the 1 MiB item limit and leaves room for the item's overhead; the second
+/* The first is below the 1 MiB item limit and leaves room for the item's overhead; the second
  * is one byte more than a whole item may take. */
 enum { NEAR_LIMIT = 1024 * 1024 - 1024, TOO_LARGE = 1024 * 1024 + 1 };
 

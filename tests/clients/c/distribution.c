@@ -1,4 +1,4 @@
-/* Prints where libmemcached looks for keys, for crates/client/tests/distribution.txt: the servers, then a line for each
+/* Prints the servers that libmemcached maps keys to, for crates/client/tests/distribution.txt: the servers, then a line for each
  * hash and distribution with a digit or letter for each key. Build and run:
  *   cc -O2 -Wall -Wextra -o distribution distribution.c -lmemcached -lhashkit && ./distribution
  */
@@ -17,7 +17,7 @@ struct server {
     uint32_t weight;
 };
 
-/* A socket that nobody made. */
+/* A socket that does not exist. */
 #define EJECTED "/run/none.sock"
 
 static const struct server SETS[][SERVERS_MAX] = {
@@ -29,7 +29,7 @@ static const struct server SETS[][SERVERS_MAX] = {
      {"n6", 11211, 800}, {"n7", 11211, 950}, {"n8", 11211, 100}},
     {{"/run/a.sock", 0, 1}, {"d", 11211, 1}, {"/run/c.sock", 0, 1}, {"b", 11212, 1}},
     {{EJECTED, 0, 3}, {"h", 11211, 1}, {"i", 11212, 1}, {"j", 11211, 1}},
-    /* 25: what libmemcached computes in single precision differs from what it would in double. */
+    /* 25: libmemcached's single-precision result differs from a double-precision one. */
     {{"m1", 11211, 1},  {"m2", 11211, 1},  {"m3", 11211, 1},  {"m4", 11211, 1},  {"m5", 11211, 1},
      {"m6", 11211, 1},  {"m7", 11211, 1},  {"m8", 11211, 1},  {"m9", 11211, 1},  {"m10", 11211, 1},
      {"m11", 11211, 1}, {"m12", 11211, 1}, {"m13", 11211, 1}, {"m14", 11211, 1}, {"m15", 11211, 1},
@@ -96,7 +96,7 @@ static int add(memcached_st *memc, const struct server *servers) {
     return count;
 }
 
-/* The number that a server has in the set. */
+/* Returns the number of a server in the set. */
 static int number_of(const memcached_st *memc, uint32_t position, const struct server *servers) {
     const memcached_instance_st *instance = memcached_server_instance_by_position(memc, position);
     for (int i = 0; i < SERVERS_MAX && servers[i].host; i++) {
@@ -125,7 +125,7 @@ static void print(const struct hash *hash, const struct way *way, const struct s
     int count = way->behind ? add(memc, servers) : 0;
     if (way->weighted_before) set(memc, MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1);
     set(memc, MEMCACHED_BEHAVIOR_HASH, hash->hash);
-    /* Another than that of keys: it should change nothing. */
+    /* Different from that of keys, which should change nothing. */
     set(memc, MEMCACHED_BEHAVIOR_KETAMA_HASH,
         hash->hash == MEMCACHED_HASH_CRC ? MEMCACHED_HASH_MURMUR : MEMCACHED_HASH_CRC);
     set(memc, MEMCACHED_BEHAVIOR_DISTRIBUTION, way->distribution);
@@ -143,7 +143,7 @@ static void print(const struct hash *hash, const struct way *way, const struct s
     memcached_free(memc);
 }
 
-/* What one behavior sets alone. */
+/* Distributions that a single behavior selects. */
 static void print_usual(const char *name, int behavior, const struct server *servers) {
     memcached_st *memc = memcached_create(NULL);
     if (behavior >= 0) set(memc, (memcached_behavior_t)behavior, 1);
@@ -153,7 +153,7 @@ static void print_usual(const char *name, int behavior, const struct server *ser
     memcached_free(memc);
 }
 
-/* The same once the first server was found to be down, and left out. */
+/* The same after the first server was found to be down, and was ejected. */
 static void print_without_first(const char *name, int behavior, const struct server *servers) {
     memcached_st *memc = memcached_create(NULL);
     set(memc, MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS, 1);
@@ -167,7 +167,7 @@ static void print_without_first(const char *name, int behavior, const struct ser
         len = snprintf(key, sizeof key, "%d", i++);
     } while (memcached_generate_hash(memc, key, (size_t)len) != 0);
     memcached_set(memc, key, (size_t)len, "", 0, 0, 0);
-    /* Maps anew. */
+    /* Updates the mapping. */
     set(memc, MEMCACHED_BEHAVIOR_SORT_HOSTS, 0);
     printf("without-first %s", name);
     print_keys(memc, servers);

@@ -16,7 +16,7 @@ int main(void) {
         printf("%s", HASHES[i].name);
         for (int length = 0; length <= LENGTH_MAX; length++) {
             char bytes[LENGTH_MAX];
-            /* Each length has ASCII alone and all bytes. */
+            /* Each length has one text of ASCII and one of all bytes. */
             for (int mask = 0x7f; mask <= 0xff; mask += 0x80) {
                 for (int j = 0; j < length; j++) bytes[j] = (char)((length * 37 + j * 151) & mask);
                 printf(" %08x", memcached_generate_hash_value(bytes, (size_t)length, HASHES[i].hash));

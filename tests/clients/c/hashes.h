@@ -1,4 +1,4 @@
-/* The hashes that libmemcached has a name for, by the names in crates/client/tests. */
+/* libmemcached's hashes, with their names in crates/client/tests. */
 #ifndef HASHES_H
 #define HASHES_H
 
@@ -20,7 +20,7 @@ static const struct hash {
 
 enum { HASHES_COUNT = sizeof HASHES / sizeof *HASHES };
 
-/* Some are left out of a library when it is built. */
+/* Some are optional when the library is built. */
 static bool is_there(const struct hash *hash) {
     return libhashkit_has_algorithm((hashkit_hash_algorithm_t)hash->hash);
 }

@@ -89,7 +89,7 @@ static memcached_return_t set(memcached_st *memc, const char *key, const char *v
   return memcached_set(memc, key, strlen(key), value, strlen(value), ttl_s, 0);
 }
 
-/* Expects that the key has this value, or with a null pointer that it has none. */
+/* Expects that the key has this value; a null pointer expects a miss. */
 static void expect_value(const char *what, memcached_st *memc, const char *key, const char *expected) {
   size_t length;
   uint32_t flags;
@@ -104,7 +104,7 @@ static void expect_value(const char *what, memcached_st *memc, const char *key, 
   free(value);
 }
 
-/* The token of the item's present version, which also must have this value. */
+/* Returns the token of the item's current version, which must have this value. */
 static uint64_t token(memcached_st *memc, const char *key, const char *expected) {
   memcached_return_t rc;
   const char *keys[] = {key};
@@ -264,7 +264,7 @@ static void refusals(memcached_st *memc, bool binary) {
   expect("usable after a refused increment", memc, set(memc, "key", "1", 0), MEMCACHED_SUCCESS);
 }
 
-/* Stores that are not answered, and stores that are sent in bulk. */
+/* Stores without answers, and buffered stores. */
 static void quiet(bool binary, bool unix_socket) {
   static const memcached_behavior_t kinds[] = {MEMCACHED_BEHAVIOR_NOREPLY, MEMCACHED_BEHAVIOR_BUFFER_REQUESTS};
   for (int kind = 0; kind < 2; kind++) {
@@ -321,7 +321,7 @@ static void statistics(memcached_st *memc, bool binary) {
   int noted = 0;
   expect("stats settings", memc, memcached_stat_execute(memc, "settings", note_stat, &noted), MEMCACHED_SUCCESS);
   holds("settings item_size_max", noted > 1000);
-  /* The last is known to the text protocol only. */
+  /* Only the text protocol has the last one. */
   static const char *const others[] = {"items", "slabs", "sizes", "conns"};
   for (size_t n = 0; n < sizeof others / sizeof *others - (binary ? 1 : 0); n++) {
     noted = 0;
@@ -338,7 +338,7 @@ static memcached_return_t note_key(const memcached_st *memc, const char *key, si
 }
 
 static void dump(memcached_st *memc) {
-  /* Of a size that nothing else here has: alone in its class. memcached dumps only its cold items,
+  /* A unique size, so that the item is alone in its class. memcached dumps only its cold items,
    * and takes a moment to let a new one cool. */
   char *bytes = pattern(3000);
   expect("set", memc, memcached_set(memc, "dumped", 6, bytes, 3000, 0, 0), MEMCACHED_SUCCESS);
@@ -362,7 +362,7 @@ static void flush(memcached_st *memc) {
   expect_value("get after flush", memc, "flushed", "2");
 }
 
-/* Two clients share each server, so each takes keys of its own. */
+/* Two clients share each server, so each uses its own keys. */
 static const char *own(const char *kind) {
   static char key[64];
   snprintf(key, sizeof key, "%s-%s", kind, context);
@@ -386,7 +386,7 @@ static void after_expiry(memcached_st *memc) {
   expect_value("dated lives on", memc, own("dated"), "1");
 }
 
-/* The client sends stores over UDP and reads no answer; TCP shows what came of them. */
+/* The client sends stores over UDP and reads no answer; TCP shows their effect. */
 static void udp(bool binary) {
   context = binary ? "binary-udp" : "text-udp";
   memcached_st *memc = memcached_create(NULL);

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Both stay under the 1 MiB item limit; the larger one leaves room only for the item's overhead.
+// Both are below the 1 MiB item limit; the larger one leaves room only for the item's overhead.
 var (
 	binary    = allBytes()
 	large     = bytes.Repeat(binary, 3900)
@@ -50,7 +50,7 @@ func fail(format string, arguments ...any) {
 	os.Exit(1)
 }
 
-// dependencyVersion is the version of a module as it was built into this program.
+// dependencyVersion returns the version of a module that is built into this program.
 func dependencyVersion(path string) string {
 	if info, found := debug.ReadBuildInfo(); found {
 		for _, module := range info.Deps {

@@ -4,12 +4,12 @@ import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** What both Java client programs share: the servers' addresses and counted assertions. */
+/** Shared by the Java client programs: the servers' addresses and counted assertions. */
 final class Checks {
     static final String HOST = System.getenv("SERVER_HOST");
     static final int PORT = Integer.parseInt(System.getenv("SERVER_PORT"));
 
-    /** Both stay under the 1 MiB item limit; the larger one leaves room only for the item's overhead. */
+    /** Both are below the 1 MiB item limit; the larger one leaves room only for the item's overhead. */
     static final byte[] BINARY = bytes(256);
     static final byte[] LARGE = bytes(1000000);
     static final byte[] NEAR_LIMIT = bytes(1024 * 1024 - 1024);
@@ -44,7 +44,7 @@ final class Checks {
         equal(what, condition, true);
     }
 
-    /** Checks that the action throws something whose chain of causes says `text`. */
+    /** Checks that the action throws an exception whose chain of causes contains `text`. */
     static void raises(String what, String text, Action action) {
         try {
             action.run();
@@ -60,7 +60,7 @@ final class Checks {
         fail(what + ": expected an error that says " + text);
     }
 
-    /** For what a server's background threads bring about: polls until it holds. */
+    /** Polls until a condition holds that a server's background threads establish. */
     static void eventually(String what, Callable<Boolean> condition) throws Exception {
         long deadline = System.nanoTime() + 5_000_000_000L;
         while (!condition.call() && System.nanoTime() < deadline) {
@@ -73,7 +73,7 @@ final class Checks {
         Thread.sleep(SHORT_TTL_S * 1000 + 200);
     }
 
-    /** Runs a program's checks, and ends it whatever threads its client has left. */
+    /** Runs a program's checks, and exits even if the client has left threads. */
     static void run(String client, Class<?> library, Action checks) {
         try {
             checks.run();

@@ -130,7 +130,7 @@ public final class Spymemcached {
         Checks.equal("incr over the default", client.incr("counted", 1, 77), 78L);
         client.delete("counted").get();
         client.set("counter", 0, "abc").get();
-        // The client makes no difference between a refusal and a missing key.
+        // The client does not distinguish a refusal from a missing key.
         Checks.equal("incr text", client.incr("counter", 1), -1L);
     }
 
@@ -141,7 +141,7 @@ public final class Spymemcached {
             Checks.equal("too large", refused.get(), false);
             Checks.holds("too large says", refused.getStatus().getMessage().contains("Too large"));
         } else {
-            // A server's error costs the connection, and some seconds until the client makes another.
+            // After a server error the client closes the connection, and reconnects after some seconds.
             MemcachedClient other = connect(Protocol.TEXT);
             Checks.raises("too large", "object too large for cache", () -> other.set("key", 0, Checks.TOO_LARGE).get());
             other.shutdown();

@@ -170,7 +170,7 @@ public final class Xmemcached {
         Checks.equal("usable after an error", client.set("key", 0, "new"), true);
         Checks.raises("the client refuses a long key", "too long", () -> client.get("k".repeat(251)));
         if (binary) {
-            // The binary protocol counts a key's bytes, so any may be in it.
+            // The binary protocol sends a key's length, so a key may have any bytes.
             Checks.equal("set key with a space", client.set("a b", 0, "spaced"), true);
             Checks.equal("get key with a space", client.get("a b"), "spaced");
         } else {
@@ -243,12 +243,12 @@ public final class Xmemcached {
     }
 
     @SuppressWarnings("deprecation")
-    /** Verbosity, and the list of keys that the client makes of `stats items` and `stats cachedump`. */
+    /** Verbosity, and the list of keys that the client builds from `stats items` and `stats cachedump`. */
     private static void textOnly(MemcachedClient client) throws Exception {
         InetSocketAddress server = client.getAvailableServers().iterator().next();
         client.setLoggingLevelVerbosity(server, 0);
         Checks.equal("usable after verbosity", client.set("key", 0, "1"), true);
-        // Of a size that nothing else here has: alone in its class. memcached dumps only its cold
+        // A unique size, so that the item is alone in its class. memcached dumps only its cold
         // items, and takes a moment to let a new one cool.
         client.set("listed", 0, "l".repeat(3000));
         Checks.eventually("key iterator", () -> {
@@ -259,7 +259,7 @@ public final class Xmemcached {
                     found.add(iterator.next());
                 }
             } catch (NoSuchElementException error) {
-                // How the iterator takes an answer without items.
+                // The iterator throws this for an answer without items.
             }
             iterator.close();
             return found.contains("listed");

@@ -1,4 +1,4 @@
-// What both Node client programs share: the servers' addresses and counted assertions.
+// Shared by the Node client programs: the servers' addresses and counted assertions.
 'use strict'
 
 const { isDeepStrictEqual, inspect } = require('node:util')
@@ -8,7 +8,7 @@ process.noDeprecation = true
 
 const address = `${process.env.SERVER_HOST}:${process.env.SERVER_PORT}`
 
-// Both stay under the 1 MiB item limit; the larger one leaves room only for the item's overhead.
+// Both are below the 1 MiB item limit; the larger one leaves room only for the item's overhead.
 const binary = Buffer.from(Array.from({ length: 256 }, (_, n) => n))
 const large = Buffer.concat(Array(3900).fill(binary))
 const nearLimit = Buffer.alloc(1024 * 1024 - 1024, 'n')
@@ -43,7 +43,7 @@ async function rejects(what, text, promise) {
   fail(`${what}: expected an error, got ${brief(result)}`)
 }
 
-/** For what a server's background threads bring about: polls until it holds. */
+/** Polls until a condition holds that a server's background threads establish. */
 async function eventually(what, condition, seconds = 5) {
   const deadline = Date.now() + seconds * 1000
   while (!(await condition()) && Date.now() < deadline) await sleep(0.05)

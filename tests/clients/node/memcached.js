@@ -18,7 +18,7 @@ c.run('memcached', async () => {
 })
 
 function create() {
-  // The client's own limit is off, so that the server's is the one that answers.
+  // The client's own limit is off, so that the server's limit applies.
   return new Memcached(c.address, { maxValue: 16 * 1024 * 1024, retries: 0 })
 }
 
@@ -43,7 +43,7 @@ async function storage(call) {
     c.equal(`get ${what}`, await call('get', 'key'), value)
   }
   c.equal('set binary', await call('set', 'key', c.binary, 0), true)
-  // The client measures a Buffer before it turns it into characters, so some may be missing at its end.
+  // The client measures a Buffer before it decodes it, so its end may be cut off.
   c.equal('get binary', (await call('get', 'key')).subarray(0, 128), c.binary.subarray(0, 128))
   c.equal('get absent', await call('get', 'absent'), undefined)
 
@@ -92,7 +92,7 @@ async function counters(call) {
 
 async function refusals(call) {
   await call('set', 'key', 'old', 0)
-  // This client takes a server's error for a failure of the server, and shuns it for a while.
+  // This client treats a server error as a failure of the server, and avoids it for a while.
   const shunning = create()
   const issue = new Promise((resolve) => shunning.once('issue', resolve))
   c.equal('too large', await caller(shunning)('set', 'key', c.tooLarge.toString(), 0), false)
@@ -119,8 +119,8 @@ async function statistics(call) {
   c.holds('slabs totals', slabs.active_slabs.undefined > 0 && slabs.total_malloced.undefined > 0)
   c.holds('slabs chunk sizes', Object.values(slabs).some((each) => each.chunk_size > 0))
 
-  // This client makes an empty list of more than one item, so it is to be alone in its class, which it is by its
-  // size where sizes have classes, and after a flush where they have not.
+  // This client returns an empty list for more than one item, so the item must be alone in its class: by its
+  // size where sizes have classes, else after a flush.
   await call('flush')
   await call('set', 'dumped', 'd'.repeat(3000), 3600)
   const [items] = await call('items')

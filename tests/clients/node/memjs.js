@@ -18,7 +18,7 @@ c.run('memjs', async () => {
 })
 
 function create(address) {
-  // The client logs every refusal that the checks provoke.
+  // The client logs every error that the checks provoke.
   return memjs.Client.create(address, { timeout: 5, retries: 1, logger: { log() {} } })
 }
 
@@ -50,7 +50,7 @@ async function storage(client) {
   c.equal('delete', await client.delete('added'), true)
   c.equal('delete absent', await client.delete('added'), false)
 
-  // The binary protocol counts a key's bytes, so any may be in it.
+  // The binary protocol sends a key's length, so a key may have any bytes.
   for (const key of ['k'.repeat(250), 'space and\ttab', 'line\r\nend', 'schlüssel-時間']) {
     c.equal(`set key ${key.slice(0, 12)}`, await client.set(key, 'odd', {}), true)
     c.equal(`get key ${key.slice(0, 12)}`, await text(client, key), 'odd')
@@ -121,7 +121,7 @@ async function expiry(client) {
 }
 
 async function credentials() {
-  // Without -S the server does not know the SASL opcodes, which the client must survive.
+  // Without -S the server rejects the SASL opcodes, which the client must tolerate.
   const client = create(`user:password@${c.address}`)
   c.equal('credentials that are not asked for', await client.set('key', '1', {}), true)
   client.close()

@@ -69,7 +69,7 @@ def storage(client):
     c.equal("get deleted", client.get("added"), None)
     c.equal("get with a default", client.get("added", "default"), "default")
 
-    # The binary protocol counts a key's bytes, so any may be in it.
+    # The binary protocol sends a key's length, so a key may have any bytes.
     for key in ("k" * 250, "space and\ttab", "line\r\nend", "schlüssel-時間"):
         c.equal(f"set key {key[:12]!r}", client.set(key, b"odd"), True)
         c.equal(f"get key {key[:12]!r}", client.get(key), b"odd")
@@ -83,7 +83,7 @@ def retrieval(client):
             {"multi-1": b"1", "multi-2": b"22"})
     found = client.get_multi(list(values), get_cas=True)
     c.equal("get_multi tokens differ", len({token for _, token in found.values()}), 100)
-    # A key given with token 0 is added only: both kinds of quiet store go in one pipeline.
+    # A key with token 0 is only added, so one pipeline has both kinds of quiet stores.
     c.equal("set_multi adds", client.set_multi({("multi-1", 0): b"x", ("fresh", 0): b"y", "multi-2": b"z"}),
             [("multi-1", 0)])
     c.equal("set_multi added", client.get_multi(["multi-1", "multi-2", "fresh"]),
@@ -157,7 +157,7 @@ def expiry(clients):
 
 
 def credentials():
-    # Without -S the server does not know the SASL opcodes, which the client takes as "not needed".
+    # Without -S the server rejects the SASL opcodes, which the client takes as "not needed".
     client = bmemcached.Client(c.ADDRESS, "user", "password", socket_timeout=5)
     c.equal("credentials that are not asked for", client.set("key", b"1"), True)
     c.equal("get with such credentials", client.get("key"), b"1")

@@ -29,7 +29,7 @@ TTL_S = 1000
 # The client gives the kernel this as the receive buffer: its default of 4 KiB makes TCP stop and
 # start on values as large as these.
 RECEIVE_BUFFER = 1024 * 1024
-# The client logs a trace for each refusal that the checks provoke.
+# The client logs a trace for each error that the checks provoke.
 logging.disable()
 
 
@@ -78,7 +78,7 @@ def storage(client):
         ("line ends", b"a\r\nEN\r\nb"),
     ):
         c.equal(f"set {what}", client.set("key", value, ttl=TTL_S), True)
-        # The client hands an empty value over without its type.
+        # The client returns an empty value without its type.
         c.equal(f"get {what}", client.get("key") or b"", value)
     c.equal("set compressed", client.set("key", b"z" * 500_000, ttl=TTL_S), True)
     c.equal("get compressed", client.get("key"), b"z" * 500_000)
@@ -108,7 +108,7 @@ def storage(client):
     c.equal("invalidate absent", client.invalidate("added"), True)
     c.equal("get deleted", client.get("added"), None)
 
-    # Keys that a text line cannot carry, and long ones, travel in base64.
+    # Keys that a text line cannot contain, and long ones, are sent in base64.
     for key in ("k" * 250, "punctuation~!@#$%^&*()", "schlüssel-時間", "space and\ttab"):
         c.equal(f"set key {key[:12]!r}", client.set(key, b"odd", ttl=TTL_S), True)
         c.equal(f"get key {key[:12]!r}", client.get(key), b"odd")
@@ -142,7 +142,7 @@ def counters(client):
     c.equal("delta with an old token", client.delta("counter", 1, cas_token=token), False)
     c.equal("delta with a new time to live", client.delta("counter", 1, refresh_ttl=77), True)
     result = client.meta_get(Key("counter"), RequestFlags(return_value=True, return_ttl=True))
-    # A shorter number keeps the length that the counter once had.
+    # A shorter number keeps the former length of the counter.
     c.equal("counter and its time to live", (result.value, 75 <= result.flags.ttl <= 77), ("5 ", True))
     client.set("counter", "abc", ttl=TTL_S)
     c.raises("delta on text", MemcacheError, lambda: client.delta("counter", 1))
@@ -150,7 +150,7 @@ def counters(client):
 
 def metadata(client):
     client.set("described", b"12345", ttl=TTL_S)
-    # The first read says that there was none before it.
+    # The first read reports that it is the first.
     every = RequestFlags(return_value=True, return_ttl=True, return_client_flag=True, return_size=True,
                          return_last_access=True, return_fetched=True, return_cas_token=True, return_key=True,
                          opaque=b"opaque-1")
@@ -194,7 +194,7 @@ def staleness(client):
     c.true("a stale item's time to live", won.flags.ttl <= 100)
     lost = client.meta_get(Key("stale"), flags)
     c.equal("the second reader does not", (lost.flags.win, lost.flags.stale, lost.value), (False, True, b"old"))
-    # An older token stores, but as stale, and the win that was given stays given.
+    # An older token stores a stale item, and does not grant another win.
     c.equal("store with an older token", client.set("stale", b"older", ttl=TTL_S, cas_token=token,
                                                     stale_policy=policy), True)
     again = client.meta_get(Key("stale"), flags)
@@ -240,7 +240,7 @@ def errors(client):
 
 
 def noreply(client):
-    # Each quiet store brings a no-op whose answer the client leaves unread until it reads something: a Unix socket
+    # The client sends a no-op with each quiet store, and reads its answer with the next read: a Unix socket
     # holds a few hundred such answers before both ends block.
     for n in range(1000):
         client.set(f"quiet-{n}", n, ttl=TTL_S, no_reply=True)
@@ -292,7 +292,7 @@ def sockets():
         c.equal("pipelined gets answer in order", kinds, [Miss, Value] * 50)
         for n in range(100):
             meta.send_meta_set(f"piped-{n}", b"%d" % n, RequestFlags(no_reply=True))
-        # Each quiet store brings a no-op of its own.
+        # The client sends a no-op with each quiet store.
         batch = meta.meta_multiget([f"piped-{n}" for n in range(100)], value)
         c.equal("pipelined quiet sets", [bytes(each.value) for each in batch], [b"%d" % n for n in range(100)])
         c.true("version", meta.raw_cmd(b"version").startswith(b"VERSION "))

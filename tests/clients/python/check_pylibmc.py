@@ -23,7 +23,7 @@ def main():
         statistics(client)
         flush(client)
         unblocked(address, binary)
-    # Clients of both protocols share a server here, so each takes keys of its own.
+    # Clients of both protocols share a server here, so each uses its own keys.
     for name, client in clients.items():
         c.context(name)
         before_expiry(client, name)
@@ -59,7 +59,7 @@ def storage(client, binary):
     c.equal("add left the value", client.get("added"), b"1")
     c.equal("replace present", client.replace("added", b"3"), True)
     if binary:
-        # The binary protocol tells a missing key from a refused store.
+        # The binary protocol distinguishes a missing key from a refused store.
         c.raises("replace absent", pylibmc.NotFound, lambda: client.replace("absent", b"3"))
     else:
         c.equal("replace absent", client.replace("absent", b"3"), False)
@@ -122,7 +122,7 @@ def errors(client, binary):
     c.equal("usable after an error", client.set("key", b"new"), True)
     c.equal("get after an error", client.get("key"), b"new")
     c.raises("the client refuses a long key", ValueError, lambda: client.set("k" * 251, b""))
-    # Only the text protocol cannot carry a space. The connection is not used again: whether the
+    # Only the text protocol cannot contain a space in a key. The connection is not used again: whether the
     # server reads the value's line as a command differs between releases.
     spaced = client.clone()
     if binary:
@@ -139,7 +139,7 @@ def statistics(client):
     c.true("version is three numbers", all(part.isdigit() for part in stats["version"].split(b".")))
     for name in ("pid", "uptime", "time", "pointer_size", "limit_maxbytes", "threads", "bytes_written"):
         c.true(f"stats {name} is a number above zero", int(stats[name]) > 0)
-    # The client keeps only the general counters, but must get through the other answers too.
+    # The client keeps only the general counters, but must also parse the other answers.
     for what in ("settings", "items", "slabs", "sizes"):
         c.equal(f"stats {what}", len(client.get_stats(what)), 1)
     c.true("stats after stats", int(client.get_stats()[0][1]["cmd_get"]) > 0)
@@ -154,7 +154,7 @@ def flush(client):
 
 
 def unblocked(address, binary):
-    """Non-blocking stores back to back; buffered ones are the C program's to check."""
+    """Non-blocking stores back to back; the C program checks buffered ones."""
     client = pylibmc.Client([address], binary=binary, behaviors={"no_block": True, "tcp_nodelay": True})
     for n in range(1000):
         client.set(f"unblocked-{n}", b"%d" % n)

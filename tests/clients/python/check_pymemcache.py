@@ -76,7 +76,7 @@ def storage(client):
     c.equal("delete", client.delete("added"), True)
     c.equal("delete absent", client.delete("added"), False)
     c.equal("get deleted", client.get("added"), None)
-    # Old clients still send the time that a delete once took.
+    # Old clients still send the former time argument of delete.
     client.set("added", b"1")
     c.equal("delete after no time", client.raw_command("delete added 0"), b"DELETED")
 
@@ -148,13 +148,13 @@ def errors(client):
              lambda: client.raw_command("set " + "k" * 251 + " 0 0 1\r\nx"))
     c.equal("usable after an error", client.set("key", b"new"), True)
     c.raises("unknown command", MemcacheUnknownCommandError, lambda: client.raw_command("bogus"))
-    # How clients of hosted services ask whether there is a cluster to discover.
+    # Clients of hosted services send this to discover a cluster.
     c.raises("no cluster to discover", MemcacheUnknownCommandError, lambda: client.raw_command("config get cluster"))
     error = c.raises("negative length", MemcacheClientError,
                      lambda: client.raw_command("set key 0 0 -1"))
     c.equal("negative length says", str(error), str(b"bad command line format"))
     error = c.raises("shutdown is off", Exception, client.shutdown)
-    # A later release gave this line the prefix of a server's error.
+    # Later releases prefix this line as a server error.
     kind = MemcacheServerError if c.BEHAVIOUR >= (1, 6, 45) else MemcacheUnknownCommandError
     c.equal("shutdown is off, as", type(error), kind)
 
@@ -202,7 +202,7 @@ def statistics(client):
     c.stat_names("stats slabs", slabs, b"active_slabs", b"total_malloced")
     c.true("stats slabs has chunk sizes", any(name.endswith(b":chunk_size") for name in slabs))
     c.true("stats conns", any(name.endswith(b":state") for name in client.stats("conns")))
-    # Of a size that nothing else here has: alone in its class. memcached dumps only its cold
+    # A unique size, so that the item is alone in its class. memcached dumps only its cold
     # items, and takes a moment to let a new one cool.
     client.set("dumped", b"d" * 3000)
     c.eventually("cachedump", lambda: any(

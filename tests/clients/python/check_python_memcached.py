@@ -11,7 +11,7 @@ def main():
     clients = {}
     for name, address in (("tcp", c.ADDRESS), ("unix", f"unix:{c.SOCKET}")):
         c.context(name)
-        # The client's own limit is off, so that the server's is the one that answers.
+        # The client's own limit is off, so that the server's limit applies.
         clients[name] = client = memcache.Client(
             [address], cache_cas=True, server_max_value_length=0, socket_timeout=5)
         storage(client)

@@ -28,7 +28,7 @@ pool:
 
 
 def main():
-    # Debian installs it out of an ordinary user's PATH.
+    # Debian installs it outside an ordinary user's PATH.
     program = shutil.which("nutcracker", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     if not program:
         raise SystemExit("FAILED: nutcracker is not installed")
@@ -91,7 +91,7 @@ def check(client):
 
     for n in range(1000):
         client.set(f"quiet-{n}", b"%d" % n, noreply=True)
-    # The proxy keeps an order for each server, not over both: a read of each waits for its stores.
+    # The proxy keeps the order per server only, so each server is read after its stores.
     c.eventually("noreply sets", lambda: client.get_many([f"quiet-{n}" for n in range(1000)])
                  == {f"quiet-{n}": b"%d" % n for n in range(1000)})
     c.wait_for_expiry()

@@ -1,4 +1,4 @@
-"""What every Python client program shares: the servers' addresses and counted assertions."""
+"""Shared by the Python client programs: the servers' addresses and counted assertions."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ SCRATCH = os.environ["SCRATCH_DIR"]
 # The memcached release whose answers are expected where releases differ.
 BEHAVIOUR = tuple(int(part) for part in os.environ["SERVER_BEHAVIOUR"].split("."))
 
-# Both stay under the 1 MiB item limit; the larger one leaves room only for the item's overhead.
+# Both are below the 1 MiB item limit; the larger one leaves room only for the item's overhead.
 LARGE = bytes(range(256)) * 3900
 NEAR_LIMIT = b"n" * (1024 * 1024 - 1024)
 # One byte more than a whole item may take.
@@ -60,7 +60,7 @@ def raises(what, kind, call):
 
 
 def eventually(what, condition, seconds=5):
-    """For what a server's background threads bring about: polls until it holds."""
+    """Polls until a condition holds that a server's background threads establish."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# What a Ruby client program needs: the servers' addresses and counted assertions.
+# Helpers of a Ruby client program: the servers' addresses and counted assertions.
 module Checks
   ADDRESS = "#{ENV.fetch('SERVER_HOST')}:#{ENV.fetch('SERVER_PORT')}"
   SOCKET = ENV.fetch('SERVER_SOCKET')
 
   BINARY = (0..255).to_a.pack('C*').freeze
-  # Both stay under the 1 MiB item limit; the larger one leaves room only for the item's overhead.
+  # Both are below the 1 MiB item limit; the larger one leaves room only for the item's overhead.
   LARGE = (BINARY * 3900).freeze
   NEAR_LIMIT = ('n' * ((1024 * 1024) - 1024)).freeze
   # One byte more than a whole item may take.

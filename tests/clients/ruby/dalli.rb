@@ -10,7 +10,7 @@ require_relative 'checks'
 C = Checks
 
 def main
-  # The client logs every refusal that the checks provoke.
+  # The client logs every error that the checks provoke.
   Dalli.logger = Logger.new(IO::NULL)
   clients = { 'tcp' => C::ADDRESS, 'unix' => C::SOCKET }.to_h { |name, address| [name, connect(address)] }
   clients.each do |name, client|
@@ -36,7 +36,7 @@ def main
 end
 
 def connect(*addresses)
-  # The client's own limit is off, so that the server's is the one that answers.
+  # The client's own limit is off, so that the server's limit applies.
   Dalli::Client.new(addresses, socket_timeout: 5, value_max_bytes: 16 * 1024 * 1024, compress: false)
 end
 
@@ -55,7 +55,7 @@ def storage(client)
   C.equal('add present', client.add('added', '2', nil, raw: true), false)
   C.equal('add left the value', client.get('added'), '1')
   C.holds('replace present', client.replace('added', '3', nil, raw: true))
-  # The client answers with the token, which is 0 for an item that is not there.
+  # The client returns the token, which is 0 for an absent item.
   C.equal('replace absent', client.replace('absent', '3'), 0)
   C.holds('append', client.append('added', '-end'))
   C.holds('prepend', client.prepend('added', 'start-'))
@@ -67,7 +67,7 @@ def storage(client)
   C.equal('fetch computes', client.fetch('fetched') { 'computed' }, 'computed')
   C.equal('fetch finds', client.fetch('fetched') { 'again' }, 'computed')
 
-  # The binary protocol counts a key's bytes, so any may be in it.
+  # The binary protocol sends a key's length, so a key may have any bytes.
   ['k' * 250, "space and\ttab", "line\r\nend", 'schlüssel-時間', 'k' * 300].each do |key|
     C.holds("set key #{key[0, 12].inspect}", client.set(key, 'odd'))
     C.equal("get key #{key[0, 12].inspect}", client.get(key), 'odd')
@@ -121,7 +121,7 @@ def refusals(client)
 end
 
 def quiet(client)
-  # Quiet opcodes, answered by one no-op at the end.
+  # Quiet opcodes, followed by one no-op.
   client.multi do
     1000.times { |n| client.set("quiet-#{n}", n.to_s) }
     client.delete('quiet-1')

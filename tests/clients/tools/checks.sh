@@ -1,8 +1,8 @@
-# What the tools' scripts share: the servers' addresses and counted assertions.
+# Shared by the tools' scripts: the servers' addresses and counted assertions.
 set -u -o pipefail
 
 address="$SERVER_HOST:$SERVER_PORT"
-# Both ways in, unless only one is to be checked.
+# Both transports, unless only one is checked.
 servers=${SERVER_ONLY:-"$address $SERVER_SOCKET"}
 passed=0
 
@@ -19,7 +19,7 @@ check() {
   passed=$((passed + 1))
 }
 
-# refuse WHAT COMMAND...: the command fails by itself, not by a signal.
+# refuse WHAT COMMAND...: the command fails, but not by a signal.
 refuse() {
   local what=$1 status=0
   shift
@@ -40,7 +40,7 @@ contains() {
   passed=$((passed + 1))
 }
 
-# eventually WHAT COMMAND...: for what a server's background threads bring about.
+# eventually WHAT COMMAND...: polls until the command succeeds, for effects of background threads.
 eventually() {
   local what=$1 tries
   shift
@@ -59,7 +59,7 @@ finish() {
   echo "$1 $2: $passed checks passed"
 }
 
-# The library's version, which the tools carry.
+# The library's version, which is that of the tools.
 tools_version() {
   memcping --version 2>&1 | sed -nE 's/.*libmemcached v([0-9.]+).*/\1/p' | head -n 1
 }

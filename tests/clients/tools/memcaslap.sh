@@ -26,7 +26,7 @@ verified() {
   contains "$what: it read" '^cmd_get: [1-9][0-9]{3,}$'
 }
 
-# Left out, because the tool fails on them by itself, whatever the server: --overwrite with --verify
+# Left out, because the tool fails on them with any server: --overwrite with --verify
 # (it expects a value it has not written), --binary or --division with --udp, --facebook, --reconnect.
 verified "text" --execute_number=50000
 verified "binary" --execute_number=50000 --binary

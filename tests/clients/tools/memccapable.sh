@@ -2,12 +2,12 @@
 # memccapable: libmemcached's own test of a server, 27 cases for each of the two protocols.
 . "$(dirname "$0")/checks.sh" || exit 1
 
-# The cases that memcached itself has come to fail: since it ignores what follows a key, these two
+# Cases that memcached itself fails by now: since it ignores words after a key, these two
 # no longer get the error that they expect for `delete a b`.
 outdated='ascii delete|ascii delete noreply'
 
 output=$(memccapable -h "$SERVER_HOST" -p "$SERVER_PORT" -t 10 2>&1)
-# A failed case's line may be broken by what the tool says about it.
+# The tool's message may break a failed case's line.
 failed=$(grep -E '^(ascii|binary) ' <<<"$output" | grep -vF '[pass]' | cut -c 1-40 | sed 's/ *$//')
 passed=$(grep -Ec '^(ascii|binary) .*\[pass\]' <<<"$output")
 

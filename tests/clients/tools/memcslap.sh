@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# memcslap: every kind of load it knows, over TCP, UDP and a Unix socket.
+# memcslap: every kind of load, over TCP, UDP and a Unix socket.
 . "$(dirname "$0")/checks.sh" || exit 1
 
 load() {
@@ -22,7 +22,7 @@ for protocol in "" --binary; do
     load "non-blocking $protocol $server" --servers="$server" --test=set --non-blocking $protocol
     load "noreply $protocol $server" --servers="$server" --test=set --noreply $protocol
   done
-  # Stores alone: the library reads no answers over UDP.
+  # Stores only: the library reads no answers over UDP.
   if [[ " $servers " = *" $address "* ]]; then
     load "udp $protocol" --servers="$address" --test=set --udp $protocol
   fi

@@ -5,7 +5,7 @@
 
 cd "$SCRATCH_DIR" || exit 1
 printf 'one' >one
-# Compresses badly and has every byte in it.
+# Hardly compressible, with every byte value.
 head -c 900000 /dev/urandom >large
 : >empty
 

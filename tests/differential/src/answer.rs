@@ -1,8 +1,8 @@
-//! Finding the answers in the bytes that a server sends.
+//! Finds the answers in the bytes that a server sends.
 //!
-//! Text answers follow each other in the order of the commands and end where their [`Shape`] says. Binary
-//! answers carry the opaque of their command, so that silent commands take no room. Each batch ends with a
-//! sentinel (`mn`, or a Noop with an opaque of its own): bytes too many show up before its answer.
+//! Text answers follow each other in the order of the commands; their [`Shape`] determines their ends.
+//! Binary answers carry the opaque of their command, so silent commands take no space. Each batch ends
+//! with a sentinel (`mn`, or a Noop with its own opaque): extra bytes appear before its answer.
 
 use crate::unit::{Shape, Unit, Wire};
 
@@ -15,25 +15,25 @@ pub const SENTINEL_COMMAND: &[u8] = b"mn\r\n";
 /// Bytes of a binary header.
 pub const HEADER_LEN: usize = 24;
 
-/// How an answer came to its end.
+/// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// As its shape says.
+    /// Complete, according to its shape.
     Complete,
     /// The server closed the connection.
     Closed,
-    /// Nothing more came for too long.
+    /// The server sent nothing for the time limit.
     TimedOut,
     /// The answer does not have this shape.
     Malformed,
-    /// An earlier answer had no proper end, so this one was never looked for.
+    /// An earlier answer did not end properly, so this one was not read.
     Missing,
 }
 
-/// What a server answered to one command.
+/// A server's answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Its bytes, without any sentinel's.
+    /// The bytes, without the sentinel's answer.
     pub bytes: Vec<u8>,
     /// How it ended.
     pub end: End,
@@ -45,31 +45,31 @@ impl Answer {
     }
 }
 
-/// What one attempt to read brought.
+/// The result of one attempt to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
-    /// At least one byte more.
+    /// At least one more byte.
     Data,
     /// The peer closed.
     Closed,
-    /// Nothing for too long.
+    /// Nothing within the time limit.
     TimedOut,
 }
 
-/// Where answers come from: a connection, or a script in tests.
+/// A source of answers: a connection, or a script in tests.
 pub trait Source {
-    /// Bytes that have come and are not used up.
+    /// Returns the received bytes that are not consumed.
     fn unread(&self) -> &[u8];
-    /// Uses up `len` bytes.
+    /// Consumes `len` bytes.
     fn consume(&mut self, len: usize);
-    /// Waits for more.
+    /// Waits for more bytes.
     fn fill(&mut self) -> Fill;
 }
 
-/// The answers to the commands of one batch, and what else came before the sentinel's answer.
+/// The answers to the commands of one batch, and extra bytes before the sentinel's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answers {
-    /// One a command.
+    /// One answer per command.
     pub each: Vec<Answer>,
     /// Bytes that answer no command; the sentinel's own answer is not among them.
     pub stray: Answer,
@@ -207,7 +207,7 @@ fn frame(shape: Shape, bytes: &[u8]) -> Frame {
             }
             (Shape::Stats, [b'S', b'T', b'A', b'T', b' ', ..]) => Some(0),
             (Shape::Dump, [b'k', b'e', b'y', b'=', ..] | [b'm', b'g', b' ', ..]) => Some(0),
-            // "OK" opens a dump of 1.6.45, and nothing else that is read as one.
+            // "OK" starts a dump of 1.6.45, and no other answer of this shape.
             (Shape::Dump, b"OK\r\n") => Some(0),
             (Shape::UntilSentinel, _) => Some(0),
             _ => return Frame::whole(after),
@@ -223,11 +223,12 @@ fn frame(shape: Shape, bytes: &[u8]) -> Frame {
     }
 }
 
-/// Bytes of data, line end included, that the number at this place of the line announces.
+/// Returns the number of data bytes, line end included, that the word at `place` of the line announces.
 fn announced(line: &[u8], place: usize) -> Option<usize> {
     let word = line.trim_ascii_end().split(|&byte| byte == b' ').nth(place)?;
     let len: usize = std::str::from_utf8(word).ok()?.parse().ok()?;
-    // No value of a run is longer than 2 MiB; a corrupt length must not make the reader wait for gigabytes.
+    // No value in a run is longer than 2 MiB; a corrupt length must not make the reader wait for
+    // gigabytes.
     (len <= 2 << 20).then_some(len + 2)
 }
 
@@ -236,7 +237,7 @@ fn line(bytes: &[u8]) -> Option<&[u8]> {
     Some(&bytes[..=end])
 }
 
-/// The lines of a text answer, without their ends.
+/// Returns the lines of a text answer, without their ends.
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -266,12 +267,12 @@ fn packet_len(bytes: &[u8]) -> Packet {
     }
 }
 
-/// A binary answer, taken apart.
+/// A parsed binary answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketView<'a> {
     /// The header without its CAS value: magic, opcode, lengths, data type, status, opaque.
     pub head: &'a [u8],
-    /// 0, or what went wrong.
+    /// 0, or an error status.
     pub status: u16,
     /// CAS value.
     pub cas: u64,
@@ -279,7 +280,7 @@ pub struct PacketView<'a> {
     pub body: &'a [u8],
 }
 
-/// The packets of a binary answer; what is no whole packet is left out.
+/// Returns the packets of a binary answer, without an incomplete last one.
 pub fn packets(mut bytes: &[u8]) -> Vec<PacketView<'_>> {
     let mut packets = Vec::new();
     while let Packet::Complete(len) = packet_len(bytes) {
@@ -299,7 +300,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::request::Request;
 
-    /// Gives its bytes a few at a time, then closes or falls silent.
+    /// Delivers its bytes a few at a time, then closes or sends nothing.
     pub(crate) struct Script {
         pub(crate) bytes: Vec<u8>,
         pub(crate) shown: usize,

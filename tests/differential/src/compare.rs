@@ -1,10 +1,10 @@
-//! Are two answers the same? Byte for byte, but for three things that are the server's own: CAS values,
-//! seconds, and the version.
+//! Compares two answers byte for byte, except for three server-specific things: CAS values, seconds,
+//! and the version.
 //!
-//! CAS values are compared by a one-to-one mapping that is learnt within a sequence: the first time that
-//! theirs is seen ours is written down, and from then on the two must come together. So a server that changes
-//! a CAS value where the other does not, or keeps one where the other changes it, is caught, though the
-//! numbers differ.
+//! CAS values are compared by a one-to-one mapping that is learned within a sequence: the first pair is
+//! recorded, and from then on both values must appear together. A server that changes a CAS value where
+//! the other does not, or keeps one where the other changes it, is detected, although the numbers
+//! differ.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::answer::{Answer, End, lines, packets};
 use crate::request::{Key, Prefix};
 use crate::unit::{Agreement, Shape, Unit, Wire};
 
-/// More seconds than that can only have been given as Unix time.
+/// A larger number of seconds is a Unix time.
 const RELATIVE_MAX_S: u64 = 30 * 24 * 60 * 60;
 
 /// CAS values seen in one sequence.
@@ -24,7 +24,7 @@ pub struct CasBook {
 }
 
 impl CasBook {
-    /// The last value that the servers gave for a key: theirs, ours.
+    /// Returns the last values that the servers gave for a key: theirs, ours.
     pub fn last(&self, key: u16) -> Option<(u64, u64)> {
         self.last.get(&key).copied()
     }
@@ -61,12 +61,12 @@ pub struct Comparison<'a> {
     pub book: &'a mut CasBook,
     /// Prefix of the sequence's keys.
     pub prefix: &'a Prefix,
-    /// By how many seconds two clocks may differ.
+    /// Maximum difference of the two clocks in seconds.
     pub slack_s: u64,
 }
 
 impl Comparison<'_> {
-    /// Why the answers differ, if they do.
+    /// Returns an error that describes the difference, if there is one.
     pub fn compare(&mut self, unit: &Unit, theirs: &Answer, ours: &Answer) -> Result<(), String> {
         if unit.agreement == Agreement::Survival {
             return Ok(());
@@ -83,7 +83,7 @@ impl Comparison<'_> {
     }
 
     fn text(&mut self, unit: &Unit, theirs: &[u8], ours: &[u8]) -> Result<(), String> {
-        // Values are data: only lines that head an answer are looked into.
+        // Values are data: only the lines that introduce an answer are parsed.
         let (mut their_rest, mut our_rest) = (theirs, ours);
         while !their_rest.is_empty() || !our_rest.is_empty() {
             let (their_line, our_line) = (first_line(their_rest), first_line(our_rest));
@@ -150,7 +150,7 @@ impl Comparison<'_> {
             {
                 return self.cas_words(key, their_cas, our_cas);
             }
-            // Slab class and size in memory are the server's own affair.
+            // Slab class and size in memory are server-specific.
             ([b'c', b'l', b's', b'=', ..], [b'c', b'l', b's', b'=', our_number @ ..])
             | ([b's', b'i', b'z', b'e', b'=', ..], [b's', b'i', b'z', b'e', b'=', our_number @ ..])
                 if kind == b"ME" =>
@@ -173,12 +173,12 @@ impl Comparison<'_> {
     }
 
     fn seconds(&mut self, theirs: &[u8], ours: &[u8]) -> Result<(), String> {
-        // "-1" is "never", and no second like the others.
+        // "-1" is "never", and cannot match a number of seconds.
         if theirs == ours {
             return Ok(());
         }
         let (their_s, our_s) = (number(theirs)?, number(ours)?);
-        // A moment given as Unix time is off by how far the server's own clock was when it started, too.
+        // A time given as Unix time also differs by the fraction of the server's clock at its start.
         let slack_s = self.slack_s + u64::from(their_s > RELATIVE_MAX_S);
         if their_s.abs_diff(our_s) > slack_s {
             return Err(format!("{our_s} s where theirs is {their_s} s"));
@@ -229,7 +229,7 @@ fn ended(end: End) -> &'static str {
     }
 }
 
-/// Without the line end.
+/// Returns a word without the line end.
 fn bare(word: &[u8]) -> &[u8] {
     let word = word.strip_suffix(b"\n").unwrap_or(word);
     word.strip_suffix(b"\r").unwrap_or(word)
@@ -243,7 +243,7 @@ fn first_line(bytes: &[u8]) -> &[u8] {
     bytes.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default()
 }
 
-/// Bytes of data after a line, line end included.
+/// Returns the number of data bytes after a line, line end included.
 fn data_len(shape: Shape, line: &[u8]) -> usize {
     let place = match line {
         [b'V', b'A', b' ', ..] if matches!(shape, Shape::Meta | Shape::UntilSentinel) => 1,
@@ -262,7 +262,7 @@ fn number(word: &[u8]) -> Result<u64, String> {
     parsed.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(word)))
 }
 
-/// Clients read the version as three numbers of at most three digits, the first not 0.
+/// Checks that clients can read the version: three numbers of at most three digits, the first not 0.
 fn version(word: &[u8]) -> Result<(), String> {
     let text = String::from_utf8_lossy(word);
     let numbers: Vec<Option<u32>> = text.split('.').map(|part| part.parse().ok()).collect();

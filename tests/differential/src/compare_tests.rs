@@ -1,4 +1,4 @@
-//! Tests of the comparison: what must differ differs, what is the server's own does not.
+//! Tests of the comparison: real differences are detected, server-specific ones are ignored.
 
 use super::*;
 use crate::answer::tests::packet;

@@ -1,26 +1,27 @@
-//! Bad input that is always sent, whatever the seed: one entry for each way in which clients have hurt
-//! servers.
+//! Bad input that every run sends, independent of the seed: one entry for each kind of input that has
+//! harmed servers.
 //!
-//! The servers' answers are compared, except for the entries that only check that the server survives: there
-//! memcached 1.6.18 itself waits for ever, reads its own buffer twice, or loses its place in the stream.
+//! The answers are compared, except for the entries that only check that the server survives: there
+//! memcached 1.6.18 itself waits for ever, reads its own buffer twice, or loses its position in the
+//! stream.
 
 use crate::request::Request;
 use crate::unit::{Agreement, Ending, Shape, Unit, Wire};
 
-/// What is to be seen.
+/// The expected behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expect {
-    /// Answers, then the connection serves on.
+    /// Answers, then the connection remains usable.
     Answers,
     /// The server closes the connection.
     Close,
     /// The client closes its half after sending; the server answers, then closes.
     HalfOpen,
-    /// Whatever, but the server serves the next connection.
+    /// Any behaviour, but the server accepts the next connection.
     Survival,
 }
 
-/// The corpus: name, bytes, and what is to be seen.
+/// Returns the corpus: name, bytes, and the expected behaviour.
 pub fn units() -> Vec<Unit> {
     let ascii =
         ascii_entries().into_iter().map(|(name, bytes, expect)| unit(name, bytes, expect, Wire::Ascii));
@@ -52,7 +53,7 @@ fn ascii_entries() -> Vec<Entry> {
     entries
 }
 
-/// Lines that are wrong in themselves, and what provokes each error sentence.
+/// Malformed lines, and inputs that cause each error message.
 const LINES: &[(&str, &[u8])] = &[
     ("spaces only", b"     \r\n"),
     ("spaces only, a page of them", &[b' '; 2000]),
@@ -146,7 +147,7 @@ fn terminated(line: &[u8]) -> Vec<u8> {
     [line, end].concat()
 }
 
-/// Keys and lines at and over their limits.
+/// Returns keys and lines at and over their limits.
 fn long_lines() -> Vec<Entry> {
     let long = |len: usize| "x".repeat(len);
     let mut entries = Vec::new();
@@ -176,7 +177,7 @@ fn long_lines() -> Vec<Entry> {
     entries
 }
 
-/// Connections that end where none should, and visitors who speak something else.
+/// Returns connections that end early, and other protocols.
 fn connections() -> Vec<Entry> {
     let entries: &[(&'static str, &'static [u8], Expect)] = &[
         ("HTTP GET", b"GET / HTTP/1.1\r\n", Expect::Close),
@@ -189,7 +190,7 @@ fn connections() -> Vec<Entry> {
         ("half-open within a line", b"get cor", Expect::HalfOpen),
         ("half-open within data", b"set corpus 0 0 100\r\nabc", Expect::HalfOpen),
         ("half-open within data of ms", b"ms corpus 100 c\r\nabc", Expect::HalfOpen),
-        // Whether the error is sent before all the data has been swallowed is up to the server.
+        // A server may send the error before or after it has read all the data.
         ("half-open within data that is too large", b"set corpus 0 0 2000000\r\nabc", Expect::Survival),
         ("half-open within the longest data", b"set corpus 0 0 2147483645\r\nabc", Expect::Survival),
         ("half-open within the longest data of ms", b"ms corpus 2147483645\r\nabc", Expect::Survival),
@@ -200,7 +201,7 @@ fn connections() -> Vec<Entry> {
     entries.iter().map(|&(name, bytes, expect)| (name, bytes.to_vec(), expect)).collect()
 }
 
-/// One for all: an entry is alone in its batch.
+/// One opaque for all entries: an entry is alone in its batch.
 const BINARY_OPAQUE: u32 = 0x0c0f_fee0;
 
 fn header(opcode: u8, key_len: u16, extras_len: u8, body_len: u32) -> Vec<u8> {
@@ -218,7 +219,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     [header(opcode, key.len() as u16, extras.len() as u8, body.len() as u32), body].concat()
 }
 
-/// Lengths that contradict each other or overflow.
+/// Returns packets with lengths that contradict each other or overflow.
 fn binary_entries() -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     let store = |body_len: u32| [header(0x01, 1, 8, body_len), vec![0; 8], b"kabc".to_vec()].concat();

@@ -1,4 +1,4 @@
-//! Which answers were seen to which commands, and how often.
+//! Counts the answers seen for each command.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use crate::unit::{Shape, Unit, Wire};
 /// Each pair is seen once in so many commands.
 const COMMANDS_PER_SIGHT: u64 = 1000;
 
-/// Runs of this size and above must reach that; in smaller ones chance has its part.
+/// Runs of this size and above must meet that; smaller ones have a tolerance for chance.
 const FULL_RUN: u64 = 1_000_000;
 
-/// No flag: the command as such.
+/// No flag: the command itself.
 const PLAIN: u8 = 0;
 
 /// Counts of (command, flag, answer).
@@ -34,7 +34,7 @@ impl Coverage {
         for &flag in &unit.asked {
             self.add(unit.command, flag, &kind);
         }
-        // The flags that a server adds of itself.
+        // The flags that a server adds on its own.
         if table::is_meta(unit.command) {
             for word in lines(&answer.bytes).next().unwrap_or_default().split(|&byte| byte == b' ').skip(1) {
                 if let [flag @ (b'W' | b'X' | b'Z')] = *word {
@@ -55,22 +55,22 @@ impl Coverage {
         }
     }
 
-    /// How often this answer was seen.
+    /// Returns how often this answer was seen.
     pub fn seen(&self, pair: &Pair) -> u64 {
         let answers = self.counts.get(&(pair.command, pair.flag.unwrap_or(PLAIN)));
         answers.and_then(|answers| answers.get(pair.answer)).copied().unwrap_or(0)
     }
 
-    /// How often this known difference was seen.
+    /// Returns how often this known difference was seen.
     pub fn drifted(&self, sent: &str) -> u64 {
         self.drifts.get(sent).copied().unwrap_or(0)
     }
 
-    /// Answers that the table does not know: the table would be incomplete.
+    /// Returns the answers that the table lacks.
     pub fn unlisted(&self) -> Vec<String> {
         let mut unlisted = BTreeMap::new();
         for (&(command, flag), answers) in &self.counts {
-            // The corpus and the setups have names of their own; flags are counted only where the table asks.
+            // The corpus and the setups have other names; flags are counted only where the table lists them.
             if flag != PLAIN || !table::commands().contains(command) {
                 continue;
             }
@@ -86,7 +86,7 @@ impl Coverage {
         unlisted.into_iter().map(|(pair, count)| format!("{pair} ({count})")).collect()
     }
 
-    /// The table with its counts, and whether every pair of these protocols was seen often enough.
+    /// Returns the table with its counts, and the pairs of these protocols that were seen too rarely.
     pub fn report(&self, protocols: &[Protocol], commands: u64) -> (String, Vec<String>) {
         let need = needed(commands);
         let mut text = String::new();
@@ -109,7 +109,7 @@ impl Coverage {
     }
 }
 
-/// How often each pair must be seen: in a small run three standard deviations less than its share.
+/// Returns how often each pair must be seen: in a small run its share less three standard deviations.
 fn needed(commands: u64) -> u64 {
     let share = commands / COMMANDS_PER_SIGHT;
     if commands >= FULL_RUN { share } else { share.saturating_sub(3 * share.isqrt()) }
@@ -119,7 +119,7 @@ fn newline(text: &str) -> &'static str {
     if text.is_empty() { "" } else { "\n" }
 }
 
-/// The answer without what varies.
+/// Returns the answer without its variable parts.
 pub fn kind(unit: &Unit, answer: &Answer) -> String {
     let closed = answer.end == End::Closed;
     let kind = match (unit.wire, unit.shape) {
@@ -147,7 +147,7 @@ fn line_kind(line: &[u8]) -> String {
 }
 
 fn values_kind(unit: &Unit, bytes: &[u8]) -> String {
-    // Values may hold anything, so only the last line tells whether there are values at all.
+    // Values may contain anything, so only the last line tells whether there are values.
     let last = lines(bytes).last().unwrap_or_default();
     if last != b"END" {
         return line_kind(last);
@@ -185,7 +185,7 @@ fn meta_kind(bytes: &[u8]) -> String {
         code @ (b"HD" | b"VA" | b"EN" | b"NF" | b"NS" | b"EX" | b"MN") => {
             String::from_utf8_lossy(code).into_owned()
         }
-        // A bad data chunk is followed by what the rest of the data is taken for.
+        // After a bad data chunk the rest of the data is parsed as commands.
         _ => lines(bytes).map(line_kind).collect::<Vec<_>>().join(" + "),
     }
 }

@@ -1,16 +1,16 @@
-//! Where fabcached answers like memcached 1.6.45, or as it chooses to, and Debian's 1.6.18 does not: exact
-//! triples of what is sent, their answer and ours.
+//! Known differences between fabcached, which answers like memcached 1.6.45 or by its own choice, and
+//! Debian's 1.6.18: exact triples of the input, their answer and ours.
 //!
-//! The generator sends none of these inputs in any other way, so that every other difference is a fault. Each
-//! entry is sent in each run, at a moment when all earlier answers have been read, after a setup that gives
-//! its keys a known state on both servers; both answers are compared with the entry to the byte.
+//! The generator sends these inputs in no other way, so every other difference is a fault. Each entry
+//! is sent in each run, at a moment when all earlier answers have been read, after a setup that gives
+//! its keys a known state on both servers. Both answers must equal the entry to the byte.
 
 /// One known difference.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// Sent before; the answers to it are not looked at.
+    /// Sent first; its answers are ignored.
     pub setup: &'static str,
-    /// What is sent.
+    /// The input.
     pub sent: &'static str,
     /// Answer of memcached 1.6.18.
     pub theirs: &'static str,
@@ -21,7 +21,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Why the answers are not those of the entry. With `twin`, ours is a memcached 1.6.18 too.
+    /// Returns an error if the answers differ from the entry. With `twin`, ours is a memcached 1.6.18, too.
     pub fn check(&self, theirs: &[u8], ours: &[u8], twin: bool) -> Result<(), String> {
         let expected = if twin { self.theirs } else { self.ours };
         if theirs != self.theirs.as_bytes() {

@@ -1,5 +1,5 @@
-//! A server for tests: a small part of memcached, with faults on request. Unknown commands get the same answer each
-//! time, which is enough for a comparison.
+//! A server for tests: a small part of memcached, with optional faults. Unknown commands always get the
+//! same answer, which is enough for a comparison.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,19 +12,19 @@ use crate::answer::HEADER_LEN;
 /// The fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Adds one too many to items with client flags 5.
+    /// Increments items with client flags 5 by one too many.
     CountsWrong,
-    /// Keeps the CAS value of an item that is stored again.
+    /// Keeps the CAS value when an item is stored again.
     KeepsCas,
     /// Answers a silent store.
     IgnoresNoreply,
-    /// Starts to count CAS values elsewhere: no fault at all.
+    /// Starts to count CAS values from another number, which is correct.
     CountsElsewhere,
 }
 
-/// No command announces more.
+/// Maximum announced length.
 const LEN_MAX: u64 = 2 << 20;
 
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,4 @@
-//! The same bytes to memcached 1.6.18 and to fabcached, and every answer compared byte for byte.
+//! Sends the same bytes to memcached 1.6.18 and to fabcached, and compares every answer byte for byte.
 //!
 //! ```text
 //! generator ── sequence of commands ──> player ── the same bytes ──> theirs, ours
@@ -7,11 +7,12 @@
 //!                                         └──> coverage: (command, answer) pairs, known differences
 //! ```
 //!
-//! All on one thread: a sequence is played step by step, one connection at a time, so that the servers see
-//! the same commands in the same order. A run is fixed by its seed. A difference stops its sequence, which is
-//! then played again on fresh keys with ever fewer commands, and what is left is printed.
+//! Everything runs on one thread: a sequence is played step by step, one connection at a time, so that
+//! the servers see the same commands in the same order. The seed determines a run. A difference stops
+//! its sequence, which is then replayed on fresh keys with fewer and fewer commands; the remaining
+//! commands are printed.
 //!
-//! Known differences are the exact triples of [`drift`]; there is no other way to explain one away.
+//! Known differences are the exact triples of [`drift`]; there is no other way to accept one.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Connections to the two servers, and writes in pieces.
+//! Connections to the two servers, and writes in chunks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ pub struct Conn {
 const CHUNK_LEN: usize = 64 << 10;
 
 impl Conn {
-    /// Connects. A read or write that takes longer than `patience` counts as never.
+    /// Connects. A read or write that exceeds `patience` counts as failed.
     pub fn open(address: SocketAddr, patience: Duration) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
@@ -31,8 +31,8 @@ impl Conn {
         Ok(Self { stream, received: Vec::new(), used: 0, chunk: Box::new([0; CHUNK_LEN]) })
     }
 
-    /// Writes the bytes in pieces that end at `cuts`. A server that has closed, or no longer reads, is
-    /// noticed by what it answers, so a failed write is not an error here.
+    /// Writes the bytes in chunks that end at `cuts`. A failed write is no error here: the answers of a
+    /// server that has closed or no longer reads show it.
     pub fn send(&mut self, bytes: &[u8], cuts: &[usize]) {
         let mut from = 0;
         for &to in cuts.iter().chain([&bytes.len()]) {
@@ -46,7 +46,7 @@ impl Conn {
 
     /// Closes the sending half.
     pub fn finish_sending(&mut self) {
-        // The peer may be gone already.
+        // The peer may have closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }
@@ -75,7 +75,7 @@ impl Source for Conn {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => continue,
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => Fill::TimedOut,
-                    // A reset is a close that met unread bytes.
+                    // A reset is a close with unread bytes.
                     _ => Fill::Closed,
                 },
             };
@@ -83,30 +83,30 @@ impl Source for Conn {
     }
 }
 
-/// A connection to each of the servers, used for the same bytes.
+/// A connection to each of the servers, for the same bytes.
 #[derive(Debug)]
 pub struct Link {
-    /// What it speaks.
+    /// The protocol family.
     pub wire: Wire,
-    /// To memcached.
+    /// The connection to memcached.
     pub theirs: Conn,
-    /// To fabcached.
+    /// The connection to fabcached.
     pub ours: Conn,
 }
 
-/// How a batch is cut into writes.
+/// How a batch is divided into writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cutting {
     /// One write.
     Whole,
-    /// A few writes, cut anywhere.
+    /// A few writes of random lengths.
     Pieces(usize),
-    /// A byte each.
+    /// One write per byte.
     Bytes,
 }
 
 impl Cutting {
-    /// Picks one: mostly whole, because a pipeline is where answers get lost.
+    /// Chooses at random: mostly one write, because errors show in pipelines.
     pub fn random(rng: &mut SplitMix64, len: usize) -> Self {
         match rng.below(100) {
             0..75 => Cutting::Whole,
@@ -116,7 +116,7 @@ impl Cutting {
         }
     }
 
-    /// Where to cut `len` bytes.
+    /// Returns where to divide `len` bytes.
     pub fn cuts(self, rng: &mut SplitMix64, len: usize) -> Vec<usize> {
         match self {
             _ if len < 2 => Vec::new(),

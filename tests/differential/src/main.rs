@@ -1,4 +1,4 @@
-//! Compares two servers that run already. `cargo xtask differential` starts them, too.
+//! Compares two running servers. `cargo xtask differential` also starts them.
 
 #![forbid(unsafe_code)]
 
@@ -20,14 +20,14 @@ struct Cli {
     /// Address of fabcached.
     #[arg(long, value_name = "HOST:PORT")]
     ours: String,
-    /// Alters answers of ours on their way, and fails if that is not noticed.
+    /// Alters answers of fabcached in transit, and fails if that is not detected.
     #[arg(long, value_enum, value_name = "HARM")]
     sabotage: Option<Harm>,
     #[command(flatten)]
     run: RunArgs,
 }
 
-/// Opportunities that are let pass between one harm and the next.
+/// Opportunities skipped between two harms.
 const HARM_EVERY: u64 = 50;
 
 fn main() -> Result<()> {

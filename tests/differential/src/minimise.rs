@@ -1,18 +1,20 @@
-//! Leaving out what a failure does not need.
+//! Removes the commands that a failure does not need.
 
 use std::time::{Duration, Instant};
 
-/// How much trying is worth it.
+/// Limits of a minimisation.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// Attempts.
+    /// Maximum number of attempts.
     pub attempts: usize,
-    /// Time for all of them.
+    /// Maximum duration.
     pub time: Duration,
 }
 
-/// The smallest part of `items`, in order, that was found to fail still. Takes away ever smaller pieces
-/// (delta debugging); at the end no single item can be left out, unless the budget ran out before.
+/// Returns the smallest found part of `items`, in order, that still fails.
+///
+/// Removes smaller and smaller chunks (delta debugging). At the end no single item can be removed,
+/// unless the budget ran out.
 pub fn minimise<T: Clone>(items: &[T], budget: Budget, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let deadline = Instant::now() + budget.time;
     let mut attempts = 0;
@@ -35,7 +37,7 @@ pub fn minimise<T: Clone>(items: &[T], budget: Budget, mut fails: impl FnMut(&[T
                 start = end;
             }
         }
-        // Once no single item goes, none will.
+        // If no single item can be removed, stop.
         piece = match (piece, removed) {
             (1, false) => 0,
             (1, true) => 1,

@@ -12,36 +12,36 @@ use crate::play::Servers;
 /// A server that says nothing for so long has nothing to say.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Choices that a person makes on the command line.
+/// Command-line options.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// How many commands to compare.
+    /// Number of commands to compare
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     pub commands: u64,
-    /// The same seed sends the same commands.
+    /// Seed; the same seed sends the same commands
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// What to send.
+    /// Protocols to send
     #[arg(long, value_enum, default_value_t = ProtocolArg::All)]
     pub protocol: ProtocolArg,
-    /// Stop after so many seconds, and ask only as much coverage as there were commands.
+    /// Stop after this many seconds, and require only the coverage of the commands sent
     #[arg(long, value_name = "SECONDS")]
     pub time_limit: Option<u64>,
-    /// Go on until so many differences were found.
+    /// Continue until this many differences were found
     #[arg(long, default_value_t = 1, value_name = "K")]
     pub keep_going: usize,
-    /// Both servers are memcached 1.6.18, to test the test: no known difference shows.
+    /// Both servers are memcached 1.6.18, for self-tests: known differences do not occur
     #[arg(long)]
     pub twin: bool,
-    /// Leave out the sequences that let items expire.
+    /// Leave out the sequences that wait for expiry
     #[arg(long)]
     pub no_wait: bool,
-    /// Ask no coverage.
+    /// Do not require coverage
     #[arg(long)]
     pub no_coverage: bool,
 }
 
-/// The protocols to choose from.
+/// The selectable protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ProtocolArg {
     /// Classic text.
@@ -54,39 +54,39 @@ pub enum ProtocolArg {
     All,
 }
 
-/// A run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The two servers.
     pub servers: Servers,
-    /// Commands to compare.
+    /// Number of commands to compare.
     pub commands: u64,
-    /// Fixes the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// What to send.
+    /// Protocols to send.
     pub selection: Selection,
-    /// Stop after so long.
+    /// Time limit.
     pub time_limit: Option<Duration>,
-    /// Differences to find before giving up.
+    /// Number of differences after which the run stops.
     pub differences_max: usize,
-    /// Ours is a memcached 1.6.18, too.
+    /// Whether ours is a memcached 1.6.18, too.
     pub twin: bool,
-    /// Play the sequences that let time pass.
+    /// Whether to play the sequences that let time pass.
     pub slow: bool,
-    /// Look for the commands that a difference needs.
+    /// Whether to minimise the commands of a difference.
     pub shrink: bool,
-    /// Fail if a pair of the coverage table is rare.
+    /// Whether to fail if a pair of the coverage table is rare.
     pub coverage: bool,
-    /// A server that says nothing for so long has nothing to say.
+    /// A server that sends nothing for this long has no answer.
     pub patience: Duration,
-    /// Show how far the run is.
+    /// Whether to show progress.
     pub progress: bool,
     /// Ends the run when set.
     pub stop: Arc<AtomicBool>,
 }
 
 impl RunArgs {
-    /// The run against these servers.
+    /// Returns the options of a run against these servers.
     pub fn options(&self, servers: Servers) -> Options {
         let selection = match self.protocol {
             ProtocolArg::Text => Selection::Text,

@@ -1,4 +1,4 @@
-//! Playing a sequence on both servers: batches, sentinels, and the comparison of each answer.
+//! Plays a sequence on both servers: batches, sentinels, and the comparison of each answer.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::request::Prefix;
 use crate::unit::{Agreement, Ending, Shape, Step, Unit, Wire};
 use fabcache_testbed::random::SplitMix64;
 
-/// Requests of one batch stay below this: they fit into the sockets' buffers, so that a server that is busy
-/// answering never makes the writer wait.
+/// Maximum bytes of a batch: its requests fit the socket buffers, so that a server that is busy
+/// answering never blocks the writer.
 const BATCH_LEN_MAX: usize = 48 << 10;
 
-/// Commands in one batch.
+/// Maximum number of commands in a batch.
 const BATCH_UNITS_MAX: usize = 60;
 
-/// The sentinel's opaque is above all those of commands.
+/// The sentinel's opaque, above those of all commands.
 const SENTINEL_OPAQUE: u32 = 0xf000_0000;
 
 /// The two servers.
@@ -39,24 +39,24 @@ pub struct Servers {
 pub struct Difference {
     /// The step of the sequence.
     pub step: usize,
-    /// What theirs answered.
+    /// Their answer.
     pub theirs: Answer,
-    /// What ours answered.
+    /// Our answer.
     pub ours: Answer,
-    /// What is different.
+    /// The difference.
     pub why: String,
-    /// The same for all differences that are likely to have the same cause.
+    /// A key that is equal for differences with likely the same cause.
     pub sort: String,
 }
 
-/// What a sequence came to.
+/// The result of a sequence.
 #[derive(Debug, Default)]
 pub struct Played {
     /// Commands whose answers were compared.
     pub commands: u64,
     /// The first difference; nothing was sent after its batch.
     pub difference: Option<Difference>,
-    /// What was sent to theirs, a command each, in order, with the step it comes from.
+    /// The bytes sent to theirs, one entry per command in order, with its step.
     pub transcript: Vec<(usize, Vec<u8>)>,
 }
 
@@ -67,7 +67,7 @@ pub struct Player {
     twin: bool,
     links: Vec<Option<Link>>,
     sentinels: u32,
-    /// How often each answer occurred.
+    /// Counts of the answers.
     pub coverage: Coverage,
 }
 
@@ -79,7 +79,7 @@ struct Batch<'a> {
 }
 
 impl Player {
-    /// A player that has no connection yet.
+    /// Returns a player without connections.
     pub fn new(servers: Servers, patience: Duration, twin: bool) -> Self {
         Self { servers, patience, twin, links: Vec::new(), sentinels: 0, coverage: Coverage::default() }
     }
@@ -193,7 +193,7 @@ impl Player {
         comparison: &mut Comparison<'_>,
         played: &mut Played,
     ) {
-        // All that was sent is noted: what closed the connection may have taken earlier answers with it.
+        // Record all commands sent: whichever closed the connection may have discarded earlier answers.
         let starts = [0].iter().chain(&batch.their_ends);
         for ((&(step, _), &end), &start) in batch.units.iter().zip(&batch.their_ends).zip(starts) {
             played.transcript.push((step, batch.theirs[start..end].to_vec()));
@@ -236,7 +236,7 @@ impl Player {
     }
 }
 
-/// Bytes that answer nothing. A server that closed between two answers is told by its stray answer, too.
+/// Compares extra bytes. A server that closed between two answers also shows in its stray answer.
 fn stray(theirs: &Answer, ours: &Answer) -> Result<(), String> {
     match theirs == ours {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! A difference, so that a person can read it and send it again.
+//! Formats a difference so that a person can read it and send it again.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use crate::answer::{Answer, End};
 use crate::play::Difference;
 use crate::unit::{Step, Unit};
 
-/// More of one command or answer is cut short.
+/// Longer commands and answers are shortened.
 const SHOWN_LEN_MAX: usize = 600;
 
-/// As many equal bytes in a row are written as a count.
+/// Minimum number of equal bytes in a row that are written as a count.
 const RUN_LEN_MIN: usize = 24;
 
-/// The bytes as they could stand in a string literal, long runs of one byte as `x{1000}`.
+/// Escapes bytes as in a string literal, with long runs of one byte as `x{1000}`.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     let mut rest = bytes;
@@ -35,7 +35,7 @@ pub fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// What was sent, in order, then both answers.
+/// Returns the commands in order, then both answers.
 pub fn describe(difference: &Difference, transcript: &[(usize, Vec<u8>)], steps: &[Step]) -> String {
     let mut text = String::new();
     let several = steps.iter().filter_map(Step::unit).any(|unit| unit.conn != first_conn(steps));

@@ -1,26 +1,25 @@
-//! What is sent, with two holes in it: the prefix of the sequence's keys, and CAS values.
+//! Requests with two placeholders: the prefix of the sequence's keys, and CAS values.
 //!
-//! Keys start with a prefix of fixed length, so that a sequence can be played again on fresh keys without a
-//! byte of its framing changing. A CAS value is a name for "the last one that this server gave for this key",
-//! because the two servers need not count alike: memcached 1.6.45 also counts stores that fail, 1.6.18 counts
-//! flushes.
+//! Keys start with a prefix of fixed length, so that a sequence can be replayed on fresh keys with the
+//! same framing. A CAS value refers to the last one that this server gave for this key, because the two
+//! servers count differently: memcached 1.6.45 also counts stores that fail, 1.6.18 counts flushes.
 
 use std::rc::Rc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Length of the prefix: a multiple of three, so that base64 of a key is base64 of the prefix and then of the
-/// rest.
+/// Length of the prefix: a multiple of three, so that base64 of a key is base64 of the prefix followed
+/// by that of the rest.
 pub const PREFIX_LEN: usize = 6;
 
 /// The start of every key of one sequence.
 pub type Prefix = [u8; PREFIX_LEN];
 
-/// The CAS value that stands for one never learnt: no server gets that far in a run.
+/// The CAS value for a key without a known one: no server counts that far in a run.
 pub const CAS_UNKNOWN: u64 = 999_999_999_999;
 
-/// The prefix with this number, unlike any other of a run.
+/// Returns the prefix with this number, unique in a run.
 pub fn prefix(number: u64) -> Prefix {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut prefix = [b'0'; PREFIX_LEN];
@@ -29,7 +28,7 @@ pub fn prefix(number: u64) -> Prefix {
         *digit = DIGITS[(rest % 36) as usize];
         rest /= 36;
     }
-    // A letter first: a key is never mistaken for a number.
+    // A letter first, so that a key is never a number.
     prefix[0] = b'k' + (rest % 16) as u8;
     prefix
 }
@@ -39,28 +38,28 @@ pub fn prefix(number: u64) -> Prefix {
 pub struct Key {
     /// Its number within the sequence.
     pub id: u16,
-    /// What follows the prefix.
+    /// The bytes after the prefix.
     pub tail: Rc<[u8]>,
 }
 
 impl Key {
-    /// Bytes of the whole key.
+    /// Returns the length of the whole key.
     pub fn len(&self) -> usize {
         PREFIX_LEN + self.tail.len()
     }
 
-    /// Never: a key has its prefix.
+    /// Returns false: a key has its prefix.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The whole key.
+    /// Returns the whole key.
     pub fn bytes(&self, prefix: &Prefix) -> Vec<u8> {
         [&prefix[..], &self.tail].concat()
     }
 }
 
-/// How a CAS value is written.
+/// The encoding of a CAS value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CasWire {
     /// Text and meta.
@@ -69,20 +68,20 @@ pub enum CasWire {
     BigEndian,
 }
 
-/// The last CAS value that the server gave for a key, moved by `offset`.
+/// The last CAS value that the server gave for a key, changed by `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CasRef {
     /// The key's number within the sequence.
     pub key: u16,
     /// 0 for a match.
     pub offset: i64,
-    /// How it is written.
+    /// The encoding.
     pub wire: CasWire,
 }
 
 impl CasRef {
     fn write(&self, last: Option<u64>, out: &mut Vec<u8>) {
-        // Not below 1: 0 means "no check" in a binary header.
+        // At least 1: 0 means "no check" in a binary header.
         let value = last.unwrap_or(CAS_UNKNOWN).saturating_add_signed(self.offset).max(1);
         match self.wire {
             CasWire::Decimal => out.extend_from_slice(value.to_string().as_bytes()),
@@ -99,14 +98,14 @@ enum Part {
     Cas(CasRef),
 }
 
-/// The bytes of one command, holes and all.
+/// The bytes of one command with placeholders.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     parts: Vec<Part>,
 }
 
 impl Request {
-    /// Starts with these bytes.
+    /// Returns a request that starts with these bytes.
     pub fn of(bytes: impl AsRef<[u8]>) -> Self {
         Self::default().put(bytes)
     }
@@ -142,7 +141,7 @@ impl Request {
         self
     }
 
-    /// Adds what another request holds.
+    /// Appends another request.
     #[must_use]
     pub fn append(mut self, other: &Request) -> Self {
         for part in &other.parts {
@@ -154,7 +153,7 @@ impl Request {
         self
     }
 
-    /// Keys whose CAS values it needs.
+    /// Returns the keys whose CAS values the request needs.
     pub fn cas_keys(&self) -> impl Iterator<Item = u16> + '_ {
         self.parts.iter().filter_map(|part| match part {
             Part::Cas(cas) => Some(cas.key),
@@ -162,7 +161,7 @@ impl Request {
         })
     }
 
-    /// Fills the holes.
+    /// Fills the placeholders.
     pub fn render(&self, prefix: &Prefix, last: impl Fn(u16) -> Option<u64>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {

@@ -1,4 +1,4 @@
-//! A whole run: corpus and known differences first, then random sequences, then the account.
+//! A whole run: corpus and known differences first, then random sequences, then the report.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -34,19 +34,19 @@ const QUIETEN: &[u8] = b"lru mode flat\r\n";
 /// Commands that are shown of a sequence that could not be shrunk.
 const UNSHRUNK_MAX: usize = 12;
 
-/// Prefixes of sequences that are played again come from a range of their own.
+/// First prefix number of replayed sequences.
 const REPLAYS: u64 = 1 << 24;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Commands whose answers were compared.
     pub commands: u64,
-    /// How long it took.
+    /// Duration.
     pub elapsed: Duration,
     /// The seed.
     pub seed: u64,
-    /// Each difference, ready to print.
+    /// Each difference, formatted.
     pub differences: Vec<String>,
     /// The coverage table with its counts.
     pub table: String,
@@ -54,20 +54,20 @@ pub struct Report {
     pub rare: Vec<String>,
     /// Answers that the table does not list.
     pub unlisted: Vec<String>,
-    /// Known differences that were never met.
+    /// Known differences that did not occur.
     pub unmet: Vec<String>,
-    /// How often each known difference was met.
+    /// How often each known difference occurred.
     pub drifts: Vec<(&'static str, u64)>,
 }
 
 impl Report {
-    /// Nothing to complain of.
+    /// Returns whether the run found nothing wrong.
     pub fn passed(&self) -> bool {
         let complaints = [&self.differences, &self.rare, &self.unlisted, &self.unmet];
         complaints.iter().all(|complaints| complaints.is_empty())
     }
 
-    /// All of it.
+    /// Returns the report as text.
     pub fn text(&self) -> String {
         let mut text = format!("Answers by command:\n\n{}", self.table);
         if !self.drifts.is_empty() {
@@ -100,7 +100,7 @@ impl Report {
     }
 }
 
-/// Runs. Fails only if a server cannot be reached at all; what it finds is in the report.
+/// Runs the comparison. Fails only if a server cannot be reached; findings are in the report.
 pub fn run(options: &Options) -> Result<Report> {
     let start = Instant::now();
     let mut run = Run {
@@ -134,7 +134,7 @@ struct Run<'a> {
     shown: Instant,
 }
 
-/// A difference, and how many like it followed.
+/// A difference, and the number of similar ones.
 struct Found {
     sort: String,
     text: String,
@@ -155,7 +155,7 @@ impl Run<'_> {
         self.openings(generator)?;
         let mut slow = if self.options.slow { generator.slow_sequences() } else { Vec::new() };
         while self.goes_on() {
-            // Time passes once, in the middle of the run, when there is something to disturb.
+            // Time passes once, in the middle of the run, when many items exist.
             let sequence = match self.commands * 2 >= self.options.commands {
                 true => slow.pop().unwrap_or_else(|| generator.next_sequence()),
                 false => generator.next_sequence(),
@@ -173,10 +173,10 @@ impl Run<'_> {
             && !self.options.stop.load(Ordering::Relaxed)
     }
 
-    /// What is sent in every run: the corpus, and each known difference once.
+    /// Plays what every run sends: the corpus, and each known difference once.
     fn openings(&mut self, generator: &mut Generator) -> Result<()> {
         let (ascii, binary) = (self.options.selection.drifts(), self.options.selection.binary());
-        // A sequence each, so that one difference does not hide the others.
+        // One sequence per entry, so that a difference does not hide the others.
         for mut unit in corpus::units() {
             unit.conn = usize::from(unit.wire == Wire::Binary);
             let wanted = if unit.wire == Wire::Binary { binary } else { ascii };
@@ -207,7 +207,7 @@ impl Run<'_> {
             }
             self.player.hang_up();
         }
-        // Now and then with new connections, which no sequence may notice.
+        // Occasionally on new connections, which must make no difference.
         if self.rng.percent(10) {
             self.player.hang_up();
         }
@@ -215,7 +215,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Plays the sequence again with ever fewer commands.
+    /// Replays the sequence with fewer and fewer commands.
     fn explain(
         &mut self,
         sequence: &Sequence,
@@ -223,7 +223,7 @@ impl Run<'_> {
         played: &Played,
         rng: &SplitMix64,
     ) -> String {
-        // The command that differs may have been hit by a later one of its batch.
+        // A later command of the batch may have affected the differing one.
         let last_sent = played.transcript.last().map_or(difference.step, |(step, _)| *step);
         let upto = &sequence.steps[..=last_sent];
         let waits = upto.iter().any(|step| matches!(step, Step::Pause(_)));
@@ -232,8 +232,8 @@ impl Run<'_> {
         let (options, replays) = (self.options, &mut self.replays);
         let mut replay = |steps: &[Step]| match play_again(options, replays, steps, rng) {
             Ok(replayed) => {
-                // Only of the sort that is looked for: without its first commands a sequence may run into a
-                // known difference, or into another fault.
+                // Accept only the same kind of difference: without its first commands a sequence may run into a known
+                // difference, or into another fault.
                 let sort = replayed.difference.as_ref().map(|difference| difference.sort.clone());
                 let wanted = last.as_ref().map_or(&sort, |(_, _, wanted)| wanted);
                 let differs = sort.is_some() && sort == *wanted;
@@ -247,7 +247,7 @@ impl Run<'_> {
                 false
             }
         };
-        // A sequence that waits takes too long to be shrunk.
+        // A sequence that waits takes too long to minimise.
         let tried = self.options.shrink && !waits;
         if tried && replay(upto) {
             minimise(upto, SHRINKING, &mut replay);
@@ -317,7 +317,7 @@ fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &SplitM
     player.play(steps, &prefix(REPLAYS + *replays), &mut rng.clone())
 }
 
-/// Sends a line to both, whatever they answer.
+/// Sends a line to both servers and ignores the answers.
 fn tell_both(options: &Options, line: &[u8]) -> Result<()> {
     for address in [options.servers.theirs, options.servers.ours] {
         let mut conn = Conn::open(address, SHRINKING_PATIENCE)?;
@@ -331,7 +331,7 @@ fn tail<T>(items: &[T], len: usize) -> &[T] {
     &items[items.len().saturating_sub(len)..]
 }
 
-/// Runs, prints the report, and fails if there is anything to complain of.
+/// Runs, prints the report, and fails unless the run passed.
 pub fn run_and_print(options: &Options) -> Result<()> {
     let report = run(options)?;
     print!("{}", report.text());

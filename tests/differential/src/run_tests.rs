@@ -27,13 +27,13 @@ fn options(servers: Servers, patience: Duration) -> Options {
     }
 }
 
-/// Sequences without the commands that end a connection, which the fake does not.
+/// Returns sequences without the commands that end a connection, which the fake does not support.
 fn open_sequences(selection: Selection, count: usize) -> Vec<Sequence> {
     let mut generator = Generator::new(7, selection);
     let mut sequences: Vec<_> = (0..count).map(|_| generator.next_sequence()).collect();
     for sequence in &mut sequences {
         sequence.steps.retain(|step| step.unit().is_some_and(|unit| unit.ending == Ending::Open));
-        // Known differences are between others.
+        // The fake does not have the known differences.
         sequence.steps.retain(|step| step.unit().is_some_and(|unit| unit.drift.is_none()));
     }
     sequences
@@ -86,7 +86,7 @@ fn a_fault_is_found_and_shrunk() {
     let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::CountsWrong) };
     let outcome = played(&options(servers, PATIENT), &open_sequences(Selection::Text, 200));
     let text = outcome.differences.first().expect("a difference");
-    // A set with the flags, an incr, and perhaps a get if the incr says nothing.
+    // A set with the flags, an incr, and a get if the incr has no answer.
     assert!(text.contains("shrunk to 2 commands") || text.contains("shrunk to 3 commands"), "{text}");
     assert!(text.contains("sent (incr"), "{text}");
     assert!(text.contains("seed 1"), "{text}");
@@ -110,7 +110,7 @@ fn faults_that_no_single_answer_shows_are_found() {
     }
 }
 
-/// Alters answers in one way, rarely, and checks that it is noticed.
+/// Alters answers in one way, rarely, and checks that it is detected.
 fn harm(harm: Harm) {
     let theirs = fake::start(Fault::None);
     let saboteur = Saboteur::start(fake::start(Fault::None), harm, 5).expect("a proxy");

@@ -1,4 +1,4 @@
-//! A proxy that alters answers: a comparison that lets it pass would be worth nothing.
+//! A proxy that alters answers, to test that the comparison detects it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::Result;
 
-/// The change made to every answer that it fits.
+/// The alteration of every suitable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Harm {
     /// Changes one bit of one byte.
@@ -17,15 +17,15 @@ pub enum Harm {
     Drop,
     /// Adds a line end, as memcached 1.6.45 does after a get of a key that is too long.
     Extra,
-    /// Says that nothing was stored.
+    /// Replaces "stored" by "not stored".
     NotStored,
-    /// Says that an item was found where none was.
+    /// Turns a miss into a hit.
     Hit,
-    /// Gives another CAS value, in text and meta.
+    /// Changes the CAS value, in text and meta.
     Cas,
-    /// Forgets that the asker won.
+    /// Drops the flag that the client won.
     Win,
-    /// Gives an item that lives for ever no time to live.
+    /// Changes an unlimited time to live to 0.
     Ttl,
     /// Changes the status of a binary answer.
     Status,
@@ -33,7 +33,7 @@ pub enum Harm {
     BinaryCas,
     /// Closes the connection.
     Close,
-    /// Says nothing.
+    /// Sends no answer.
     Silence,
 }
 
@@ -45,8 +45,8 @@ pub struct Saboteur {
 }
 
 impl Saboteur {
-    /// Starts a proxy that does harm at every `every`-th opportunity. Its threads end with the process: it is
-    /// for short runs.
+    /// Starts a proxy that alters every `every`-th opportunity. Its threads end with the process: it is for
+    /// short runs.
     pub fn start(server: SocketAddr, harm: Harm, every: u64) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -73,12 +73,12 @@ impl Saboteur {
         Ok(Self { address, done })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How often it did harm.
+    /// Returns the number of alterations.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, mut act: impl FnMut(&mut Vec<u8>
 
 const MADE_UP_HIT: (&[u8], &[u8]) = (b"EN\r\n", b"HD\r\n");
 
-/// Is there anything in these bytes to harm?
+/// Returns whether these bytes can be altered.
 fn offers(harm: Harm, answer: &[u8]) -> bool {
     let binary = answer.first() == Some(&0x81);
     match harm {
@@ -124,7 +124,7 @@ fn offers(harm: Harm, answer: &[u8]) -> bool {
     }
 }
 
-/// Harms the bytes; false closes the connection.
+/// Alters the bytes; returns false to close the connection.
 fn apply(harm: Harm, answer: &mut Vec<u8>) -> bool {
     match harm {
         Harm::Flip => {
@@ -160,7 +160,7 @@ fn replace(bytes: &mut Vec<u8>, pattern: &[u8], by: &[u8]) {
     bytes.splice(at..at + pattern.len(), by.iter().copied());
 }
 
-/// The first digit of a CAS value that a meta answer gives.
+/// Returns the first digit of the CAS value in a meta answer.
 fn cas_digit(answer: &[u8]) -> Option<usize> {
     let mut start = 0;
     for line in answer.split_inclusive(|&byte| byte == b'\n') {

@@ -1,11 +1,11 @@
-//! One command as it is sent, and all that is needed to find, compare and count its answer.
+//! One command, and how to find, compare and count its answer.
 
 use std::time::Duration;
 
 use crate::drift::Drift;
 use crate::request::{Key, Request};
 
-/// The two families of bytes; a connection speaks one.
+/// The two protocol families; a connection uses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wire {
     /// Text and meta.
@@ -14,7 +14,7 @@ pub enum Wire {
     Binary,
 }
 
-/// How the end of an answer is found in the stream.
+/// How the end of an answer is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One line.
@@ -33,16 +33,16 @@ pub enum Shape {
     Packets,
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It stays.
+    /// It stays open.
     Open,
     /// The server closes it.
     ServerCloses,
     /// The client closes its half after sending; the server answers and closes.
     HalfOpen,
-    /// The client closes as soon as it has the answer, whatever the server still waits for.
+    /// The client closes after the answer, even if the server waits for more.
     HangUp,
 }
 
@@ -51,9 +51,9 @@ pub enum Ending {
 pub enum Agreement {
     /// Byte for byte, but for CAS values, seconds and the server's version.
     Exact,
-    /// Both answer the same kind of thing: statistics differ in their numbers.
+    /// The same kind of answer: statistics differ in their numbers.
     Form,
-    /// No server need give any particular answer, but it must live on.
+    /// Any answer, but the server must stay up.
     Survival,
 }
 
@@ -62,9 +62,9 @@ pub enum Agreement {
 pub struct Unit {
     /// The bytes.
     pub request: Request,
-    /// What the connection speaks.
+    /// The protocol family of the connection.
     pub wire: Wire,
-    /// How the answer ends.
+    /// The shape of the answer.
     pub shape: Shape,
     /// The command's name in the coverage table.
     pub command: &'static str,
@@ -74,32 +74,32 @@ pub struct Unit {
     pub keys: Vec<Key>,
     /// Connection of the sequence.
     pub conn: usize,
-    /// All earlier answers are read before it is sent.
+    /// Whether all earlier answers are read before it is sent.
     pub fence: bool,
-    /// Sent in one write.
+    /// Whether it is sent in one write.
     pub whole: bool,
     /// Keys of items that the server may hold until the answer is written.
     ///
-    /// memcached changes a number in place, padded with spaces, only if nobody holds the item; else it makes
-    /// a new one without padding. What is held depends on how the bytes arrived, so arithmetic waits for the
-    /// answers.
+    /// memcached changes a number in place, padded with spaces, only if no thread holds the item; otherwise
+    /// it creates a new one without padding. Which items are held depends on how the bytes arrived, so
+    /// arithmetic waits for the answers.
     pub holds: Vec<u16>,
     /// The number that arithmetic changes.
     pub changes: Option<u16>,
-    /// What becomes of the connection.
+    /// What happens to the connection.
     pub ending: Ending,
     /// Identifies the answer of a binary command.
     pub opaque: u32,
     /// How far the answers must agree.
     pub agreement: Agreement,
-    /// The known difference that this is.
+    /// The known difference that this command tests.
     pub drift: Option<&'static Drift>,
 }
 
 impl Unit {
-    /// The two commands of a known difference: its setup, and the command whose answers differ.
+    /// Returns the two commands of a known difference: its setup, and the command whose answers differ.
     pub fn of_drift(drift: &'static Drift) -> [Self; 2] {
-        // A dump is answered by another thread, past which nothing may be pipelined.
+        // Another thread answers a dump, so no command may be pipelined after it.
         let dumps = drift.sent.starts_with("lru_crawler metadump");
         let setup = Self::ascii("drift setup", Request::of(drift.setup), Shape::UntilSentinel);
         let shape = if dumps { Shape::Dump } else { Shape::UntilSentinel };
@@ -111,7 +111,7 @@ impl Unit {
         ]
     }
 
-    /// A text or meta command.
+    /// Returns a text or meta command.
     pub fn ascii(command: &'static str, request: Request, shape: Shape) -> Self {
         Self {
             request,
@@ -132,7 +132,7 @@ impl Unit {
         }
     }
 
-    /// A binary command.
+    /// Returns a binary command.
     pub fn binary(command: &'static str, request: Request, opaque: u32) -> Self {
         Self { wire: Wire::Binary, opaque, ..Self::ascii(command, request, Shape::Packets) }
     }
@@ -144,22 +144,22 @@ impl Unit {
         self
     }
 
-    /// The server may hold the items of its keys until the answer is written.
+    /// Marks the items of its keys as held by the server until the answer is written.
     #[must_use]
     pub fn holding(mut self) -> Self {
         self.holds = self.keys.iter().map(|key| key.id).collect();
         self
     }
 
-    /// All earlier answers are read before it is sent.
+    /// Requires all earlier answers to be read before it is sent.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.fence = true;
         self
     }
 
-    /// Sets what becomes of the connection. A command that ends it is sent alone: bytes that a server leaves
-    /// unread when it closes would turn into a reset, which can overtake answers.
+    /// Sets what happens to the connection. A command that ends it is sent alone: bytes that a server
+    /// leaves unread when it closes would cause a reset, which can overtake answers.
     #[must_use]
     pub fn ends(mut self, ending: Ending) -> Self {
         self.ending = ending;
@@ -179,7 +179,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The command, if it is one.
+    /// Returns the command, if the step is one.
     pub fn unit(&self) -> Option<&Unit> {
         match self {
             Step::Send(unit) => Some(unit),

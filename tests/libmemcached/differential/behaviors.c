@@ -1,4 +1,4 @@
-/* Behaviours: what each is at first, what it takes, what comes of it. */
+/* Behaviours: defaults, accepted values, and effects. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -11,7 +11,7 @@ static void set_flag(memcached_st *memc, unsigned flag, uint64_t value) {
   trace_number(call, memcached_behavior_get(memc, flag));
 }
 
-/* What the sizes of a socket's buffers are is the kernel's affair. */
+/* The kernel determines the sizes of a socket's buffers. */
 static bool is_of_kernel(unsigned flag) {
   return flag == MEMCACHED_BEHAVIOR_SOCKET_SEND_SIZE || flag == MEMCACHED_BEHAVIOR_SOCKET_RECV_SIZE;
 }
@@ -119,7 +119,7 @@ void behaviors_invalid(void) {
   memcached_free(memc);
 }
 
-/* Set while connections are open: what is stored stays in reach. */
+/* Set while connections are open: stored items stay readable. */
 void behaviors_connected(void) {
   static const unsigned flags[] = {
       MEMCACHED_BEHAVIOR_NO_BLOCK,      MEMCACHED_BEHAVIOR_TCP_NODELAY,   MEMCACHED_BEHAVIOR_SUPPORT_CAS,

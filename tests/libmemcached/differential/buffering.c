@@ -1,4 +1,4 @@
-/* Requests without answers and requests that wait in a buffer; replicas; servers that fail. */
+/* Requests without answers, buffered requests, replicas, and failing servers. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -16,16 +16,16 @@ static void get(memcached_st *memc, const char *key) {
   free(value);
 }
 
-/* After a get without replies to stores, libmemcached's text protocol leaves the end of the answer to the call that
-   reads next: there, what reads its answer comes with a handle of its own. */
+/* After a get without replies to stores, libmemcached's text protocol leaves the end of the answer to the
+   next call that reads, so the calls that read use a separate handle. */
 static void answered(memcached_st *memc) {
   RC(memc, memcached_touch(memc, S("key"), 100));
   RC(memc, memcached_exist(memc, S("key")));
   RC(memc, memcached_version(memc));
 }
 
-/* Of the binary protocol libmemcached takes the answers to what was refused, or waited in a buffer, for those to
-   other calls: there, requests that succeed. */
+/* In the binary protocol libmemcached mistakes the answers to refused or buffered requests for those to other
+   calls, so these requests succeed. */
 static void stores_that_succeed(memcached_st *memc) {
   uint64_t number = 4711;
   RC(memc, memcached_set(memc, S("key"), S("value"), 0, 1));
@@ -108,7 +108,7 @@ void buffering_binary(void) {
   with_behaviour(true, MEMCACHED_BEHAVIOR_BUFFER_REQUESTS);
 }
 
-/* More than a buffer holds; both behaviours; ways in which a buffer is emptied. */
+/* More than a buffer holds; both behaviours; the ways to flush a buffer. */
 void buffering_mixed(void) {
   char *bytes = calloc(1, 100000);
   for (int mode = 0; mode < 6; mode++) {
@@ -142,7 +142,7 @@ void buffering_mixed(void) {
   free(bytes);
 }
 
-/* What goes to replicas waits in buffers until the connections end. */
+/* Requests to replicas stay in buffers until the connections close. */
 static void peek_all(memcached_st *memc, const char *key) {
   memcached_quit(memc);
   for (unsigned n = 0; n < SERVERS_MAX; n++)
@@ -250,7 +250,7 @@ void ejection_removed(void) {
   }
 }
 
-/* A failed server is tried again after its time. */
+/* A failed server is retried after its timeout. */
 void retry_timeout(void) {
   memcached_st *memc = handle_on(0);
   RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 1));

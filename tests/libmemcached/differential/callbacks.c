@@ -187,7 +187,7 @@ void sasl(void) {
   RC(memc, memcached_set_sasl_auth_data(memc, "user", "password"));
   POINTER(memcached_get_sasl_callbacks(memc));
   RC(memc, memcached_set_sasl_auth_data(memc, "user", "other"));
-  /* Servers that ask for no authentication. */
+  /* Servers without authentication. */
   RC(memc, memcached_set(memc, S("key"), S("value"), 0, 0));
   RC(memc, memcached_destroy_sasl_auth_data(memc));
   POINTER(memcached_get_sasl_callbacks(memc));

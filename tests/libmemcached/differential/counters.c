@@ -24,7 +24,7 @@ static void arithmetic(memcached_st *memc) {
   peek(0, "number");
   COUNTED(memcached_decrement(memc, S("number"), 1000, &value));
   COUNTED(memcached_increment(memc, S("number"), 0xffffffff, &value));
-  /* Over the end. memcached takes a number of 2^63 and more for none if a `-` comes behind it, in memory not its own. */
+  /* Overflow. memcached rejects a number of 2^63 and more if a `-` follows it, in memory that is not its own. */
   RC(memc, memcached_set(memc, S("number"), S("1"), 0, 0));
   COUNTED(memcached_increment_by_key(memc, S("number"), S("number"), 18446744073709551615ULL, &value));
   COUNTED(memcached_increment(memc, S("number"), 7, &value));
@@ -45,7 +45,7 @@ void arithmetic_text(void) {
   COUNTED(memcached_decrement_with_initial_by_key(memc, S("group"), S("initial"), 5, 77, 0, &value));
   memcached_free(memc);
   without_value(handle_on(1));
-  /* A value that is no number, with a connection of its own for each. */
+  /* Values that are not numbers, each on its own connection. */
   memc = handle_on(1);
   RC(memc, memcached_set(memc, S("text"), S("text"), 0, 0));
   COUNTED(memcached_increment(memc, S("text"), 1, &value));
@@ -178,7 +178,7 @@ void flush(void) {
     RC(memc, memcached_flush(memc, 1000));
     for (unsigned n = 0; n < COUNT(names); n++)
       RC(memc, memcached_exist(memc, names[n], 1));
-    /* Takes the later one back. */
+    /* Cancels the delayed flush. */
     RC(memc, memcached_flush(memc, 0));
     memcached_free(memc);
   }
@@ -190,7 +190,7 @@ static memcached_return_t count_key(const memcached_st *memc, const char *key, s
   return MEMCACHED_SUCCESS;
 }
 
-/* Which keys a dump tells is the servers' affair; that it ends, and how, is the library's. */
+/* The keys of a dump depend on the servers; its end and return code depend on the library. */
 void dump(void) {
   memcached_dump_fn callbacks[] = {count_key};
   for (int binary = 0; binary < 2; binary++) {

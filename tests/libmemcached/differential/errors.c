@@ -1,4 +1,4 @@
-/* Errors: their texts, where they are kept, what bad arguments and bad servers bring about. */
+/* Errors: their texts, their storage, and the errors of bad arguments and bad servers. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -135,7 +135,7 @@ void errors_dead(void) {
     RC(memc, add_dead(memc));
     requests(memc);
     memcached_free(memc);
-    /* Each request as the first. */
+    /* Each request as the first one of a handle. */
     const char *key = "key";
     size_t length = 3;
     memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;

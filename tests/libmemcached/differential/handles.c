@@ -1,4 +1,4 @@
-/* Handles: made, copied, emptied, freed; what they carry. */
+/* Handles: created, copied, reset, freed; and their contents. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -84,7 +84,7 @@ void clones(void) {
   }
   RC(memc, memcached_exist(memc, S("key")));
   POINTER(memcached_clone(NULL, NULL));
-  /* What the copy does to its list is its own. */
+  /* Changes to the copy's list do not affect the original. */
   memcached_st *copy = memcached_clone(NULL, memc);
   NOTHING(memcached_servers_reset(copy));
   NUMBER(memcached_server_count(copy));
@@ -93,7 +93,7 @@ void clones(void) {
   memcached_free(memc);
 }
 
-/* A child uses the handle with its connections, one after the other with its parent. */
+/* A child process uses the handle and its connections in turn with its parent. */
 void handles_forked(void) {
   for (int binary = 0; binary < 2; binary++) {
     memcached_st *memc = binary ? handle_binary(1) : handle_on(1);

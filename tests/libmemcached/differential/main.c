@@ -1,11 +1,11 @@
-/* Calls every public function of libmemcached, libmemcachedutil and libhashkit, and prints what each answered.
+/* Calls every public function of libmemcached, libmemcachedutil and libhashkit, and prints each result.
 
    differential             all scenarios
    differential NAME...     these
    differential --list      their names
    differential --providers NAME...  which library each of these functions comes from
 
-   SERVERS names three servers, SCRATCH_DIR a folder; SEED is where the random scenarios start. */
+   SERVERS names three servers, SCRATCH_DIR a folder; SEED is the seed of the random scenarios. */
 
 #define _GNU_SOURCE
 #include "scenarios.h"

@@ -1,4 +1,4 @@
-/* Random sequences of calls, with a seed, over few keys: what no script thinks of. */
+/* Random sequences of calls over few keys, determined by a seed. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -119,7 +119,7 @@ static void random_mget(memcached_st *memc) {
   snprintf(call, sizeof call, "memcached_mget(%u of %s...)", count, names[0]);
   trace_rc(memc, call, memcached_mget(memc, names, lengths, count));
   memcached_return_t rc = MEMCACHED_SUCCESS;
-  /* Of the binary protocol's answers libmemcached may take one for another's, unless all are fetched. */
+  /* libmemcached may mistake one binary answer for another, unless all are fetched. */
   unsigned limit = below(10) || binary ? BATCH_MAX * 3 : 1;
   while (found < limit) {
     memcached_result_st *result = memcached_fetch_result(memc, NULL, &rc);
@@ -180,8 +180,8 @@ static void random_other(memcached_st *memc) {
   const char *name = keys[key];
   size_t length = strlen(name);
   char call[TEXT_MAX];
-  /* After a get without replies to stores, libmemcached's text protocol leaves the end of the answer to the call
-     that reads next; and what nobody answers may outlast a connection. */
+  /* After a get without replies to stores, libmemcached's text protocol leaves the end of the answer to the
+     next call that reads; and unanswered requests may outlast a connection. */
   switch (below(quiet ? 4 : 12)) {
   case 0:
   case 1:
@@ -228,7 +228,7 @@ static void sequence(memcached_st *memc, unsigned number) {
   for (unsigned n = 0; n < KEYS; n++)
     last_cas[n] = NO_TOKEN;
   for (unsigned n = 0; n < CALLS; n++) {
-    /* What is refused by a replica, libmemcached takes for the answer to another call: there, stores that succeed. */
+    /* libmemcached mistakes a replica's error for the answer to another call, so these stores succeed. */
     unsigned kind = below(replicated ? 72 : 100);
     if (kind < 35)
       random_store(memc);

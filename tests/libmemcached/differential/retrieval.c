@@ -77,7 +77,7 @@ void get_by_key(void) {
   }
 }
 
-/* Where the caller asks for no length, no flags, no return code. */
+/* The caller passes no pointers for length, flags and return code. */
 void get_without_answers(void) {
   memcached_st *memc = handle_on(1);
   size_t length;
@@ -91,7 +91,7 @@ void get_without_answers(void) {
   memcached_free(memc);
 }
 
-/* All that comes, in the order in which it comes. */
+/* All results, in the order of their arrival. */
 static unsigned fetch_results(memcached_st *memc) {
   memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
   unsigned count = 0;
@@ -128,7 +128,7 @@ static void mgets(memcached_st *memc) {
   fetch_values(memc);
   RC(memc, memcached_mget(memc, keys, lengths, 1));
   fetch_values(memc);
-  /* Nothing there. */
+  /* No item. */
   RC(memc, memcached_mget(memc, keys + 16, lengths + 16, 4));
   fetch_results(memc);
   RC(memc, memcached_mget(memc, keys + 16, lengths + 16, 4));
@@ -138,7 +138,7 @@ static void mgets(memcached_st *memc) {
   RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1));
   RC(memc, memcached_mget(memc, keys, lengths, 3));
   fetch_results(memc);
-  /* Whether tokens come is decided when they are asked for. */
+  /* The request determines whether tokens are returned. */
   RC(memc, memcached_mget(memc, keys, lengths, 3));
   RC(memc, memcached_behavior_set(memc, MEMCACHED_BEHAVIOR_SUPPORT_CAS, 0));
   fetch_results(memc);
@@ -184,8 +184,8 @@ void mget_by_key(void) {
   }
 }
 
-/* Other calls while answers are outstanding: what was not fetched is dropped. In the binary protocol libmemcached
-   may take the answers of one call for another's, so that only the text protocol has something to compare. */
+/* Other calls while answers are outstanding: unfetched results are dropped. In the binary protocol libmemcached
+   may mistake the answers of one call for another's, so only the text protocol is compared. */
 void mget_unfinished(void) {
   memcached_st *memc = handle_on(1);
   memcached_return_t rc = MEMCACHED_MAXIMUM_RETURN;
@@ -203,7 +203,7 @@ void mget_unfinished(void) {
   RC(memc, memcached_mget(memc, keys, lengths, 5));
   get(memc, S("multi-7"));
   fetch_results(memc);
-  /* Before or after the answers are there: what can still be fetched is a matter of chance. */
+  /* The answers may or may not have arrived, so the results that can still be fetched vary. */
   RC(memc, memcached_mget(memc, keys, lengths, 5));
   NOTHING(memcached_quit(memc));
   get(memc, S("multi-7"));

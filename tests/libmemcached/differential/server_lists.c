@@ -1,4 +1,4 @@
-/* Lists of servers, and what is told of each. */
+/* Lists of servers, and the properties of each. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -35,7 +35,7 @@ void servers_adding(void) {
   RC(memc, memcached_server_add_unix_socket(memc, NULL));
   RC(memc, memcached_server_add_unix_socket_with_weight(memc, "/nowhere/other", 3));
   RC(memc, memcached_server_add_unix_socket_with_weight(memc, NULL, 3));
-  /* A path where a host's name goes. */
+  /* A path instead of a host name. */
   RC(memc, memcached_server_add(memc, "/nowhere/third", 0));
   RC(memc, memcached_server_add(memc, "/nowhere/third", 77));
   RC(memc, memcached_server_add(memc, "first.example", 11211));

@@ -1,4 +1,4 @@
-/* Servers of a run. What is checked past the library speaks the text protocol over a connection of its own. */
+/* Servers of a run. Direct checks use the text protocol on a separate connection. */
 
 #define _GNU_SOURCE
 #include "servers.h"
@@ -17,7 +17,7 @@ static struct {
 static unsigned server_count;
 static bool local;
 
-/* Nobody listens there. */
+/* No server listens there. */
 static char dead_path[108], silent_path[108];
 static const in_port_t DEAD_PORT = 1;
 
@@ -148,7 +148,7 @@ memcached_return_t add_dead(memcached_st *memc) {
                : memcached_server_add(memc, "127.0.0.1", DEAD_PORT);
 }
 
-/* The kernel takes the connections, as far as the backlog goes; nobody ever reads. */
+/* The kernel accepts connections up to the backlog; no process reads from them. */
 memcached_return_t add_silent(memcached_st *memc) {
   struct sockaddr_un path = {.sun_family = AF_UNIX};
   struct sockaddr_in network = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

@@ -1,4 +1,4 @@
-/* The servers of a run, and ways to come to a handle on them. */
+/* The servers of a run, and functions that create handles for them. */
 
 #ifndef SERVERS_H
 #define SERVERS_H
@@ -14,10 +14,10 @@ void servers_read(void);
 bool servers_local(void);
 const char *server_host(unsigned n);
 in_port_t server_port(unsigned n);
-/* As the options string and the parser of lists take it. */
+/* In the format of the options string, and of the list parser. */
 const char *server_address(unsigned n);
 
-/* Empties all servers, past the library. */
+/* Flushes all servers directly, without the library. */
 void servers_flush(void);
 
 /* A handle with this many servers. */
@@ -32,7 +32,7 @@ memcached_return_t add_server_with_weight(memcached_st *memc, unsigned n, uint32
 memcached_return_t add_dead(memcached_st *memc);
 memcached_return_t add_silent(memcached_st *memc);
 
-/* Whether a server has a key, and what: asked past the library, by the text protocol. */
+/* Returns whether a server has a key, and its value, read directly in the text protocol. */
 void peek(unsigned n, const char *key);
 
 #endif

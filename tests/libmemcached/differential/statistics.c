@@ -1,4 +1,4 @@
-/* Statistics. Their values are the servers' affair: which there are, and that they parse, is compared. */
+/* Statistics. Only their names and their syntax are compared; their values depend on the servers. */
 
 #include "scenarios.h"
 #include "servers.h"

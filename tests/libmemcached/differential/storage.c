@@ -1,4 +1,4 @@
-/* Stores: every way, with every kind of value, in both protocols. */
+/* Stores: every function, with every kind of value, in both protocols. */
 
 #include "scenarios.h"
 #include "servers.h"
@@ -141,7 +141,7 @@ void storage_cas(void) {
     RC(memc, memcached_cas(memc, S("absent"), S("lost"), 0, 9, NO_TOKEN));
     RC(memc, memcached_cas_by_key(memc, S("group"), S("key"), S("third"), 0, 9, second));
     cas_of(memc, "key");
-    /* The text protocol has no token 0, and what follows its refusal is lost on libmemcached. */
+    /* The text protocol has no token 0, and libmemcached does not handle the answers after its error. */
     if (mode & 1) {
       RC(memc, memcached_set(memc, S("key"), S("fourth"), 0, 0));
       RC(memc, memcached_cas(memc, S("key"), S("none"), 0, 9, 0));

@@ -43,7 +43,7 @@ static size_t match(const char *text, const char *at, const char *actual) {
   return length;
 }
 
-/* The end of "(0x...)" or " -> ./src/...:123", which name places in a library and not what it found. */
+/* The end of "(0x...)" or " -> ./src/...:123", which are positions in the library and not results. */
 static size_t skipped(const char *at, const char **instead) {
   *instead = "";
   if (!strncmp(at, "(0x", 3)) {

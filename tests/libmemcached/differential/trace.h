@@ -1,5 +1,5 @@
-/* What every call answered, a line each, in words that do not depend on the run: "FUNCTION<tab>call<tab>answer".
-   Addresses of servers, ports and pointers get names; CAS values are numbered as they first appear. */
+/* The results of all calls, one per line, independent of the run: "FUNCTION<tab>call<tab>answer".
+   Addresses of servers, ports and pointers get names; CAS values are numbered in the order of their appearance. */
 
 #ifndef TRACE_H
 #define TRACE_H
@@ -21,9 +21,9 @@
 /* A text constant and its length, as most functions take a key. */
 #define S(text) (text), (sizeof(text) - 1)
 
-/* A call that answers a return code; the handle's last error is told with it. */
+/* A call that returns a return code; the handle's last error is printed with it. */
 #define RC(memc, call) trace_rc((memc), #call, (call))
-/* A call that answers a number, a text, a pointer of which only its being null counts, or nothing. */
+/* A call that returns a number, a text, a pointer (of which only null counts), or nothing. */
 #define NUMBER(call) trace_number(#call, (unsigned long long) (call))
 #define TEXT(call) trace_text(#call, (call))
 #define POINTER(call) trace_pointer(#call, (call))
@@ -33,7 +33,7 @@
     trace_line(#call, "returned");                                                                               \
   } while (0)
 
-/* For calls that one of the libraries may not survive: in a child process, how it ended being the answer. */
+/* For calls that may crash one of the libraries: runs in a child process; its exit is the answer. */
 #define IN_CHILD(...)                                                                                            \
   do {                                                                                                           \
     if (trace_fork()) {                                                                                          \
@@ -61,7 +61,7 @@ const void *trace_pointer(const char *call, const void *pointer);
 void trace_value(const memcached_st *memc, const char *call, const char *value, size_t length, uint32_t flags,
                  memcached_return_t rc);
 
-/* What a result object holds. */
+/* The contents of a result object. */
 void trace_result(const memcached_st *memc, const char *call, const memcached_result_st *result,
                   memcached_return_t rc);
 
@@ -77,7 +77,7 @@ unsigned cas_number(uint64_t cas);
 /* "last error, errno, message" of a handle, in a buffer that the next call reuses. */
 const char *errors_of(const memcached_st *memc);
 
-/* Bytes with what is not printable escaped, and long ones told by length and sum. The text is the caller's to free. */
+/* Bytes with what is not printable escaped, and long ones as length and checksum. The text is the caller's to free. */
 char *quoted(const char *bytes, size_t length);
 
 bool trace_fork(void);

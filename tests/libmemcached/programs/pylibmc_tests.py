@@ -1,7 +1,7 @@
 """pylibmc's own tests, as its source distribution has them: `pylibmc_tests.py FOLDER`, the folder of the sources.
 
-They look for a server over TCP alone: for a Unix socket that look is left out, and so are the tests of
-ElastiCache's way to name servers, whose connections are Python's own. One of these asks port 11211, whoever that is.
+The tests search for a server over TCP only: for a Unix socket this search is skipped. The tests of ElastiCache's
+server discovery are left out, because they use Python connections, one of them to port 11211 of any server.
 """
 
 import os

@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: every measurement of `fabcache bench`, briefly, against memcached and fabcached; and tools of others
-//! beside it on the same work.
+//! `cargo xtask bench`: runs every measurement of `fabcache bench` briefly, against memcached and
+//! fabcached, and compares some of them with other tools on the same work.
 //!
-//! - `quick.rs`: that measurements work.
-//! - `tools.rs`: that they measure what others measure.
+//! - `quick.rs`: checks that the measurements work.
+//! - `tools.rs`: checks that they agree with other tools.
 
 mod quick;
 mod tools;
@@ -17,19 +17,19 @@ use crate::process::Interrupt;
 use crate::servers::{MEMCACHED, Programs};
 use crate::workspace;
 
-/// memcached's default: that is enough for brief measurements.
+/// memcached's default, which is enough for brief measurements.
 const MEMORY_MIB: u32 = 64;
 
-/// Every measurement, briefly, and tools of others beside it.
+/// Runs every measurement briefly, and compares some with other tools.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Of the brief measurements only these
+    /// Of the brief measurements, run only these
     #[arg(long, value_name = "SUBCOMMAND", value_delimiter = ',')]
     subcommand: Vec<String>,
-    /// Rounds of each comparison with another tool, of which medians are told
+    /// Rounds of each comparison with another tool; medians are reported
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Calls in a round of latency, with each tool
@@ -46,12 +46,12 @@ pub struct Args {
     server: Option<PathBuf>,
 }
 
-/// The parts of the check.
+/// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Every subcommand with --quick, and with --verify where it has that
+    /// Every subcommand with --quick, and with --verify if it supports that
     Quick,
-    /// memcslap and memcaslap beside latency and throughput
+    /// Compare memcslap and memcaslap with latency and throughput
     Tools,
 }
 
@@ -61,7 +61,7 @@ struct Measured {
     programs: Programs,
 }
 
-/// Runs both parts, or those that are asked for.
+/// Runs the selected parts; by default both.
 ///
 /// # Errors
 /// Something is missing and cannot be installed, or a measurement fails.

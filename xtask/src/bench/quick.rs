@@ -1,6 +1,7 @@
-//! Every subcommand, briefly: that it ends well, that it measured something, and that answers were compared.
+//! Runs every subcommand briefly; checks that it succeeds, that it measured something, and that
+//! responses were verified.
 //!
-//! How long each takes is told, and no more: it depends on what else the machine does.
+//! The durations are printed but not checked: they depend on the load of the machine.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -13,25 +14,25 @@ use super::Measured;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Server, Transport};
 
-/// For a brief measurement, which ends in ten seconds on a machine that has nothing else to do.
+/// Time limit of a brief measurement, which takes ten seconds on an idle machine.
 const TIME_MAX: Duration = Duration::from_secs(180);
 
-/// What is run, and what it is run against.
+/// A subcommand with its arguments, and the servers it needs.
 struct Measurement {
     subcommand: &'static str,
     arguments: &'static [&'static str],
     against: Against,
 }
 
-/// Who starts the servers.
+/// The servers that a measurement needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Against {
-    /// They are up, and reached in each of the ways.
+    /// Running servers, reached over each transport.
     Urls,
-    /// The measurement starts them: `{fabcached}` and `{memcached}` in its arguments are replaced by programs, and
-    /// `{json}` by the file for its results, if they have the format of results of servers.
+    /// The measurement starts them: programs replace `{fabcached}` and `{memcached}` in its arguments, and
+    /// the result file replaces `{json}`, if the results have the format of server results.
     Programs,
-    /// Nobody: that is no measurement of servers, is no measurement at all, or takes long. Why.
+    /// None; the reason: it does not measure servers, is no measurement, or takes long.
     Nothing(&'static str),
 }
 
@@ -72,7 +73,7 @@ const MEASUREMENTS: &[Measurement] = &[
     nothing("help", "it is no measurement"),
 ];
 
-/// A way to a server.
+/// A transport to a server.
 #[derive(Clone, Copy)]
 struct Route {
     name: &'static str,
@@ -88,7 +89,7 @@ const WAYS: [Route; 5] = [
     Route { name: "fabcached, shared memory", transport: Transport::SharedMemory, scheme: "shm" },
 ];
 
-/// What results say.
+/// A summary of results.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     samples: usize,
@@ -96,7 +97,7 @@ struct Found {
     verified: u64,
 }
 
-/// Runs them all, or those with these names.
+/// Runs all measurements, or those with these names.
 ///
 /// # Errors
 /// One is not known here, or fails.
@@ -142,7 +143,7 @@ fn ensure_all_known(subject: &Measured, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The subcommands that a help text lists.
+/// Returns the subcommands that a help text lists.
 fn subcommands(help: &str) -> BTreeSet<&str> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| line.starts_with("  "));

@@ -1,6 +1,6 @@
-//! Tools of others beside `fabcache bench`, on the same work, in interleaved rounds: whether both measure the same.
+//! Compares `fabcache bench` with other tools on the same work, in interleaved rounds.
 //!
-//! Servers run on one CPU and clients on another, where there are two.
+//! Servers run on one CPU and clients on another, if there are two.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,31 +13,31 @@ use super::Measured;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Programs, Server, Transport};
 
-/// For a round, which takes seconds.
+/// Time limit of a round, which takes seconds.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Where clients run, and where servers do.
+/// The CPUs of clients and servers.
 const CLIENT_CPU: usize = 1;
 const SERVER_CPU: usize = 0;
 
-/// Enough for all of it without an eviction.
+/// Enough memory that nothing is evicted.
 const MEMORY_MIB: u32 = 1024;
 
-/// memcslap's keys have 20 to 59 bytes and its values 50 to 5,000, as it chooses them: these are their means.
+/// Mean key and value lengths of memcslap, whose keys have 20 to 59 bytes and values 50 to 5,000.
 const KEY_BYTES: u32 = 39;
 const VALUE_BYTES: u32 = 1_695;
 
-/// memcaslap's work: nine gets to a set, keys of 20 bytes, values of 400.
+/// memcaslap's work: nine gets per set, keys of 20 bytes, values of 400.
 const MEMCASLAP_WORK: &str = "key\n20 20 1\nvalue\n400 400 1\ncmd\n0 0.1\n1 0.9\n";
-/// Clients, of which each of memcaslap's has so many keys of its own.
+/// Numbers of clients, and keys of each of memcaslap's clients.
 const CLIENTS: [u32; 2] = [4, 16];
 const KEYS_OF_A_CLIENT: u32 = 1 << 10;
-/// As memcaslap has it.
+/// The number of keys in memcaslap's notation.
 const WINDOW: &str = "1k";
-/// More than so many gets of a thousand that find nothing are another work.
+/// Maximum misses per thousand gets; with more, the work would differ.
 const MISSES_PER_THOUSAND_MAX: u64 = 10;
 
-/// How much is measured.
+/// The amount of work.
 #[derive(Clone, Copy)]
 pub(super) struct Amount {
     pub(super) rounds: u32,
@@ -45,10 +45,10 @@ pub(super) struct Amount {
     pub(super) seconds: u32,
 }
 
-/// Does the work with a tool; the figure that it tells.
+/// Runs the work with a tool and returns the figure.
 type Measure = Box<dyn Fn(&Runner<'_>) -> Result<f64>>;
 
-/// A comparison: the same work for both.
+/// A comparison: the same work for both tools.
 struct Row {
     name: String,
     theirs: Measure,
@@ -56,7 +56,7 @@ struct Row {
     figures: Vec<[f64; 2]>,
 }
 
-/// Where and how programs are run.
+/// Runs programs, and knows the servers and CPUs.
 struct Runner<'a> {
     subject: &'a Measured,
     server: &'a Server,
@@ -65,7 +65,7 @@ struct Runner<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Compares, and prints tables.
+/// Runs the comparisons, and prints tables.
 ///
 /// # Errors
 /// A server does not come up, or a tool fails or prints what is not known.
@@ -91,7 +91,7 @@ pub(super) fn run(subject: &Measured, amount: Amount, interrupt: &Interrupt) -> 
         let title = format!("{}: us for a call", transport.name());
         runner.compare(&title, "memcslap", &mut calls, amount.rounds)?;
         if transport.is_local() {
-            // memcaslap knows no Unix sockets.
+            // memcaslap does not support Unix sockets.
             continue;
         }
         let rows = CLIENTS.iter().flat_map(|clients| [(*clients, false), (*clients, true)]);
@@ -103,7 +103,7 @@ pub(super) fn run(subject: &Measured, amount: Amount, interrupt: &Interrupt) -> 
     Ok(())
 }
 
-/// memcaslap beside `throughput`.
+/// Compares memcaslap with `throughput`.
 fn throughput(transport: Transport, clients: u32, binary: bool, seconds: u32) -> Row {
     let protocol = if binary { "binary" } else { "text" };
     let theirs = move |runner: &Runner<'_>| {
@@ -133,12 +133,12 @@ fn throughput(transport: Transport, clients: u32, binary: bool, seconds: u32) ->
     }
 }
 
-/// memcslap beside `latency`.
+/// Compares memcslap with `latency`.
 fn latency(transport: Transport, operation: &'static str, binary: bool, calls: u32) -> Row {
     let protocol = if binary { "binary" } else { "text" };
     let theirs = move |runner: &Runner<'_>| {
         let mut command = runner.command(Path::new("memcslap"));
-        // Keys are others in each run: with those of before the server would come to evict.
+        // Keys differ between runs: without a flush the server would evict.
         command.args(["--flush", "--concurrency=1", &format!("--test={operation}")]);
         command
             .arg(format!("--execute-number={calls}"))
@@ -173,7 +173,7 @@ impl Runner<'_> {
         command
     }
 
-    /// What a command prints.
+    /// Returns the output of a command.
     fn output(&self, command: &mut Command) -> Result<String> {
         let run = process::run(command, self.scratch, ROUND_TIME_MAX, self.interrupt)?;
         ensure!(
@@ -186,7 +186,7 @@ impl Runner<'_> {
         Ok(run.stdout)
     }
 
-    /// The one sample of a brief run of `fabcache bench`.
+    /// Returns the single sample of a brief run of `fabcache bench`.
     fn sample(&self, transport: Transport, arguments: &[&str]) -> Result<Value> {
         let json = self.scratch.join("results.json");
         let scheme = if transport.is_local() { "unix" } else { "tcp" };
@@ -206,7 +206,7 @@ impl Runner<'_> {
         for round in 0..rounds {
             for row in rows.iter_mut() {
                 let mut figures = [0.0; 2];
-                // In turns, so that neither always comes first.
+                // Alternate, so that neither always comes first.
                 for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                     let measure = if which == 0 { &row.ours } else { &row.theirs };
                     figures[which] = measure(self).with_context(|| row.name.clone())?;
@@ -241,7 +241,7 @@ fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
     figures
 }
 
-/// `Time to get   100 keys by    1 threads:     0.359 seconds.` All must have been found.
+/// Parses `Time to get   100 keys by    1 threads:     0.359 seconds.` All keys must have been found.
 fn us_of_memcslap(text: &str, operation: &str, calls: u32) -> Result<f64> {
     let unknown = || format!("memcslap printed:\n{text}");
     let start = format!("Time to {operation}");
@@ -254,7 +254,8 @@ fn us_of_memcslap(text: &str, operation: &str, calls: u32) -> Result<f64> {
     Ok(seconds * 1e6 / f64::from(calls))
 }
 
-/// Of `Run time: 2.0s Ops: 91643 TPS: 45815 Net_rate: 20.3M/s` the third number, if values were there to be read.
+/// Parses the third number of `Run time: 2.0s Ops: 91643 TPS: 45815 Net_rate: 20.3M/s`, if the gets
+/// found values.
 fn rate_of_memcaslap(text: &str) -> Result<f64> {
     let unknown = || format!("memcaslap printed:\n{text}");
     let number = |name: &str| {

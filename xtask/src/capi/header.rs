@@ -1,4 +1,5 @@
-//! `cargo xtask header`: the C header of `libfabcache.so`, made of the functions that it declares.
+//! `cargo xtask header`: generates the C header of `libfabcache.so` from the functions that it
+//! declares.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-/// In the order in which C readers meet them.
+/// Source files, in the order of the header.
 const SOURCES: &[&str] = &[
     "code",
     "options",
@@ -29,10 +30,10 @@ pub struct HeaderArgs {
     check: bool,
 }
 
-/// Makes the header.
+/// Generates the header.
 ///
 /// # Errors
-/// It cannot be made or written; or it is to be checked, and differs.
+/// The header cannot be generated or written; with `check`, it is not up to date.
 pub fn run(args: &HeaderArgs) -> Result<()> {
     if args.check {
         return check();
@@ -41,10 +42,10 @@ pub fn run(args: &HeaderArgs) -> Result<()> {
     fs::write(&path, make()?).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Sees whether the header is as it would be made.
+/// Checks that the header is up to date.
 ///
 /// # Errors
-/// It is not, or cannot be made or read.
+/// The header is not up to date, or cannot be generated or read.
 pub fn check() -> Result<()> {
     let (header, path) = (make()?, path());
     let committed =
@@ -60,7 +61,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Where the header is.
+/// Returns the path of the header.
 pub fn path() -> PathBuf {
     workspace::folder().join("bindings/c/include/fabcache.h")
 }
@@ -100,25 +101,25 @@ fn as_c_has_it(header: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A function as the header declares it.
+/// A function that the header declares.
 pub struct Function {
     pub name: String,
-    /// What it returns.
+    /// The return type.
     pub result: String,
     /// The arguments with their types.
     pub arguments: Vec<String>,
-    /// What is said of it, a paragraph a string.
+    /// The comment, one string per paragraph.
     pub comment: Vec<String>,
 }
 
-/// A code, with what is said of it.
+/// A code and its comment.
 pub struct Code {
     pub name: String,
     pub number: u32,
     pub comment: String,
 }
 
-/// The functions that a header declares, in its order.
+/// Parses the functions that a header declares, in order.
 pub fn functions(header: &str) -> Vec<Function> {
     let mut functions = Vec::new();
     let mut comment = Vec::new();
@@ -138,7 +139,7 @@ pub fn functions(header: &str) -> Vec<Function> {
     functions
 }
 
-/// The codes that a header has.
+/// Parses the codes of a header.
 pub fn codes(header: &str) -> Vec<Code> {
     let mut codes = Vec::new();
     let mut comment = Vec::new();
@@ -156,7 +157,7 @@ pub fn codes(header: &str) -> Vec<Code> {
     codes
 }
 
-/// A comment that begins with this line.
+/// Parses a comment that begins with this line.
 fn paragraphs<'a>(first: &'a str, lines: &mut impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut text = first.to_owned();
     while !text.contains("*/") {
@@ -169,7 +170,7 @@ fn paragraphs<'a>(first: &'a str, lines: &mut impl Iterator<Item = &'a str>) -> 
     inner.split("\n\n").map(words).filter(|paragraph| !paragraph.is_empty()).collect()
 }
 
-/// `TYPE NAME(ARGUMENTS);`; none if it is no function.
+/// Parses `TYPE NAME(ARGUMENTS);`; `None` for anything else.
 fn function(prototype: &str, comment: Vec<String>) -> Option<Function> {
     let (before, after) = prototype.split_once('(')?;
     let inner = after.strip_suffix(");")?;

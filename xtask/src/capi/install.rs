@@ -1,4 +1,4 @@
-//! Where the C library's files go.
+//! Installs the C library.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,21 +11,21 @@ use crate::workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Lays out lib, include and share/man.
+/// Installs lib, include and share/man.
 #[derive(clap::Args)]
 pub struct InstallArgs {
-    /// Where it is used
+    /// The folder in which the library is used
     #[arg(long, value_name = "FOLDER", default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Written under this folder, from which somebody else brings it there
+    /// Write below this folder instead; a packager moves the files to the prefix
     #[arg(long, value_name = "FOLDER")]
     destdir: Option<PathBuf>,
 }
 
 /// Builds the library for release and installs it.
-///
+/// Builds the library for release and installs it.
 /// # Errors
-/// It does not build, or something cannot be written.
+/// The library does not build, or a file cannot be written.
 pub fn run(args: &InstallArgs) -> Result<()> {
     let prefix = std::path::absolute(&args.prefix)?;
     let root = match &args.destdir {
@@ -41,19 +41,19 @@ pub fn run(args: &InstallArgs) -> Result<()> {
     Ok(())
 }
 
-/// The header of RDMA-Memcached's calls, beside libmemcached's own headers.
+/// The header of RDMA-Memcached's calls, installed with libmemcached's headers.
 const REQUESTS: &str = "libmemcached/requests.h";
 
-/// Debian's libraries that libfabcache.so stands in for, by soname. They are in a folder of their own, so only
-/// programs that search it get this library instead.
+/// Debian's libraries that libfabcache.so replaces, by soname. They have their own folder, so that only
+/// programs that search it get this library.
 pub const LIBRARIES: [&str; 3] = ["libmemcached.so.11", "libmemcachedutil.so.2", "libhashkit.so.2"];
 
-/// The soname that programs linked against the library load.
+/// Returns the soname that linked programs load.
 pub fn soname() -> String {
     format!("libfabcache.so.{}", env!("CARGO_PKG_VERSION_MAJOR"))
 }
 
-/// Installs into a folder what is used in another.
+/// Installs into `root` the files that are used in `prefix`.
 ///
 /// # Errors
 /// As for [`run`].
@@ -87,7 +87,7 @@ pub fn into(root: &Path, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file anew: who uses the old one keeps it.
+/// Writes a new file, so that programs that use the old one keep it.
 fn put(path: &Path, content: &[u8]) -> Result<()> {
     clear(path)?;
     fs::write(path, content).with_context(|| format!("{} cannot be written", path.display()))
@@ -98,7 +98,7 @@ fn link(path: &Path, to: &str) -> Result<()> {
     symlink(to, path).with_context(|| format!("{} cannot be made", path.display()))
 }
 
-/// There is a folder for the file, and no such file in it.
+/// Creates the file's folder, and removes an existing file.
 fn clear(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;

@@ -1,8 +1,9 @@
-//! `cargo xtask capi`, `header` and `install`: the C library, what belongs to it, and programs that were built against it.
+//! `cargo xtask capi`, `header` and `install`: the C library, its header, man pages and example
+//! programs.
 //!
-//! The library is installed as a user has it, and everything else starts from there: what it exports is what the header
-//! declares, the header is one for old and new compilers, the man pages are sound, and the examples and tests run over shared
-//! memory and over TCP, by themselves and under valgrind.
+//! The checks install the library as users do. The exports must match the header, old and new compilers
+//! must accept it, and the man pages must be valid. Examples and tests run over shared memory and TCP,
+//! with and without valgrind.
 
 mod header;
 pub mod install;
@@ -23,18 +24,18 @@ use crate::workspace;
 pub use self::header::{HeaderArgs, run as header};
 pub use self::install::{InstallArgs, LIBRARIES, run as install};
 
-/// Far longer than any program takes, also under valgrind.
+/// Far more than any program takes, even under valgrind.
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(180);
 
-/// Programs to be built and run, of bindings/c.
+/// Programs of bindings/c to build and run.
 const PROGRAMS: &[&str] =
     &["examples/blocking.c", "examples/window.c", "tests/c/calls.c", "tests/c/threads.c"];
 
-/// What a program that includes the header must be for.
+/// Compilers and language standards that must accept the header.
 const DIALECTS: &[(&str, &str)] =
     &[("cc", "-std=c89"), ("cc", "-std=c11"), ("c++", "-std=c++98"), ("c++", "-std=c++20")];
 
-/// No leak of any kind, and nothing suppressed. Threads take turns, so that none starves.
+/// Rejects leaks of any kind, without suppressions. Threads take turns, so that none starves.
 const VALGRIND: &[&str] = &[
     "--quiet",
     "--fair-sched=yes",
@@ -54,7 +55,7 @@ pub struct CapiArgs {
 
 /// Runs all checks.
 ///
-/// # Errors
+/// A check fails, or a tool that it needs is missing.
 /// One fails, or a tool is missing that it needs.
 pub fn run(args: &CapiArgs) -> Result<()> {
     header::check()?;
@@ -82,7 +83,7 @@ pub fn run(args: &CapiArgs) -> Result<()> {
     Ok(())
 }
 
-/// The library exports of our names those that the header declares.
+/// Checks that the exported functions are those that the header declares.
 fn check_exports(prefix: &Path) -> Result<()> {
     let library = prefix.join("lib/libfabcache.so");
     let symbols = output(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(&library))?;
@@ -107,13 +108,13 @@ fn check_exports(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The functions of the header.
+/// Returns the functions of the header.
 fn declared() -> Result<BTreeSet<String>> {
     let header = std::fs::read_to_string(header::path())?;
     Ok(header::functions(&header).into_iter().map(|function| function.name).collect())
 }
 
-/// Each function has a page, and mandoc finds no fault in any.
+/// Checks that each function has a page, and that mandoc accepts all pages.
 fn check_pages(prefix: &Path) -> Result<()> {
     let mut pages = Vec::new();
     for section in ["man3", "man7"] {
@@ -137,7 +138,7 @@ fn check_pages(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The header is one for all compilers.
+/// Checks that all compilers accept the header.
 fn check_dialects(prefix: &Path, scratch: &Path) -> Result<()> {
     let source = scratch.join("include.c");
     std::fs::write(&source, "#include <fabcache.h>\nint main(void) { return FABCACHE_OK; }\n")?;
@@ -145,14 +146,14 @@ fn check_dialects(prefix: &Path, scratch: &Path) -> Result<()> {
         let mut command = Command::new(compiler);
         command.args([dialect, "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
         command.arg(prefix.join("include"));
-        // By its name the file is C.
+        // The file's extension says C.
         command.args(["-x", if *compiler == "cc" { "c" } else { "c++" }]).arg(&source);
         output(&mut command)?;
     }
     Ok(())
 }
 
-/// Builds the programs as their users do.
+/// Builds the programs as users do.
 fn build(prefix: &Path, scratch: &Path) -> Result<Vec<PathBuf>> {
     let mut config = Command::new("pkg-config");
     config.args(["--cflags", "--libs", "fabcache"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
@@ -180,7 +181,7 @@ fn run_program(command: &mut Command, prefix: &Path, scratch: &Path, interrupt: 
     }
 }
 
-/// Runs a tool that must succeed; what it wrote.
+/// Runs a tool that must succeed; returns its output.
 fn output(command: &mut Command) -> Result<String> {
     let text = format!("{command:?}");
     let done = command.output().with_context(|| format!("{text} cannot be started; is it installed?"))?;

@@ -1,8 +1,8 @@
-//! Man pages: what bindings/c/man says, with what the header says of each function.
+//! Man pages: the texts of bindings/c/man with the comments of the header.
 //!
-//! A page is mdoc(7). In it a line `@SYNOPSIS@` stands for the declarations of the functions that its NAME section names,
-//! `@FUNCTIONS@` for the header's words about them, and `@CODES@` for all codes with theirs. So what is said of a function
-//! is said once, where it is written.
+//! A page is mdoc(7) with placeholder lines: `@SYNOPSIS@` for the declarations of the functions in its
+//! NAME section, `@FUNCTIONS@` for their comments, and `@CODES@` for all codes with their comments. So
+//! each function is documented once, in its source.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,18 +12,18 @@ use anyhow::{Context, Result, bail};
 use super::header::{self, Function};
 use crate::workspace;
 
-/// A page to be installed.
+/// A page to install.
 pub struct Page {
-    /// Its names: the first is its own.
+    /// Its names; the first is the file's.
     pub names: Vec<String>,
     pub section: String,
     pub text: String,
 }
 
-/// All pages, filled in from the header.
+/// Returns all pages, with the placeholders filled in from the header.
 ///
 /// # Errors
-/// One cannot be read, or names a function that there is not.
+/// A page cannot be read, or names an unknown function.
 pub fn all(header: &str) -> Result<Vec<Page>> {
     let folder = workspace::folder().join("bindings/c/man");
     let mut pages = Vec::new();
@@ -59,7 +59,7 @@ fn page(source: &str, section: String, header: &str) -> Result<Page> {
     Ok(Page { names, section, text })
 }
 
-/// Of the NAME section, each `.Nm NAME`.
+/// Returns each `.Nm NAME` of the NAME section.
 fn names(source: &str) -> Vec<String> {
     let section =
         source.lines().skip_while(|line| *line != ".Sh NAME").take_while(|line| !line.starts_with(".Nd"));
@@ -108,7 +108,7 @@ fn codes(header: &str, out: &mut String) {
     out.push_str(".El\n");
 }
 
-/// Words, with functions and constants marked as such, and each sentence on a line of its own.
+/// Writes a text with functions and constants marked, and each sentence on its own line.
 fn prose(text: &str, out: &mut String) {
     let mut is_line_begun = false;
     for word in text.split(' ') {
@@ -121,7 +121,7 @@ fn prose(text: &str, out: &mut String) {
         }
         out.push_str(if is_line_begun { " " } else { "" });
         let escaped = word.replace('\\', "\\e").replace("->", "\\->");
-        // A line that begins so is a request.
+        // A line with this beginning would be a request.
         if !is_line_begun && escaped.starts_with(['.', '\'']) {
             out.push_str("\\&");
         }
@@ -137,7 +137,7 @@ fn prose(text: &str, out: &mut String) {
     }
 }
 
-/// A line for a function or a constant, with the marks around it; none if the word is neither.
+/// Returns the marked line for a function or a constant; `None` for other words.
 fn marked(word: &str) -> Option<String> {
     let is_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
     let inner = word.trim_start_matches('(');
@@ -152,7 +152,7 @@ fn marked(word: &str) -> Option<String> {
     if opening.len() > 1 || !closing.chars().all(|mark| "),.:;?!".contains(mark)) {
         return None;
     }
-    // mdoc's marks are words of their own.
+    // mdoc's punctuation marks are separate words.
     let marks: String = closing.chars().flat_map(|mark| [' ', mark]).collect();
     Some(if opening.is_empty() {
         format!(".{kind} {name}{marks}")

@@ -1,4 +1,4 @@
-//! The servers that C programs are run against.
+//! The servers for C programs.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use fabcache_testbed::server::ServerProcess;
 use crate::process::Interrupt;
 use crate::servers::{self, server_command};
 
-/// A server that shares its memory, and one on TCP. They are stopped when this is dropped.
+/// A server with shared memory, and one on TCP, both stopped on drop.
 pub struct Servers {
     _servers: [ServerProcess; 2],
     socket: PathBuf,
@@ -19,7 +19,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts both, and waits until they answer.
+    /// Starts both servers, and waits until they answer.
     pub fn start(program: &Path, scratch: &Path, interrupt: &Interrupt) -> Result<Servers> {
         let socket = scratch.join("server.sock");
         let mut at_socket = command(program);
@@ -35,7 +35,7 @@ impl Servers {
         Ok(Servers { _servers: [local, network], socket, address })
     }
 
-    /// As the client library has them: by shared memory, and by TCP.
+    /// Returns the addresses for the client library: shared memory, then TCP.
     pub fn addresses(&self) -> [String; 2] {
         [format!("unix://{}", self.socket.display()), format!("tcp://{}", self.address)]
     }

@@ -1,10 +1,11 @@
-//! What the clients need: Debian packages, then each language's own, in the versions its folder pins.
+//! Installs the clients' requirements: Debian packages, then each language's packages, in pinned
+//! versions.
 //!
-//! All of it goes under the target directory (and what package managers cache for themselves), never
-//! into the source tree. A stamp tells when nothing is left to do.
+//! Everything goes under the target directory (and into the package managers' caches), never into the
+//! source tree. A stamp file marks a complete installation.
 //!
-//! Fetching may fail because of where this runs: the client then *cannot run*. Compiling may fail
-//! only because of what is in the tree: the client then *failed*.
+//! A failed download depends on the machine: the client *cannot run*. A failed compilation depends on
+//! the source tree: the client *failed*.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,25 +17,25 @@ use std::time::{Duration, Instant};
 use super::{Client, Language, last_lines};
 use crate::process::{self, Interrupt, Scratch};
 
-/// For the slowest step, which downloads or compiles.
+/// Time limit of the slowest step, which downloads or compiles.
 const STEP_TIME_MAX: Duration = Duration::from_secs(900);
 
-/// Why a client cannot be started.
+/// Why a client cannot start.
 #[derive(Clone, Debug)]
 pub(super) enum NotReady {
-    /// It cannot run here.
+    /// It cannot run on this machine.
     Unavailable(String),
     /// Its program does not compile.
     Broken(String),
-    /// This process was asked to stop.
+    /// This process received a signal to stop.
     Interrupted,
 }
 
-/// Installs each language once, when the first of its clients wants to run.
+/// Installs each language once, before the first of its clients runs.
 pub(super) struct Installer<'a> {
     /// `tests/clients`.
     sources: PathBuf,
-    /// Where everything is installed, a folder for each language.
+    /// The folder of all installations, with one folder per language.
     cache: PathBuf,
     interrupt: &'a Interrupt,
     done: HashMap<&'static str, Result<(), NotReady>>,
@@ -45,7 +46,7 @@ impl<'a> Installer<'a> {
         Self { sources: sources.to_owned(), cache: cache.to_owned(), interrupt, done: HashMap::new() }
     }
 
-    /// The command that runs a client, whose language is installed if it is not yet.
+    /// Returns the command that runs a client; installs its language if needed.
     pub(super) fn command(&mut self, client: &Client) -> Result<Command, NotReady> {
         let folder = client.language.folder();
         if !self.done.contains_key(folder) {
@@ -61,21 +62,21 @@ impl<'a> Installer<'a> {
     }
 }
 
-/// Makes ready what a folder of other programs lists: the packages of its `debian.txt`, and a virtual environment of
-/// its `requirements.txt` under the second folder.
+/// Installs what another folder of programs lists: the packages of its `debian.txt`, and a virtual
+/// environment of its `requirements.txt` in `cache`.
 ///
 /// # Errors
-/// Something cannot be installed here.
+/// Something cannot be installed on this machine.
 pub(crate) fn make_python_ready(sources: &Path, cache: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
     fs::create_dir_all(cache)?;
     let site = Site { sources: sources.to_owned(), cache: cache.to_owned(), interrupt };
     site.install_debian_packages().and_then(|()| site.install_python()).map_err(told)
 }
 
-/// Makes ready what a folder of other programs lists: the packages of its `debian.txt`.
+/// Installs the packages that a folder's `debian.txt` lists.
 ///
 /// # Errors
-/// Something cannot be installed here.
+/// Something cannot be installed on this machine.
 pub(crate) fn make_packages_ready(sources: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
     let site = Site { sources: sources.to_owned(), cache: sources.to_owned(), interrupt };
     site.install_debian_packages().map_err(told)
@@ -88,7 +89,7 @@ fn told(fault: NotReady) -> anyhow::Error {
     }
 }
 
-/// One language's folders, and the steps done in them.
+/// A language's folders, and its installation steps.
 struct Site<'a> {
     sources: PathBuf,
     cache: PathBuf,
@@ -115,7 +116,7 @@ impl<'a> Site<'a> {
                 &self.sources.join("libmemcached.c"),
                 Path::new("-lmemcached"),
             ]))?,
-            // Debian's packages are all they need.
+            // These need only Debian's packages.
             Language::Ruby | Language::Tools => {}
         }
         Ok(())
@@ -143,7 +144,7 @@ impl<'a> Site<'a> {
             Language::Go | Language::C => command(self.cache.join(stem)),
             Language::Rust => command(self.cache.join("release").join(stem)),
             Language::Ruby => {
-                // Debian's own, which alone finds Debian's libraries.
+                // Debian's own interpreter, which alone finds Debian's libraries.
                 let mut ruby = command("/usr/bin/ruby");
                 ruby.arg(&program);
                 ruby
@@ -160,7 +161,7 @@ impl<'a> Site<'a> {
         self.once(&["requirements.txt"], |site| {
             site.fetch(command("python3").args(["-m", "venv", "--clear"]).arg(site.cache.join("venv")))?;
             let pip = site.cache.join("venv/bin/pip");
-            // Without resolving: everything is listed, as the check then confirms.
+            // Without resolving: everything is listed, which the check then confirms.
             let options = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement"];
             site.fetch(command(&pip).args(options).arg(site.sources.join("requirements.txt")))?;
             site.fetch(command(&pip).args(["check", "--disable-pip-version-check"]))
@@ -214,7 +215,7 @@ impl<'a> Site<'a> {
         self.compile(cargo().args(options).arg(&self.cache).arg("--manifest-path").arg(&manifest))
     }
 
-    /// Installs what `debian.txt` lists, as far as it is missing.
+    /// Installs the missing packages of `debian.txt`.
     fn install_debian_packages(&self) -> Result<(), NotReady> {
         let list = process::read(&self.sources.join("debian.txt"));
         let wanted: Vec<Package<'_>> =
@@ -254,7 +255,7 @@ impl<'a> Site<'a> {
             apt.env("DEBIAN_FRONTEND", "noninteractive");
             apt
         };
-        // The lists of packages may be absent or old.
+        // The package lists may be absent or old.
         self.fetch(&mut install()).or_else(|error| match error {
             NotReady::Interrupted => Err(error),
             _ => self
@@ -263,7 +264,7 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// Runs the steps unless they have been run with these very files.
+    /// Runs the steps unless they have been run with the same files.
     fn once(
         &self,
         files: &[&str],
@@ -274,7 +275,7 @@ impl<'a> Site<'a> {
         if process::read(&stamp) == wanted {
             return Ok(());
         }
-        // From nothing, so that an installation never depends on the one before.
+        // Start from scratch, so that an installation never depends on an earlier one.
         fs::remove_dir_all(&self.cache)
             .and_then(|()| fs::create_dir_all(&self.cache))
             .map_err(|error| unavailable(&self.cache, &error))?;
@@ -339,7 +340,7 @@ impl<'a> Package<'a> {
         self.unless.is_none_or(|program| !on_path(program))
     }
 
-    /// The version that is installed.
+    /// Returns the installed version.
     fn installed(&self) -> Option<String> {
         let output =
             command("dpkg-query").args(["-W", "-f=${Status} ${Version}", self.name]).output().ok()?;
@@ -348,8 +349,8 @@ impl<'a> Package<'a> {
     }
 }
 
-/// Whether a Debian version, `[EPOCH:]UPSTREAM[-REVISION]`, is of this upstream version, which Debian
-/// may have repacked (`+dfsg`).
+/// Returns whether a Debian version, `[EPOCH:]UPSTREAM[-REVISION]`, is of this upstream version, which
+/// Debian may have repacked (`+dfsg`).
 fn is_upstream(debian: &str, upstream: &str) -> bool {
     let without_epoch = debian.split_once(':').map_or(debian, |(_, rest)| rest);
     let without_revision = without_epoch.rsplit_once('-').map_or(without_epoch, |(rest, _)| rest);
@@ -358,7 +359,7 @@ fn is_upstream(debian: &str, upstream: &str) -> bool {
 
 fn on_path(program: impl AsRef<OsStr>) -> bool {
     let program = Path::new(program.as_ref());
-    // A path with a separator is taken as it is, as `execvp` does.
+    // A path with a separator is used as is, as in `execvp`.
     if program.components().count() > 1 {
         return program.is_file();
     }

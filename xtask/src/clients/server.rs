@@ -1,4 +1,4 @@
-//! The servers that a client gets: one on TCP and UDP, one on a Unix socket, both fresh.
+//! The two servers of a client: one on TCP and UDP, one on a Unix socket, both fresh.
 //!
 //! Two processes, because memcached serves no network beside a Unix socket. All flags mean the same
 //! to memcached and to fabcached.
@@ -17,13 +17,13 @@ use fabcache_testbed::server::ServerProcess;
 use crate::process::{Interrupt, describe};
 use crate::servers::{self, server_command};
 
-/// The memcached release that fabcached behaves like.
+/// The memcached release whose behaviour fabcached has.
 const FABCACHED_BEHAVIOUR: &str = "1.6.45";
 
-/// Enough for every client without an eviction.
+/// Enough memory that no client causes an eviction.
 const MEMORY_MIB: &str = "256";
 
-/// For a server to answer, and to end after it was asked to.
+/// Time limit for a server's answer, and for its exit.
 const SERVER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The server binary under test.
@@ -61,7 +61,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The three numbers in what `-V` prints.
+/// Returns the three numbers that `-V` prints.
 fn release_of(program: &Path) -> Result<String> {
     let output =
         Command::new(program).arg("-V").output().with_context(|| format!("{} -V", program.display()))?;
@@ -100,7 +100,7 @@ impl<'a> Fixture<'a> {
         Ok(Self { subject, network, address, local, socket })
     }
 
-    /// Tells a client where the servers are and what to expect of them.
+    /// Passes the servers' addresses and the expected behaviour to a client.
     pub(super) fn describe_to(&self, command: &mut Command) {
         command
             .env("SERVER_HOST", Ipv4Addr::LOCALHOST.to_string())
@@ -110,7 +110,7 @@ impl<'a> Fixture<'a> {
             .env("SERVER_BEHAVIOUR", &self.subject.behaviour);
     }
 
-    /// Stops both servers, and says what was wrong with them: dead, deaf, or not ending well.
+    /// Stops both servers; returns their faults: exited, not answering, or an unclean exit.
     pub(super) fn stop(&mut self) -> Vec<String> {
         let answers =
             [connect(self.address).and_then(version), connect_local(&self.socket).and_then(version)];
@@ -125,7 +125,7 @@ impl<'a> Fixture<'a> {
             } else if let Err(error) = &answers[n] {
                 faults.push(format!("{} no longer answers: {error:#}", names[n]));
             }
-            // Both at once: memcached takes a second to stop.
+            // Stop both at once, because memcached takes a second.
             server.terminate();
         }
         for (n, server) in servers.iter_mut().enumerate() {
@@ -142,7 +142,7 @@ impl<'a> Fixture<'a> {
         faults
     }
 
-    /// The end of what both servers wrote.
+    /// Returns the end of both servers' output.
     pub(super) fn log(&self) -> String {
         let log = |name: &str, server: &ServerProcess| format!("{name}{}\n", server.output_tail());
         log("the server on TCP", &self.network) + &log("the server on a Unix socket", &self.local)
@@ -161,7 +161,7 @@ fn connect_local(socket: &Path) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// The answer to `version`.
+/// Returns the answer to `version`.
 fn version(mut stream: impl Read + Write) -> Result<String> {
     stream.write_all(b"version\r\n")?;
     let mut line = String::new();

@@ -1,17 +1,17 @@
-//! What two runs of the differential program printed, line against line.
+//! Compares the output of two runs of the differential program line by line.
 //!
-//! A line is `SCENARIO<tab>FUNCTION<tab>CALL<tab>ANSWER`. The n-th answer of a call in a scenario is compared
-//! with the n-th of the same call in the same scenario, so that a run which ends early, or fetches more, does
-//! not make all that follows differ.
+//! A line is `SCENARIO<tab>FUNCTION<tab>CALL<tab>ANSWER`. The n-th answer of a call in a scenario is
+//! compared with the n-th of the same call in the same scenario, so that a run which ends early, or
+//! fetches more, does not make all further lines differ.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, ensure};
 
-/// How a scenario or a call that the library did not survive is told.
+/// The answer of a scenario or call that crashed the library.
 const CRASH: &str = "crashed by signal";
 
-/// One line.
+/// A line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) scenario: String,
@@ -20,10 +20,10 @@ pub(super) struct Answer {
     pub(super) text: String,
 }
 
-/// Which answer of which call.
+/// Scenario, call, and the number of the answer.
 type Key = (String, String, usize);
 
-/// An answer of one that is not the other's. The absent one was not given.
+/// A pair of different answers; `None` if there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) scenario: String,
@@ -34,7 +34,7 @@ pub(super) struct Difference {
     pub(super) ours: Option<String>,
 }
 
-/// The lines of a run.
+/// Parses the lines of a run.
 pub(super) fn parse(text: &str) -> Result<Vec<Answer>> {
     text.lines()
         .map(|line| {
@@ -60,8 +60,8 @@ fn keyed(answers: &[Answer]) -> (Vec<Key>, HashMap<Key, &Answer>) {
     (order, map)
 }
 
-/// The answers of ours that are not theirs, in the order of theirs. Where libmemcached crashes there is nothing
-/// to keep to, but for not crashing as well.
+/// Returns our answers that differ from theirs, in the order of theirs. Where libmemcached crashes,
+/// ours must only not crash.
 pub(super) fn differences(theirs: &[Answer], ours: &[Answer]) -> Vec<Difference> {
     let ((their_order, their_map), (our_order, our_map)) = (keyed(theirs), keyed(ours));
     let crashed: Vec<&Answer> = theirs.iter().filter(|answer| answer.text.starts_with(CRASH)).collect();
@@ -121,7 +121,7 @@ pub(super) fn without_unsteady(
         .collect()
 }
 
-/// The differences of each function.
+/// Groups the differences by function.
 pub(super) fn by_function(found: &[Difference]) -> BTreeMap<&str, Vec<&Difference>> {
     let mut functions: BTreeMap<&str, Vec<&Difference>> = BTreeMap::new();
     for difference in found {
@@ -130,8 +130,8 @@ pub(super) fn by_function(found: &[Difference]) -> BTreeMap<&str, Vec<&Differenc
     functions
 }
 
-/// Differences that are meant: `SCENARIO | CALL | REASON` a line. A `*` at the end of a scenario or a call
-/// stands for any rest.
+/// Intended differences: `SCENARIO | CALL | REASON` per line. A `*` at the end of a scenario or a call
+/// matches any remainder.
 pub(super) struct Drift {
     entries: Vec<Entry>,
 }
@@ -160,7 +160,7 @@ impl Drift {
         Ok(Self { entries })
     }
 
-    /// The differences that are not listed; the lines of those that are go into the set.
+    /// Returns the differences that are not listed; adds the lines of the listed ones to `used`.
     pub(super) fn unlisted(&self, found: Vec<Difference>, used: &mut BTreeSet<usize>) -> Vec<Difference> {
         found
             .into_iter()
@@ -174,7 +174,7 @@ impl Drift {
             .collect()
     }
 
-    /// The lines of those that were not needed.
+    /// Returns the lines that no difference used.
     pub(super) fn unused(&self, used: &BTreeSet<usize>) -> Vec<usize> {
         self.entries.iter().map(|entry| entry.line).filter(|line| !used.contains(line)).collect()
     }

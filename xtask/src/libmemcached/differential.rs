@@ -1,4 +1,5 @@
-//! Every function of libmemcached called in both libraries with the same arguments against the same servers.
+//! Calls every function of libmemcached in both libraries, with the same arguments and the same
+//! servers.
 //!
 //! `tests/libmemcached/differential` is built once, against Debian's headers and libraries. It prints a line for
 //! each call; it runs as it is and with `LD_PRELOAD=libfabcache.so`, and the lines must be the same.
@@ -17,23 +18,23 @@ use super::compare::{self, Answer, Difference, Drift};
 use super::{LIBRARIES, Subject, folder};
 use crate::servers::{Programs, Server, Transport};
 
-/// As many as the program asks for.
+/// The number of servers that the program expects.
 const SERVERS: usize = 3;
 
-/// For all scenarios, some of which wait for timeouts.
+/// Time limit of all scenarios, some of which wait for timeouts.
 const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// For the compiler.
+/// Time limit of the compiler.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Of the differences of one function, those that are shown; all are in the report's file.
+/// Maximum number of differences shown per function; all are in the report's file.
 const SHOWN_MAX: usize = 2;
 
-/// An answer is shown as far as this.
+/// Maximum length of an answer that is shown.
 const SHOWN_BYTES_MAX: usize = 300;
 
-/// Compares the libraries over each transport. The answer is how many differences are not listed as drift,
-/// functions that the library lacks among them.
+/// Compares the libraries over each transport; returns the number of differences that are not listed as
+/// drift, including functions that the library lacks.
 pub(super) fn run(
     subject: &Subject,
     transports: &[Transport],
@@ -45,7 +46,7 @@ pub(super) fn run(
     let names = exported()?;
     let foreign = foreign(&program, &subject.library, &names)?;
     if !foreign.is_empty() {
-        // Debian's library would work on structures that are not its own.
+        // Debian's library would work on foreign structures.
         println!("{} functions that are not libfabcache.so's:\n  {}", foreign.len(), foreign.join("\n  "));
     }
     let drift = Drift::parse(&fs::read_to_string(folder().join("drift.txt"))?)?;
@@ -98,7 +99,7 @@ fn scenarios_of(found: &[Difference]) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Compiles the program, which knows nothing of libfabcache.so.
+/// Compiles the program, independent of libfabcache.so.
 fn build(scratch: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
     let sources = folder().join("differential");
     let program = scratch.join("differential");
@@ -128,7 +129,7 @@ pub(super) fn compile(command: &mut Command, interrupt: &Interrupt) -> Result<()
     }
 }
 
-/// The functions that Debian's libraries export, of those that their headers can name.
+/// Returns the functions that Debian's libraries export and their headers declare.
 fn exported() -> Result<Vec<String>> {
     let mut names = BTreeSet::new();
     for library in LIBRARIES {
@@ -151,7 +152,7 @@ fn exported() -> Result<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// The names that do not come from the library although it is loaded first, and where they come from.
+/// Returns the names that another library defines although this one is loaded first, with that library.
 fn foreign(program: &Path, library: &Path, names: &[String]) -> Result<Vec<String>> {
     let mut command = Command::new(program);
     command.arg("--providers").args(names).env("LD_PRELOAD", library);
@@ -190,7 +191,7 @@ impl<'a> Bench<'a> {
         Ok(Self { program, seed, transport, servers, scratch, interrupt })
     }
 
-    /// The answers of Debian's library, or of the one that is loaded before it.
+    /// Returns the answers of Debian's library, or of `library` loaded before it.
     fn run(&self, library: Option<&Path>, scenarios: &[String]) -> Result<Vec<Answer>> {
         let addresses: Vec<String> = self.servers.iter().map(Server::address).collect();
         let mut command = Command::new(self.program);
@@ -217,7 +218,7 @@ impl<'a> Bench<'a> {
         compare::parse(&run.stdout)
     }
 
-    /// How many connections have been given the servers' memory.
+    /// Returns the number of connections that attached to the servers' memory.
     fn attached(&self) -> Result<u64> {
         if !self.transport.is_fabcached() {
             return Ok(0);
@@ -235,7 +236,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Shows the first differences of each function, and writes all of them to a file.
+/// Prints the first differences of each function, and writes all to a file.
 fn show(found: &[Difference], scratch: &Path, transport: Transport) -> Result<()> {
     let path = scratch.join(format!("differences-{transport:?}.txt").to_lowercase());
     if found.is_empty() {

@@ -1,5 +1,5 @@
-//! The table of libmemcached's functions in docs/libmemcached.md: made of the symbols of libfabcache.so and of Debian's
-//! three libraries, and checked to be what these say.
+//! The table of libmemcached's functions in docs/libmemcached.md: generated from, and checked against,
+//! the symbols of libfabcache.so and of Debian's three libraries.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::workspace;
 
 use super::LIBRARIES;
 
-/// Functions of RDMA-Memcached that are offered beside them.
+/// Additional functions of RDMA-Memcached.
 const REQUESTS: &[&str] = &[
     "memcached_bget",
     "memcached_bset",
@@ -25,7 +25,7 @@ const REQUESTS: &[&str] = &[
     "memcached_wait",
 ];
 
-/// What is there by name and refuses every call, and why: a program that was linked with it runs, and is told.
+/// Functions that exist but refuse every call, and why: linked programs load, and get an error.
 const REFUSING: &[(&str, &str)] = &[
     ("hashkit_decrypt", "no encryption: returns null"),
     ("hashkit_encrypt", "no encryption: returns null"),
@@ -37,14 +37,14 @@ const REFUSING: &[(&str, &str)] = &[
     ("memcached_set_encoding_key", "no encryption: returns `MEMCACHED_NOT_SUPPORTED`"),
 ];
 
-/// The lines between which the table stands.
+/// The lines around the table.
 const BEGIN: &str = "<!-- cargo xtask libmemcached --record writes this -->";
 const END: &str = "<!-- to here -->";
 
-/// Compares the table with the symbols, or writes it.
+/// Checks the table against the symbols, or writes it.
 ///
 /// # Errors
-/// `nm` or a library is missing, or the table is not what they say.
+/// `nm` or a library is missing, or the table differs from the symbols.
 pub fn run(library: &Path, record: bool) -> Result<()> {
     let ours = symbols(library)?;
     let page = workspace::folder().join("docs/libmemcached.md");
@@ -101,14 +101,14 @@ fn section<'a>(
     Ok(())
 }
 
-/// Where the loader finds a library.
+/// Returns the path of a library that the loader finds.
 fn find(name: &str) -> Result<std::path::PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
     found.with_context(|| format!("{name} is missing: install libmemcached-dev and libhashkit-dev"))
 }
 
-/// The functions that a library offers.
+/// Returns the functions that a library exports.
 fn symbols(library: &Path) -> Result<BTreeSet<String>> {
     let mut nm = Command::new("nm");
     nm.args(["--dynamic", "--defined-only", "--format=posix"]).arg(library);

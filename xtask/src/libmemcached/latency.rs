@@ -1,7 +1,7 @@
-//! The time of a call in an unchanged program of libmemcached, with Debian's library and with libfabcache.so.
+//! Times calls in an unchanged libmemcached program, with Debian's library and with libfabcache.so.
 //!
-//! The program runs on one CPU and the server on another. Rounds are interleaved, so that what else goes on meets all
-//! alike, and the medians of the rounds are told.
+//! The program runs on one CPU and the server on another. Rounds are interleaved, so that other load
+//! affects all alike; the medians of the rounds are printed.
 
 use fabcache_testbed::statistics::median;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use super::differential::compile;
 use super::{Subject, folder};
 use crate::servers::{Server, Transport};
 
-/// Calls of each kind that one round measures.
+/// Calls of each kind per round.
 const CALLS: u32 = 50_000;
 
-/// A median of fewer would not stand a disturbance.
+/// Enough rounds for a robust median.
 const ROUNDS: usize = 7;
 
-/// For a round, which takes seconds.
+/// Time limit of a round, which takes seconds.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Where the program runs, and where the servers do.
+/// The CPUs of the program and of the servers.
 const PROGRAM_CPU: usize = 1;
 const SERVER_CPU: usize = 0;
 
@@ -86,7 +86,7 @@ pub(super) fn run(subject: &Subject, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The lines `CALL P50 P99`.
+/// Parses the lines `CALL P50 P99`.
 fn parse(text: &str) -> Result<Vec<(String, Percentiles)>> {
     text.lines()
         .map(|line| {

@@ -1,4 +1,5 @@
-//! `cargo xtask libmemcached`: what libfabcache.so does under libmemcached's names, beside Debian's libmemcached.
+//! `cargo xtask libmemcached`: compares libfabcache.so under libmemcached's names with Debian's
+//! libmemcached.
 //!
 //! Needs Debian's libmemcached (headers, libraries and tools), memcached, and a C compiler.
 
@@ -21,14 +22,14 @@ use crate::process::Interrupt;
 use crate::servers::{MEMCACHED, Programs, Transport};
 use crate::workspace;
 
-/// Enough for all scenarios without an eviction.
+/// Enough memory that no scenario causes an eviction.
 const MEMORY_MIB: u32 = 256;
 
 /// Compares libfabcache.so with Debian's libmemcached 1.1.4.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Record anew what Debian's headers and library say, and write the table of functions in docs/libmemcached.md;
-    /// nothing else
+    /// Record Debian's headers and library anew, and write the table of functions in docs/libmemcached.md;
+    /// do nothing else
     #[arg(long)]
     record: bool,
     /// Only these parts
@@ -40,7 +41,7 @@ pub struct Args {
     /// Only these scenarios of the differential program
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     scenario: Vec<String>,
-    /// Where the differential program's random scenarios start
+    /// Seed of the differential program's random scenarios
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Run the programs with Debian's library
@@ -54,37 +55,37 @@ pub struct Args {
     server: Option<PathBuf>,
 }
 
-/// The parts of the check.
+/// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What is recorded of Debian's headers and library, and the table of functions
+    /// The recorded facts of Debian's headers and library, and the table of functions
     Recorded,
     /// A program of RDMA-Memcached
     Requests,
     /// Every function of both libraries, call by call
     Differential,
-    /// Programs of others, which pass with libfabcache.so as they do with libmemcached
+    /// Third-party programs, which pass with libfabcache.so as with libmemcached
     Programs,
-    /// The time of a call, with both libraries; not among all parts, since there is nothing to pass
+    /// The time of a call with both libraries; not run by default, because it passes or fails nothing
     Latency,
 }
 
-/// What is checked, and where what is built for it goes.
+/// The programs under test, and the folder for built files.
 struct Subject {
     library: PathBuf,
     programs: Programs,
     scratch: PathBuf,
 }
 
-/// The folder of the programs.
+/// Returns the folder of the programs.
 fn folder() -> PathBuf {
     workspace::folder().join("tests/libmemcached")
 }
 
-/// Runs all parts, or those that are asked for.
+/// Runs the selected parts; by default all.
 ///
 /// # Errors
-/// Something that it needs is missing, or there is a difference.
+/// A requirement is missing, or there is a difference.
 pub fn run(args: &Args) -> Result<()> {
     if args.record {
         let library = workspace::build_library()?;

@@ -1,11 +1,11 @@
-//! Programs of others that call libmemcached, with `LD_PRELOAD=libfabcache.so` and otherwise as they are.
+//! Runs third-party programs that call libmemcached with `LD_PRELOAD=libfabcache.so`, otherwise
+//! unchanged.
 //!
-//! Each asserts on values and prints `NAME VERSION: N checks passed` at its end; it must have come by the transport
-//! that its row names.
+//! Each asserts on values and prints `NAME VERSION: N checks passed` at its end. It must have used the
+//! transport of its row.
 //!
-//! PHP binds what it loads to the libraries that this names before all others (`RTLD_DEEPBIND`), so that
-//! `LD_PRELOAD` does not reach its extensions: there the library stands in a folder under the names of Debian's, and
-//! `LD_LIBRARY_PATH` is that folder.
+//! PHP loads extensions with `RTLD_DEEPBIND`, so that `LD_PRELOAD` does not reach them: for PHP a
+//! folder has the library under the names of Debian's libraries, and `LD_LIBRARY_PATH` is that folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,16 +23,16 @@ use crate::workspace;
 use super::{LIBRARIES, Subject, folder};
 use crate::servers::{Server, Transport};
 
-/// Well above the slowest, which takes a minute.
+/// Far more than the slowest program takes, which is a minute.
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(240);
 
-/// For a download.
+/// Time limit of a download.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Whose tests are in its source distribution.
+/// The package whose tests are in its source distribution.
 const PYLIBMC: &str = "pylibmc-1.6.3";
 
-/// The release that fabcached answers like, for the programs whose expectations depend on it.
+/// The release whose behaviour fabcached has, for programs whose expectations depend on it.
 const FABCACHED_BEHAVIOUR: &str = "1.6.45";
 const MEMCACHED_BEHAVIOUR: &str = "1.6.18";
 
@@ -40,7 +40,7 @@ const MEMCACHED_BEHAVIOUR: &str = "1.6.18";
 struct Program {
     name: &'static str,
     kind: Kind,
-    /// It speaks to Unix sockets as well.
+    /// Whether it supports Unix sockets.
     is_local_too: bool,
 }
 
@@ -52,7 +52,7 @@ enum Kind {
 }
 
 const PROGRAMS: &[Program] = &[
-    // Their connections are their own: of the library they take lists of servers, texts and hashes.
+    // They have their own connections, and use the library for server lists, texts and hashes.
     Program { name: "memccapable", kind: Kind::Tools("memccapable.sh"), is_local_too: false },
     Program { name: "memcaslap", kind: Kind::Tools("memcaslap.sh"), is_local_too: false },
     Program { name: "memcslap", kind: Kind::Tools("memcslap.sh"), is_local_too: true },
@@ -65,7 +65,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "php-memcached", kind: Kind::Php, is_local_too: true },
 ];
 
-/// What became of a program over a transport.
+/// The outcome of a program over a transport.
 struct Row {
     program: &'static str,
     transport: Transport,
@@ -73,8 +73,8 @@ struct Row {
     seconds: f64,
 }
 
-/// Runs every program over every transport that it knows. `preloaded` is the library, unless they are to run with
-/// Debian's.
+/// Runs every program over every transport that it supports, with `preloaded`, or with Debian's
+/// library.
 pub(super) fn run(
     subject: &Subject,
     transports: &[Transport],
@@ -104,7 +104,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The sources, in which the tests are.
+/// Downloads the sources, which contain the tests.
 fn fetch_pylibmc(cache: &Path, interrupt: &Interrupt) -> Result<()> {
     if cache.join(PYLIBMC).join("tests").is_dir() {
         return Ok(());
@@ -135,7 +135,7 @@ fn fetch_pylibmc(cache: &Path, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program against a fresh server. An error is the runner's, a report the program's.
+/// Runs a program against a fresh server. The outer error is the runner's, the inner one the program's.
 fn run_one(
     program: &Program,
     subject: &Subject,
@@ -210,7 +210,7 @@ fn command(program: &Program, cache: &Path) -> Command {
     }
 }
 
-/// A folder in which the library has the names of those that it takes the place of.
+/// Creates a folder in which the library has the names of those that it replaces.
 fn link(library: &Path, links: &Path) -> Result<()> {
     fs::create_dir(links)?;
     for name in LIBRARIES {
@@ -223,12 +223,12 @@ fn tools() -> PathBuf {
     workspace::folder().join("tests/clients/tools")
 }
 
-/// Tells a program where its server is, and what to expect of it.
+/// Passes the server's address and the expected behaviour to a program.
 fn describe(command: &mut Command, server: &Server, transport: Transport, scratch: &Path) {
     let address = server.address();
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !transport.is_local() => (host, port),
-        // Nobody's: the address is the socket's.
+        // A dummy address: the socket is used.
         _ => ("127.0.0.1", "1"),
     };
     let (kind, behaviour) = if transport.is_fabcached() {

@@ -1,6 +1,6 @@
-//! What programs of tests/libmemcached print of Debian's headers and library, beside what is recorded of it in
-//! bindings/c/tests/libmemcached: tests of fabcache-c hold the recorded texts against the library. Then the same programs
-//! with LD_PRELOAD=libfabcache.so.
+//! Checks the output of tests/libmemcached's programs with Debian's headers and library against the
+//! recorded texts in bindings/c/tests/libmemcached, which the tests of fabcache-c use. Then runs the
+//! same programs with LD_PRELOAD=libfabcache.so.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace;
 
-/// A program whose output is recorded.
+/// A program with recorded output.
 struct Program {
     name: &'static str,
     /// It reads what is recorded: what it is asked for stands there.
     reads_recorded: bool,
-    /// It prints what the library does, and not only what the headers say.
+    /// Whether it calls the library, rather than only printing the headers' contents.
     calls: bool,
 }
 
@@ -27,10 +27,10 @@ const PROGRAMS: &[Program] = &[
     Program { name: "configuration", reads_recorded: true, calls: true },
 ];
 
-/// Differences that are shown of one program.
+/// Maximum number of differences shown per program.
 const DIFFERENCES_MAX: usize = 20;
 
-/// Compares all of them, or records them anew.
+/// Compares the output of all programs, or records it.
 ///
 /// # Errors
 /// The compiler or libmemcached is missing, or there is a difference.
@@ -54,12 +54,13 @@ pub fn run(library: &Path, record: bool) -> Result<()> {
     Ok(())
 }
 
-/// The crate that the texts belong to, where the programs run: paths in them begin there.
+/// Returns the folder of the crate that has the texts. The programs run there; their paths are relative
+/// to it.
 fn folder() -> PathBuf {
     workspace::folder().join("bindings/c")
 }
 
-/// A program of tests/libmemcached, built with Debian's headers, with these words for the compiler.
+/// Builds a program of tests/libmemcached with Debian's headers and additional compiler arguments.
 pub fn build(name: &str, words: &[&OsStr]) -> Result<PathBuf> {
     let to = workspace::target().join("libmemcached");
     fs::create_dir_all(&to).with_context(|| format!("{} cannot be made", to.display()))?;

@@ -1,6 +1,6 @@
-//! A program of RDMA-Memcached, linked with libfabcache.so: over shared memory, and over TCP to memcached, under valgrind,
-//! which finds no invalid access and no leak; and over the fabric. Then a program of libmemcached over the fabric, which forks,
-//! and whose server dies.
+//! Runs a program of RDMA-Memcached linked with libfabcache.so: over shared memory, over TCP to
+//! memcached (both under valgrind, without invalid accesses or leaks), and over the fabric. Then runs a
+//! libmemcached program over the fabric that forks, and whose server is killed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::symlink;
@@ -18,18 +18,18 @@ use crate::process::Interrupt;
 use crate::servers::{self, MEMCACHED, server_command};
 use crate::workspace;
 
-/// Of libfabric, on any machine.
+/// A libfabric provider of every machine.
 const PROVIDER: &str = "tcp;ofi_rxm";
 
 /// Builds the program and runs it.
 ///
 /// # Errors
-/// Something that it needs is missing, or it found something wrong.
+/// A requirement is missing, or the program fails.
 pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
     make_packages_ready(&workspace::folder().join("tests/rdma"), interrupt)?;
     let scratch = workspace::target().join("libmemcached");
     std::fs::create_dir_all(&scratch).with_context(|| format!("{} cannot be made", scratch.display()))?;
-    // By the names that the linker and the loader look for.
+    // Under the names that the linker and the loader search for.
     for name in ["libfabcache.so".to_owned(), soname()] {
         let link = scratch.join(name);
         // It may not be there.
@@ -70,7 +70,7 @@ pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
     )
 }
 
-/// Not under valgrind: libfabric has findings of its own.
+/// Without valgrind, which reports errors in libfabric itself.
 fn over_fabric(requests: &Path, program: &Path) -> Result<()> {
     let (server, address) = on_port(&workspace::build_server()?, &["--fabric", PROVIDER])?;
     succeeds(Command::new(requests).arg(format!("fab://{address}")), "requests over the fabric")?;

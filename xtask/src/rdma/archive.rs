@@ -1,7 +1,7 @@
-//! What the kernel unpacks at its start: a cpio archive in the format "newc" (Linux,
+//! The kernel's initial archive: cpio in the format "newc" (Linux,
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -9,7 +9,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder, whose own folder is there already.
+    /// Adds a folder, whose parent exists already.
     pub fn folder(&mut self, name: &str) {
         self.entry(name, 0o040_755, &[]);
     }
@@ -19,7 +19,7 @@ impl Archive {
         self.entry(name, 0o100_755, bytes);
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,7 +1,7 @@
-# Runs in the machine, with the host's programs: makes soft-RoCE, runs the steps one after the other, and turns it off.
+# Runs in the machine, with the host's programs: sets up soft-RoCE, runs the steps in order, and powers off.
 #
-# Step N is /steps/N.sh; its output goes to N.log, then its status to N.status. "up" tells that steps begin, "done" that
-# all have been run.
+# Step N is /steps/N.sh; its output goes to N.log, then its status to N.status. The file "up" marks the begin of the
+# steps, "done" their end.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 # Soft-RoCE's completion queues are too short for what ofi_rxm makes by default, for 256 peers.
 export FI_UNIVERSE_SIZE=64
@@ -17,7 +17,7 @@ ip link set v1 up mtu 4200
 rdma link add rxe0 type rxe netdev v0
 rdma link add rxe1 type rxe netdev v1
 rdma link
-# Soft-RoCE works in threads of the kernel: those that spin on what it does would keep it from doing it ...
+# Soft-RoCE runs in kernel threads: programs that spin on its completions would keep it from running ...
 for name in /proc/[0-9]*/comm; do
     case $(<"$name") in
         ksoftirqd* | kworker* | rxe* | ib_*)
@@ -26,7 +26,7 @@ for name in /proc/[0-9]*/comm; do
             ;;
     esac
 done
-# ... and each other from looking.
+# ... and each other from polling.
 mount -t debugfs debugfs /sys/kernel/debug
 for name in min_granularity wakeup_granularity latency; do
     echo 200000 >/sys/kernel/debug/sched/${name}_ns

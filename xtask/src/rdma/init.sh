@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first program of the machine: loads modules, mounts the host's root under one that forgets, and goes on there.
+# The first program of the machine: loads modules, mounts the host's root below a file system in memory, and continues there.
 b=/bin/busybox
 options=trans=virtio,version=9p2000.L,msize=1048576
 $b mount -t proc proc /proc

@@ -1,7 +1,7 @@
-//! Debian's generic kernel, unpacked but not installed, and what it starts from.
+//! Debian's generic kernel, unpacked but not installed, and its initial files.
 //!
-//! The generic flavour, as the one for clouds has no soft-RoCE. What was unpacked stays under the target directory, and
-//! nothing is asked of Debian then.
+//! The cloud flavour lacks soft-RoCE. The unpacked kernel stays under the target directory, and is then
+//! used without asking Debian.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use anyhow::{Context, Result, bail, ensure};
 use super::archive::Archive;
 use crate::process::{self, Interrupt, Scratch};
 
-/// What depends on the newest kernel of Debian.
+/// The package that depends on Debian's newest kernel.
 const NEWEST: &str = "linux-image-amd64";
 
-/// For a download of some 70 megabytes.
+/// Time limit of a download of some 70 megabytes.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// In the package: the kernel, and the folders of modules that those below are in, and of those they need.
+/// Paths in the package: the kernel, and the folders of the needed modules.
 const UNPACKED: &[&str] = &[
     "./boot/vmlinuz-*",
     "*/modules.builtin*",
@@ -39,7 +39,8 @@ const UNPACKED: &[&str] = &[
     "*/kernel/crypto/crc32_generic.ko*",
 ];
 
-/// The modules that are loaded. Soft-RoCE asks for its checksum by name, which no list of dependencies tells.
+/// The modules to load. Soft-RoCE requests its checksum by name, which the dependency list does not
+/// show.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9p",
@@ -52,23 +53,23 @@ const MODULES: &[&str] = &[
     "rdma_ucm",
 ];
 
-/// A kernel and its modules, under the folder that it was unpacked in.
+/// An unpacked kernel and its modules.
 pub struct Kernel {
     folder: PathBuf,
     version: String,
 }
 
 impl Kernel {
-    /// The one that is in the cache, or Debian's newest.
+    /// Returns the cached kernel, or fetches Debian's newest.
     ///
     /// # Errors
-    /// It cannot be fetched or unpacked.
+    /// The kernel cannot be fetched or unpacked.
     pub fn ready(cache: &Path, interrupt: &Interrupt) -> Result<Self> {
         let folder = cache.join("kernel");
         if !folder.exists() {
             let name = newest(interrupt)?;
             println!("{name} is fetched, not installed");
-            // Whole or not at all, whoever else does the same.
+            // Unpacked in a scratch folder and renamed: complete or absent, also with concurrent runs.
             let scratch = Scratch::create()?;
             let package = download(&name, scratch.path(), interrupt)?;
             let unfinished = cache.join(format!("kernel.{}", std::process::id()));
@@ -86,20 +87,20 @@ impl Kernel {
         Ok(Self { folder, version })
     }
 
-    /// The kernel's version.
+    /// Returns the kernel's version.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The kernel's file.
+    /// Returns the kernel's file.
     pub fn image(&self) -> PathBuf {
         self.folder.join(format!("boot/vmlinuz-{}", self.version))
     }
 
-    /// What it starts from: busybox, its modules in the order of their loading, and the first program.
+    /// Returns the initial archive: busybox, the modules in loading order, and the first program.
     ///
     /// # Errors
-    /// A module is missing, or busybox.
+    /// A module or busybox is missing.
     pub fn initial_files(&self, first_program: &str) -> Result<Vec<u8>> {
         let mut archive = Archive::default();
         for folder in ["bin", "proc", "sys", "dev", "modules", "host", "above", "root"] {
@@ -120,7 +121,7 @@ impl Kernel {
     }
 }
 
-/// The package with the newest kernel.
+/// Returns the package of the newest kernel.
 fn newest(interrupt: &Interrupt) -> Result<String> {
     let named = || -> Result<Option<String>> {
         let output = Command::new("apt-cache").args(["depends", NEWEST]).stderr(Stdio::null()).output();
@@ -146,11 +147,11 @@ fn update(interrupt: &Interrupt) -> Result<()> {
 
 fn download(name: &str, folder: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
     let fetch = || {
-        // As it is, rather than as apt's own user, who may not write here.
+        // Not as apt's own user, who may not write here.
         let options = ["-o", "APT::Sandbox::User=root", "download", name];
         succeed(Command::new("apt-get").args(options).current_dir(folder), interrupt)
     };
-    // The lists of packages may be older than the package that they name.
+    // The package lists may be outdated.
     fetch().or_else(|error| update(interrupt).map_err(|_| error).and_then(|()| fetch()))?;
     file_of(folder, |name| name.ends_with(".deb"))
         .with_context(|| format!("{name} cannot be fetched: there is no kernel to be had"))
@@ -172,8 +173,8 @@ fn unpack(package: &Path, folder: &Path) -> Result<()> {
     let archive = dpkg.stdout.take().context("it has an output")?;
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--wildcards", "--directory"]).arg(folder).args(UNPACKED);
-    // It complains of patterns that match nothing, as where something is part of the kernel itself. What is missing in
-    // fact is told later.
+    // tar complains about patterns without a match, as for features built into the kernel. Missing files
+    // are reported later.
     let _ = tar.stdin(archive).stderr(Stdio::null()).status().context("tar cannot be started")?;
     ensure!(dpkg.wait()?.success(), "{} cannot be unpacked", package.display());
     let version = version(folder)?;
@@ -201,7 +202,7 @@ fn file_of(folder: &Path, is_it: impl Fn(&str) -> bool) -> Option<PathBuf> {
     })
 }
 
-/// The files of modules and of what they need, each after what it needs.
+/// Returns the files of modules and their dependencies, each after its dependencies.
 fn in_order<'a>(dependencies: &'a str, builtin: &str, wanted: &[&str]) -> Result<Vec<&'a str>> {
     let mut order: Vec<&str> = Vec::new();
     for module in wanted {

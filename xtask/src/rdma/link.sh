@@ -1,6 +1,6 @@
-# link.sh down|up: packets between rxe0 and rxe1 are lost on their way, or arrive again.
+# link.sh down|up: drops packets between rxe0 and rxe1, or delivers them again.
 #
-# The interface itself stays up. Soft-RoCE of Linux 6.1 never makes another connection, for whatever program, if the routes
+# The interface itself stays up. Soft-RoCE of Linux 6.1 never makes another connection, for any program, if the routes
 # were gone with their interface when it had something to say to the other end of one.
 set -eu
 nowhere=02:00:00:00:00:01

@@ -1,7 +1,7 @@
-//! A machine in QEMU's software emulation, with soft-RoCE, that runs commands on this one's files.
+//! A machine emulated by QEMU, with soft-RoCE, that runs commands on this machine's files.
 //!
-//! It sees this machine's root, read-only under a file system in memory: what it writes is gone with it. Steps go in, and
-//! their output and status come back, through a folder that both see. It has no network but its own.
+//! It mounts this machine's root read-only below a file system in memory, so its writes are lost when it stops. A shared
+//! folder passes steps in, and their output and status back. It has no external network.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,25 +21,25 @@ const CROSS: &str = include_str!("cross.sh");
 const CHECK: &str = include_str!("check.sh");
 const LINK: &str = include_str!("link.sh");
 
-/// As many as the emulator has: with more, those that spin on completion queues are run instead of those with work to do.
+/// The emulator's number of CPUs: with more, CPUs that spin on completion queues would run instead of those with work.
 const CPUS: &str = "2";
 
-/// Taken as it is used.
+/// Memory limit; allocated on use.
 const MEMORY: &str = "3G";
 
-/// From the start to the first step; seven seconds if nothing else is done.
+/// Time limit from the start to the first step; it takes seven seconds on an idle host.
 const START_TIME_MAX: Duration = Duration::from_secs(240);
 
-/// From the last step to the end.
+/// Time limit from the last step to the end.
 const STOP_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Something to be run in the machine.
+/// A command to run in the machine.
 pub struct Step {
-    /// For who looks on.
+    /// The name to print.
     pub name: String,
-    /// For bash, as root.
+    /// The bash script, run as root.
     pub script: String,
-    /// Packets between the two devices really go from one interface to the other, from this step on.
+    /// From this step on, packets between the two devices cross between interfaces.
     pub crosses: bool,
 }
 
@@ -107,7 +107,7 @@ impl Machine<'_> {
         qemu.args(["-fsdev", root, "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
         let steps = format!("local,id=steps,path={},security_model=none", escaped(&shared));
         qemu.args(["-fsdev", &steps, "-device", "virtio-9p-pci,fsdev=steps,mount_tag=steps"]);
-        // An old one would be taken for this one's.
+        // An old file would be mistaken for the new one.
         let _ = fs::remove_file(&self.console);
         let output = File::create(folder.join("qemu"))?;
         Guarded::spawn(&mut qemu, output.try_clone()?, output)
@@ -149,7 +149,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Waits for a file that the machine makes, and does something meanwhile.
+    /// Waits for a file that the machine creates, and calls `meanwhile` repeatedly.
     fn wait_for(
         &self,
         qemu: &mut Guarded,
@@ -158,7 +158,7 @@ impl Machine<'_> {
         mut meanwhile: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         loop {
-            // Seen before the file is looked for, which may be the last that it did.
+            // Checked before the file, which may be the last thing that the machine created.
             let status = qemu.status()?;
             if file.exists() {
                 return Ok(());
@@ -187,7 +187,7 @@ fn tell_more(file: &Path, told: &mut u64) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// A path in QEMU's options, where a comma is written twice.
+/// Escapes a path for QEMU's options, where a comma is doubled.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask rdma`: the fabric over real providers of libfabric.
+//! `cargo xtask rdma`: tests the fabric over real libfabric providers.
 //!
-//! On this machine over its software providers. Over verbs in a machine of QEMU's software emulation, whose kernel has
-//! soft-RoCE: first within one device, then between two whose packets really go from one network interface to another.
-//! Times in there are the emulator's.
+//! On this machine it uses the software providers. For verbs it emulates a machine with QEMU, whose kernel has soft-RoCE:
+//! first within one device, then between two devices whose packets cross between network interfaces. Times there are
+//! the emulator's.
 
 mod archive;
 mod kernel;
@@ -23,7 +23,7 @@ use kernel::Kernel;
 use machine::{Ended, Machine, Step};
 use programs::{LeftOut, Program};
 
-/// The providers of any machine.
+/// The software providers, available on every machine.
 const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
 
 /// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
@@ -47,12 +47,12 @@ const LONG: &[(&str, &str)] = &[("FABCACHE_LONG", "1"), ("FABCACHE_TORTURE_READS
 /// The provider of a machine with RDMA.
 const VERBS: &str = "verbs;ofi_rxm";
 
-/// For one program of tests on this machine, and in the other.
+/// Time limits of one test program: on this machine, with `--long`, and in the emulated machine.
 const PLAIN_TIME_MAX: Duration = Duration::from_secs(300);
 const LONG_TIME_MAX: Duration = Duration::from_secs(3600);
 const STEP_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// What shows that soft-RoCE works, and what it is given.
+/// The name of the check that soft-RoCE works, and its time limit.
 const CHECK: &str = "soft-RoCE itself";
 const CHECK_SECONDS_MAX: u32 = 100;
 
@@ -69,30 +69,30 @@ struct Arrangement {
     crosses: bool,
 }
 
-/// Runs the tests of the fabric over real providers.
+/// Runs the fabric tests over real providers.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only on this machine, over its software providers
+    /// Only run on this machine, over its software providers
     #[arg(long, conflicts_with_all = ["machine", "command"])]
     plain: bool,
-    /// Only in the emulated machine, over verbs
+    /// Only run in the emulated machine, over verbs
     #[arg(long)]
     machine: bool,
-    /// Only this, given to bash in the emulated machine, as root; its status is this one's
+    /// Only run this bash command in the emulated machine, as root; its status is the exit status
     ///
-    /// It has rxe0 (10.77.0.1) and rxe1 (10.77.0.2), and this machine's files, which it cannot change.
+    /// The machine has rxe0 (10.77.0.1) and rxe1 (10.77.0.2), and this machine's files, read-only.
     #[arg(long, value_name = "CMD", conflicts_with = "machine")]
     command: Option<String>,
-    /// With --command: packets between rxe0 and rxe1 really cross
+    /// With --command: packets between rxe0 and rxe1 cross between interfaces
     #[arg(long, requires = "command")]
     cross: bool,
-    /// All of what some tests else do a part of: gigabytes, two hundred clients, hundreds of thousands of reads
+    /// Run the long forms of tests: gigabytes, two hundred clients, hundreds of thousands of reads
     #[arg(long, requires = "plain")]
     long: bool,
-    /// The longest that the emulated machine may run
+    /// Time limit of the emulated machine
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
-    /// Keep what every test printed, as is done where one fails
+    /// Keep the output of every test, not only of failed ones
     #[arg(long)]
     keep_log: bool,
 }
@@ -100,7 +100,7 @@ pub struct Args {
 /// Runs the tests, or the command.
 ///
 /// # Errors
-/// Something is missing and cannot be installed, there is no kernel to be had, or a test fails.
+/// A requirement is missing and cannot be installed, no kernel can be fetched, or a test fails.
 pub fn run(args: &Args) -> Result<()> {
     let status = Session::new(args)?.run()?;
     if status != 0 {
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 struct Session<'a> {
     args: &'a Args,
-    /// What is kept of one run to the next, and the logs.
+    /// The folder for logs, and for files that are kept between runs.
     folder: PathBuf,
     interrupt: Interrupt,
 }
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
         Ok(Self { args, folder, interrupt })
     }
 
-    /// The status that this program ends with.
+    /// Returns the exit status of this program.
     fn run(&self) -> Result<i32> {
         if let Some(command) = &self.args.command {
             return self.run_command(command);
@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
         Ok(0)
     }
 
-    /// The names of those that failed.
+    /// Runs the programs; returns the names of those that failed.
     fn run_plain(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut failed = Vec::new();
         for provider in SOFTWARE {
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
         Ok(failed)
     }
 
-    /// The names of those that failed.
+    /// Runs the programs; returns the names of those that failed.
     fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut steps = Vec::new();
         for Arrangement { name, server, client, crosses } in WAYS {
@@ -276,26 +276,26 @@ fn remove_left() {
         if let Some([process, _, _]) = numbers.as_deref()
             && !Path::new(&format!("/proc/{process}")).exists()
         {
-            // Somebody else's stays.
+            // Fails for files of other users.
             let _ = fs::remove_file(file.path());
         }
     }
 }
 
-/// Tells what is not run of a program over this provider, or in this way. Whether that is all of it.
+/// Reports the tests of a program that are not run with this provider or arrangement; returns whether that is all.
 fn is_left_out(program: &Program, there: &str, name: &str) -> bool {
     let Some(LeftOut { tests, why }) = program.left_out(there) else { return false };
     println!("NOT RUN {name}, {}: {why}", if tests.is_empty() { "all".to_owned() } else { tests.join(", ") });
     tests.is_empty()
 }
 
-/// For bash: the environment of all that is run in the machine.
+/// Returns the environment of all programs in the machine, as bash commands.
 fn exported() -> String {
     let all = ENVIRONMENT.iter().chain(IN_MACHINE);
     all.map(|(name, value)| format!("export {name}={value}\n")).collect()
 }
 
-/// The last lines of a text.
+/// Returns the last lines of a text.
 fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

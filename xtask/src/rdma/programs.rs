@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
 use crate::workspace;
 
-/// The test programs, whose ignored tests are run.
+/// The test programs; their ignored tests are run.
 const TESTS: &[Test] = &[
     Test { package: "fabcache-fabric", name: "providers", parts: &[("looped", Part::None(ONCE))] },
     Test {
@@ -114,12 +114,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// For who looks on.
+    /// Returns the name to print.
     pub fn name(&self) -> String {
         format!("{} {}", self.test.package, self.test.name)
     }
 
-    /// What is not run of it over this provider, or in this way.
+    /// Returns the tests that are not run with this provider or arrangement.
     pub fn left_out(&self, there: &str) -> Option<LeftOut> {
         match self.test.part(there) {
             Part::Without(tests, why) => Some(LeftOut { tests, why }),
@@ -128,7 +128,7 @@ impl Program {
         }
     }
 
-    /// What runs it over this provider.
+    /// Returns the command that runs the program over this provider.
     pub fn command(&self, provider: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(self.arguments(provider)).current_dir(&self.folder);
@@ -153,18 +153,18 @@ impl Program {
     }
 }
 
-/// One after the other: there are few processors, and most tests are about time limits, too.
+/// One test at a time: there are few CPUs, and most tests have time limits.
 const ARGUMENTS: &[&str] = &["--ignored", "--test-threads=1"];
 
 /// Builds the programs.
 ///
 /// # Errors
-/// One does not build, or is not there.
+/// A program does not build, or does not exist.
 pub fn build(interrupt: &Interrupt) -> Result<Vec<Program>> {
     let scratch = Scratch::create()?;
     let list = scratch.path().join("list");
     let mut cargo = workspace::cargo();
-    // As a part of all: what the workspace's tests were built with is used.
+    // Built as part of the workspace, to reuse the build of its tests.
     cargo.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
     let mut names: Vec<&str> = TESTS.iter().map(|test| test.name).collect();
     names.sort_unstable();
@@ -189,7 +189,7 @@ pub fn build(interrupt: &Interrupt) -> Result<Vec<Program>> {
         .collect()
 }
 
-/// The program, if this is cargo's line about it.
+/// Returns the program, if this is cargo's message about it.
 fn found(line: &str, test: &Test) -> Option<Program> {
     let Test { package, name, .. } = *test;
     let message: Value = serde_json::from_str(line).ok()?;
@@ -202,10 +202,10 @@ fn found(line: &str, test: &Test) -> Option<Program> {
     (is_package && is_test).then_some(Program { test: *test, path, folder })
 }
 
-/// How many tests passed, of what a program of tests printed.
+/// Returns the number of passed tests in the output of a test program.
 ///
 /// # Errors
-/// None was run.
+/// No test was run.
 pub fn passed(output: &str) -> Result<u32> {
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let count = results.filter_map(|rest| rest.split(' ').next()?.parse::<u32>().ok()).sum();
@@ -213,7 +213,7 @@ pub fn passed(output: &str) -> Result<u32> {
     Ok(count)
 }
 
-/// As one word for bash.
+/// Quotes a text as one bash word.
 pub fn quoted(text: &impl ToString) -> String {
     format!("'{}'", text.to_string().replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! Chromium without a screen: pictures of a page, what it says on its console, and what a script finds in it.
+//! Headless Chromium: pictures of a page, its console output, and the findings of a script.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::process::{self, Interrupt, Scratch};
 
-/// For one page.
+/// Time limit of one page.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// The delimiters of the script's findings.
 const FOUND: [&str; 2] = ["<pre id=\"found\">", "</pre>"];
 
-/// Looks at a page; `PAGE`, `WIDTHS` and `PICTURES` come before it.
+/// The script that inspects a page; definitions of `PAGE`, `WIDTHS` and `PICTURES` precede it.
 const LOOK: &str = include_str!("look.js");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +49,13 @@ impl Theme {
 }
 
 impl Browser<'_> {
-    /// Returns the page's console messages: none if all is well.
+    /// Returns the page's console messages: empty if all is well.
     pub(super) fn console(&self, page: &Path) -> Result<Vec<String>> {
         let (_, log) = self.run(page, &["--enable-logging=stderr", "--dump-dom"])?;
         Ok(log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect())
     }
 
-    /// A picture of the page.
+    /// Takes a picture of the page.
     pub(super) fn picture(&self, page: &Path, theme: Theme, width: u32, height: u32) -> Result<PathBuf> {
         let path = self.folder.join(format!("{}-{width}.png", theme.name()));
         let screenshot = format!("--screenshot={}", path.display());
@@ -65,7 +65,7 @@ impl Browser<'_> {
         Ok(path)
     }
 
-    /// The page as it would be printed.
+    /// Prints the page to PDF.
     pub(super) fn print(&self, page: &Path) -> Result<PathBuf> {
         let path = self.folder.join("print.pdf");
         self.run(page, &[&format!("--print-to-pdf={}", path.display()), "--no-pdf-header-footer"])?;
@@ -83,7 +83,7 @@ impl Browser<'_> {
     ) -> Result<Value> {
         let text = std::fs::read_to_string(page)?;
         let urls: Vec<String> = pictures.iter().map(|path| format!("file://{}", path.display())).collect();
-        // Within a script, no text may look like the end of it.
+        // Within a script, no text may look like its end.
         let constant = |value: &dyn Fn() -> serde_json::Result<String>| -> Result<String> {
             Ok(value()?.replace('<', "\\u003c"))
         };
@@ -111,7 +111,7 @@ impl Browser<'_> {
         Ok(found)
     }
 
-    /// Its standard output and error.
+    /// Returns standard output and error.
     fn run(&self, page: &Path, options: &[&str]) -> Result<(String, String)> {
         let scratch = Scratch::create()?;
         let mut command = Command::new("chromium");

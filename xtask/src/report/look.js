@@ -1,5 +1,5 @@
-// Looks at a page in a frame of each width, and writes what it finds into this one. PAGE, WIDTHS and
-// PICTURES come before.
+// Inspects a page in a frame of each width, and writes the findings into the outer page. Definitions of
+// PAGE, WIDTHS and PICTURES precede this.
 "use strict";
 
 function frame(width) {
@@ -12,7 +12,7 @@ function frame(width) {
   });
 }
 
-// Both as 0 to 255: red, green, blue.
+// Both colors are red, green, blue from 0 to 255.
 function contrast(one, other) {
   const light = (color) => {
     const [r, g, b] = color.map((part) => {

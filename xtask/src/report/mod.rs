@@ -26,20 +26,20 @@ use crate::workspace;
 
 use browser::{Browser, Theme};
 
-/// Of a phone, a tablet, a screen.
+/// Widths of a phone, a tablet and a screen.
 const WIDTHS: [u32; 3] = [360, 768, 1300];
 
-/// For a measurement with `--quick`, on a machine that does other things too.
+/// Time limit of a measurement with `--quick`, on a loaded machine.
 const RUN_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// In place of this the hostile file gets a host that listens.
+/// The host name in the hostile file, which is replaced by a listening host.
 const FOREIGN: &str = "http://nowhere.invalid/";
 
-/// Means of all pixels, from black to white.
+/// Limits of the mean of all pixels, from black to white.
 const DARK_MAX: f64 = 0.35;
 const LIGHT_MIN: f64 = 0.75;
 
-/// Looks at reports of measurements in a browser.
+/// Checks reports of measurements in a browser.
 #[derive(clap::Args)]
 pub struct Args {
     /// The program `fabcache` [default: the workspace's own, built for release]
@@ -50,19 +50,19 @@ pub struct Args {
     server: Option<PathBuf>,
 }
 
-/// What is looked at, and with what.
+/// The programs under test, and the browser.
 struct Subject {
     program: PathBuf,
     server: PathBuf,
-    /// Where pages and pictures stay.
+    /// The folder for pages and pictures.
     folder: PathBuf,
     interrupt: Interrupt,
 }
 
-/// Makes pages and looks at them.
+/// Creates pages and checks them.
 ///
 /// # Errors
-/// Something is missing and cannot be installed, or a page is not as it should be.
+/// A requirement is missing and cannot be installed, or a check of a page fails.
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
     make_packages_ready(&samples_folder(), &interrupt)?;
@@ -93,7 +93,7 @@ fn samples(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 impl Subject {
-    /// Real results, over two transports, and the page that the run itself makes.
+    /// Measures over two transports, and writes the page of the run.
     fn measure(&self) -> Result<Vec<PathBuf>> {
         let scratch = Scratch::create()?;
         let socket = scratch.path().join("s");
@@ -182,14 +182,14 @@ impl Subject {
     }
 }
 
-/// A host that has nothing, and counts who asks.
+/// A host without pages, which counts requests.
 struct Host {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
 }
 
 impl Host {
-    /// It listens until this process ends.
+    /// Starts to listen, until this process ends.
     fn listening() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let host = Self { address: listener.local_addr()?, asked: Arc::default() };
@@ -210,7 +210,7 @@ impl Host {
     }
 }
 
-/// What the script found: no faults, widths that fit, and a page of its theme.
+/// Checks the script's findings: no faults, widths that fit, and the right theme.
 fn check(found: &Value, theme: Theme) -> Result<()> {
     let faults = found["faults"].as_array().context("faults")?;
     let listed: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();

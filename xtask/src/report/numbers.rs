@@ -1,17 +1,17 @@
-//! What a page must show of results, reckoned from the files by themselves.
+//! The numbers that a page must show, computed independently from the files.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Numbers of the page have a few digits.
+/// Pages show numbers with a few digits.
 const TOLERANCE: f64 = 0.006;
 
-/// Whatever took longer than an hour counts as that.
+/// Longer durations count as an hour.
 const NS_MAX: u64 = 3_600_000_000_000;
 
-/// The rows that a section's table of everything must have, in any order.
+/// The rows that a section's table of all numbers must have, in any order.
 pub(super) struct Section {
     name: String,
     rows: Vec<Row>,
@@ -24,11 +24,11 @@ struct Row {
     rounds: usize,
     operations: u64,
     rates: Vec<f64>,
-    /// Nanoseconds, and how often.
+    /// Nanoseconds, with the number of operations.
     latency: BTreeMap<u64, u64>,
 }
 
-/// By subcommand, in the order in which they come.
+/// Returns the sections by subcommand, in the order of their first file.
 pub(super) fn expected(files: &[Value]) -> Result<Vec<Section>> {
     let mut sections: Vec<Section> = Vec::new();
     for results in files {
@@ -61,12 +61,12 @@ pub(super) fn expected(files: &[Value]) -> Result<Vec<Section>> {
     Ok(sections)
 }
 
-/// How many results there are.
+/// Returns the number of results.
 pub(super) fn figures(sections: &[Section]) -> usize {
     sections.iter().map(|section| section.rows.len()).sum()
 }
 
-/// Holds what was read from the page against them.
+/// Compares the numbers read from the page with the expected ones.
 pub(super) fn check(read: &Value, expected: &[Section]) -> Result<()> {
     let read = read.as_array().context("sections")?;
     ensure!(read.len() == expected.len(), "{} sections, {} are expected", read.len(), expected.len());
@@ -116,8 +116,8 @@ fn section(found: &Value, expected: &Section) -> Result<()> {
     Ok(())
 }
 
-/// Assigns a result to one of the rows that fit it; a result that holds the row takes another, if one fits. Results
-/// of similar speed fit each other's rows.
+/// Assigns a result to one of the rows that fit it, if possible by moving others (an augmenting path).
+/// Results of similar speed fit each other's rows.
 fn place(one: usize, fits: &[Vec<usize>], taken: &mut [Option<usize>], seen: &mut [bool]) -> bool {
     fits[one].iter().any(|&at| {
         if std::mem::replace(&mut seen[at], true) {
@@ -139,7 +139,7 @@ impl Row {
         (low + high) / 2.0
     }
 
-    /// The least latency within which half of the operations were done.
+    /// Returns the least latency within which half of the operations completed.
     fn median_us(&self) -> Option<f64> {
         let total: u64 = self.latency.values().sum();
         let mut before = 0;

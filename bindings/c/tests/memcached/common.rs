@@ -34,7 +34,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// A server in this process, by TCP and by a Unix socket through which it shares memory.
+/// A server in this process, on TCP and on a Unix socket through which it shares memory.
 pub struct Running {
     #[expect(dead_code, reason = "it stops when dropped")]
     server: LocalServer,
@@ -60,7 +60,7 @@ impl Running {
         LocalServer::start(&flags).expect("a server")
     }
 
-    /// A handle for each way to it.
+    /// Returns a handle for each transport.
     pub fn handles(&self) -> [Handle; 2] {
         let (by_memory, by_tcp) = (Handle::new(), Handle::new());
         by_memory.add_socket(&self.socket);
@@ -69,14 +69,14 @@ impl Running {
     }
 }
 
-/// A handle that is freed in the end.
+/// A handle that is freed on drop.
 pub struct Handle(*mut memcached_st);
 
 impl Deref for Handle {
     type Target = memcached_st;
 
     fn deref(&self) -> &memcached_st {
-        // SAFETY: it was made in `new`, and is freed only in the end.
+        // SAFETY: the handle was created in `new`, and is freed only on drop.
         unsafe { &*self.0 }
     }
 }
@@ -92,7 +92,7 @@ impl Handle {
         Handle(call!(memcached_create(null_mut())))
     }
 
-    /// Takes over one that was made otherwise.
+    /// Takes over a handle that was created otherwise.
     pub fn of(handle: *mut memcached_st) -> Handle {
         assert!(!handle.is_null());
         Handle(handle)
@@ -120,7 +120,7 @@ impl Handle {
         call!(memcached_set(Some(self), k, key.len(), v, value.len(), 0, 7))
     }
 
-    /// What is stored, or why there is nothing.
+    /// Returns the stored value, or the code of the failure.
     pub fn get(&self, key: &str) -> Result<String, memcached_return_t> {
         let (len, flags, code) = (out(), out(), out());
         let k = key.as_ptr().cast();
@@ -140,7 +140,7 @@ impl Handle {
         call!(memcached_mget(Some(self), starts.as_ptr(), lengths.as_ptr(), keys.len()))
     }
 
-    /// All that is fetched, and how it ends.
+    /// Fetches all results; returns them and the final code.
     pub fn fetch_all(&self) -> (Vec<(String, String)>, memcached_return_t) {
         let mut found = Vec::new();
         loop {
@@ -178,9 +178,9 @@ pub fn out<T>() -> Cell<MaybeUninit<T>> {
     Cell::new(MaybeUninit::uninit())
 }
 
-/// What was put there.
+/// Returns the value that the call wrote.
 pub fn taken<T: Copy>(out: &Cell<MaybeUninit<T>>) -> T {
-    // SAFETY: the call that it was given to has put something there.
+    // SAFETY: the call that received the pointer has written a value.
     unsafe { out.get().assume_init() }
 }
 
@@ -188,17 +188,17 @@ pub fn lossy(start: *const c_char, len: usize) -> String {
     if start.is_null() {
         return String::new();
     }
-    // SAFETY: so many bytes were said to be there.
+    // SAFETY: the library returned this many bytes.
     String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(start.cast(), len) }).into_owned()
 }
 
 pub fn c_text(start: *const c_char) -> String {
     assert!(!start.is_null());
-    // SAFETY: it is a string of the library's.
+    // SAFETY: a string of the library's.
     unsafe { CStr::from_ptr(start) }.to_string_lossy().into_owned()
 }
 
-/// A value that the caller frees, with the zero behind it.
+/// Returns a value that the caller frees, checking the zero after it.
 pub fn text_and_free(value: *mut c_char, len: usize) -> String {
     if value.is_null() {
         assert_eq!(len, 0, "only empty ones have no memory");
@@ -206,7 +206,7 @@ pub fn text_and_free(value: *mut c_char, len: usize) -> String {
     }
     assert_eq!(c_text(value).len(), len);
     let text = lossy(value, len);
-    // SAFETY: it is the caller's to free, as malloc gave it.
+    // SAFETY: malloc allocated it, and the caller frees it.
     unsafe { libc::free(value.cast()) };
     text
 }

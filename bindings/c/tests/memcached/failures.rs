@@ -23,7 +23,7 @@ use fabcache::libmemcached::*;
 
 use crate::common::{Handle, Running, c_text, call, out, taken};
 
-/// A port at which nobody listens.
+/// Returns a port without a listener.
 fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
@@ -90,7 +90,7 @@ fn a_handle_that_its_cleanup_function_frees_is_freed_once() {
         MEMCACHED_SUCCESS
     }
     let handle = call!(memcached_create(null_mut()));
-    // SAFETY: it was just made.
+    // SAFETY: the handle was just created.
     let memc = unsafe { handle.as_ref() };
     let cleanup = free_too as *const c_void;
     let set = call!(memcached_callback_set(memc, MEMCACHED_CALLBACK_CLEANUP_FUNCTION, cleanup));

@@ -1,4 +1,4 @@
-//! Programs that fork with a handle: a child has connections of its own.
+//! Programs that fork with a handle: the child opens its own connections.
 
 use fabcache::libmemcached::create::memcached_quit;
 use fabcache::libmemcached::fetch::memcached_fetch;
@@ -8,12 +8,12 @@ use crate::common::*;
 
 /// Runs `body` in a child process, which exits with its result.
 fn in_child(body: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child is a copy of this thread alone. It uses a handle of this thread's, memory of the C library, whose
-    // locks survive a fork, and ends without running what others have left.
+    // SAFETY: the child is a copy of this thread alone. It uses a handle of this thread and C library memory, whose
+    // locks survive a fork, and exits without running other threads' code.
     match unsafe { libc::fork() } {
         0 => {
             let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-            // SAFETY: it asks for nothing.
+            // SAFETY: it has no preconditions.
             unsafe { libc::_exit(i32::from(!is_well)) }
         }
         child => {
@@ -25,12 +25,12 @@ fn in_child(body: impl FnOnce() -> bool) -> libc::pid_t {
 
 fn was_well(child: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: the status is ours.
+    // SAFETY: the status is a local variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// Stores and looks up what only this process does.
+/// Stores and reads keys that only this process uses.
 fn is_by_itself(handle: &Handle, name: &str) -> bool {
     (0..300).all(|i| {
         let (key, value) = (format!("{name}{}", i % 7), format!("{name} has stored {i}"));
@@ -40,7 +40,7 @@ fn is_by_itself(handle: &Handle, name: &str) -> bool {
     })
 }
 
-/// The next that was asked for with `memcached_mget`.
+/// Returns the next result of `memcached_mget`.
 fn fetched(handle: &Handle) -> Result<String, memcached_return_t> {
     let (len, code) = (out(), out());
     let value =

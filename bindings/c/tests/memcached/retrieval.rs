@@ -1,4 +1,4 @@
-//! Many keys, and results.
+//! Multigets and results.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -76,7 +76,7 @@ fn a_result_of_the_callers_is_used_again_and_its_value_may_be_taken() {
         let mut own = MaybeUninit::<memcached_result_st>::uninit();
         let result = call!(memcached_result_create(memc.get_ref(), own.as_mut_ptr()));
         assert_eq!(result, own.as_mut_ptr());
-        // SAFETY: it was just made.
+        // SAFETY: the handle was just created.
         let fetched = unsafe { &*result };
         memc.mget(&["a", "c"]);
         let code = out();
@@ -99,7 +99,7 @@ fn a_result_of_the_callers_is_used_again_and_its_value_may_be_taken() {
 fn results_hold_what_they_are_given() {
     let memc = Handle::new();
     let result = call!(memcached_result_create(memc.get_ref(), null_mut()));
-    // SAFETY: it was just made.
+    // SAFETY: the result was just created.
     let held = Some(unsafe { &*result });
     let mut whole = String::new();
     for part in ["abc", "a longer one than that before", "", "x"] {
@@ -129,7 +129,7 @@ unsafe extern "C" fn count(
     result: *mut memcached_result_st,
     context: *mut c_void,
 ) -> memcached_return_t {
-    // SAFETY: the test gives its counter, and the library a result.
+    // SAFETY: the test passes its counter, and the library a result.
     let (counter, result) = (unsafe { &*context.cast::<Cell<usize>>() }, unsafe { result.as_ref() });
     counter.set(counter.get() + call!(memcached_result_length(result)));
     MEMCACHED_SUCCESS

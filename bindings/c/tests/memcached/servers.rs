@@ -28,10 +28,10 @@ unsafe extern "C" fn note(
     server: *const memcached_instance_st,
     context: *mut c_void,
 ) -> memcached_return_t {
-    // SAFETY: the test gives its list.
+    // SAFETY: the test passes its list.
     let seen = unsafe { &*context.cast::<RefCell<Vec<(String, u16)>>>() };
     seen.borrow_mut().push(name_and_port(server));
-    // SAFETY: the library gives its handle, which may be asked from here.
+    // SAFETY: the library passes its handle, which may be read here.
     let memc = unsafe { memc.as_ref() };
     assert!(call!(memcached_server_count(memc)) > 0);
     MEMCACHED_SUCCESS
@@ -52,7 +52,7 @@ fn listed(memc: &Handle) -> Vec<(String, u16)> {
 fn a_list_is_made_from_text_and_handed_over() {
     let list = call!(memcached_servers_parse(c"one:22222:3, two,/tmp/socket,[::1]:5 7".as_ptr()));
     assert_eq!(call!(memcached_server_list_count(list)), 4);
-    // SAFETY: so many are in it.
+    // SAFETY: the list has this many entries.
     let servers = unsafe { std::slice::from_raw_parts(list, 4) };
     let seen: Vec<(u16, u32, u32)> =
         servers.iter().map(|server| (server.port, server.weight, server.type_)).collect();
@@ -60,8 +60,8 @@ fn a_list_is_made_from_text_and_handed_over() {
     let code = out();
     let list = call!(memcached_server_list_append_with_weight(list, c"three".as_ptr(), 9, 0, Some(&code)));
     assert_eq!(taken(&code), MEMCACHED_SUCCESS);
-    // A name that lies in the list itself, which may move meanwhile.
-    // SAFETY: so many are in it.
+    // A name inside the list itself, which may be reallocated meanwhile.
+    // SAFETY: the list has this many entries.
     let servers = unsafe { std::slice::from_raw_parts(list, 5) };
     let own_name = servers[4].hostname.as_ptr();
     let list = call!(memcached_server_list_append(list, own_name, 10, Some(&code)));
@@ -95,7 +95,7 @@ fn names_that_are_none() {
     assert_eq!(listed(&memc), [("localhost".into(), 11211)]);
 }
 
-/// As libmemcached sets them, by number, and as the client library knows them.
+/// Distributions as libmemcached numbers them, and as the client library names them.
 fn ways() -> Vec<(Vec<(memcached_behavior_t, u64)>, Hashing)> {
     let ring = |names, weights| Placement::Ring { names, weights };
     let with = |hash, placement| Hashing { hash, placement, ..Hashing::default() };

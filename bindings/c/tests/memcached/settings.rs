@@ -64,7 +64,7 @@ fn distributions_and_hashes_by_number() {
     assert_eq!(memc.last_error().0, MEMCACHED_INVALID_ARGUMENTS);
     let beyond = call!(memcached_behavior_set_distribution(memc.get_ref(), 7));
     assert_eq!(beyond, MEMCACHED_INVALID_ARGUMENTS);
-    // As Debian's libmemcached says.
+    // As in Debian's libmemcached.
     let hash = |number| call!(memcached_generate_hash_value(c"k".as_ptr(), 1, number));
     assert_eq!(hash(MEMCACHED_HASH_DEFAULT), 2_150_891_594);
     assert_eq!(hash(MEMCACHED_HASH_HSIEH), 1);
@@ -72,7 +72,7 @@ fn distributions_and_hashes_by_number() {
 
 unsafe extern "C" fn first_byte(key: *const c_char, len: usize, _: *mut c_void) -> u32 {
     assert!(len > 0);
-    // SAFETY: there is a first.
+    // SAFETY: the handle has a first server.
     unsafe { *key }.cast_unsigned().into()
 }
 
@@ -80,7 +80,7 @@ unsafe extern "C" fn first_byte(key: *const c_char, len: usize, _: *mut c_void) 
 fn a_hash_of_the_callers_says_where_keys_are() {
     let memc = Handle::new();
     let kit = call!(memcached_get_hashkit(memc.get_ref()));
-    // SAFETY: it is the handle's.
+    // SAFETY: the context is the handle's.
     let own = unsafe { &*kit }.clone();
     own.base_hash.function.set(Some(first_byte));
     assert_eq!(call!(memcached_set_hashkit(memc.get_ref(), Some(&own))), MEMCACHED_SUCCESS);
@@ -94,7 +94,7 @@ fn a_hash_of_the_callers_says_where_keys_are() {
 }
 
 unsafe extern "C" fn spread(key: *const c_char, len: usize, _: *mut c_void) -> u32 {
-    // SAFETY: the library gives a key and its length.
+    // SAFETY: the library passes a key and its length.
     let key: &[u8] = unsafe { std::slice::from_raw_parts(key.cast(), len) };
     let sum = key.iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
     sum.wrapping_mul(2_654_435_761)
@@ -105,7 +105,7 @@ fn a_hash_of_the_callers_gives_servers_their_places_on_a_ring() {
     let memc = Handle::new();
     memc.behave(MEMCACHED_BEHAVIOR_KETAMA, 1);
     let kit = call!(memcached_get_hashkit(memc.get_ref()));
-    // SAFETY: it is the handle's.
+    // SAFETY: the context is the handle's.
     let own = unsafe { &*kit }.clone();
     own.base_hash.function.set(Some(spread));
     assert_eq!(call!(memcached_set_hashkit(memc.get_ref(), Some(&own))), MEMCACHED_SUCCESS);
@@ -117,7 +117,7 @@ fn a_hash_of_the_callers_gives_servers_their_places_on_a_ring() {
         call!(memcached_generate_hash(memc.get_ref(), key.as_ptr().cast(), key.len())).to_string()
     };
     let places: String = (0..60).map(at).collect();
-    // As Debian's libmemcached says.
+    // As in Debian's libmemcached.
     assert_eq!(places, "112222222211111112111111111211111111121111111112111111111222");
 }
 
@@ -154,7 +154,7 @@ unsafe extern "C" fn make(
     _: usize,
     result: *mut memcached_result_st,
 ) -> memcached_return_t {
-    // SAFETY: the library gives a result.
+    // SAFETY: the library passes a result.
     let result = unsafe { result.as_ref() };
     call!(memcached_result_set_flags(result, 3));
     call!(memcached_result_set_value(result, c"made".as_ptr(), 4))
@@ -204,7 +204,7 @@ fn functions_of_the_callers_are_called() {
 }
 
 unsafe extern "C" fn takes_servers_away(_: *const c_char, _: usize, memc: *mut c_void) -> u32 {
-    // SAFETY: the test gives its handle.
+    // SAFETY: the test passes its handle.
     let memc = unsafe { memc.cast::<memcached_st>().as_ref() };
     call!(memcached_server_add(memc, c"127.0.0.1".as_ptr(), 3));
     call!(memcached_servers_reset(memc));
@@ -240,18 +240,18 @@ fn a_handle_is_not_copied_over_itself() {
 }
 
 unsafe extern "C" fn counted_malloc(_: *const memcached_st, len: usize, context: *mut c_void) -> *mut c_void {
-    // SAFETY: the test gives its counter.
+    // SAFETY: the test passes its counter.
     let counter = unsafe { &*context.cast::<Cell<i32>>() };
     counter.set(counter.get() + 1);
-    // SAFETY: it asks for nothing.
+    // SAFETY: it has no preconditions.
     unsafe { libc::malloc(len) }
 }
 
 unsafe extern "C" fn counted_free(_: *const memcached_st, memory: *mut c_void, context: *mut c_void) {
-    // SAFETY: the test gives its counter.
+    // SAFETY: the test passes its counter.
     let counter = unsafe { &*context.cast::<Cell<i32>>() };
     counter.set(counter.get() - i32::from(!memory.is_null()));
-    // SAFETY: it is what `counted_malloc` gave.
+    // SAFETY: `counted_malloc` allocated it.
     unsafe { libc::free(memory) };
 }
 

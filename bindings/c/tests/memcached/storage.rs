@@ -1,4 +1,4 @@
-//! What is stored, and what becomes of it.
+//! Storage, counters, touches, deletes and their results.
 
 use std::ffi::c_char;
 
@@ -155,7 +155,7 @@ fn what_is_stored_without_waiting_is_there_for_the_next() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);
-        // More than are kept.
+        // More than the buffer holds.
         for i in 0..1300 {
             assert_eq!(memc.set(&format!("k{i}"), &i.to_string()), MEMCACHED_BUFFERED);
         }

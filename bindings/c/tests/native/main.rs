@@ -1,4 +1,4 @@
-//! `fabcache_*` as C calls them: what they answer, over shared memory and over TCP, and what they do with bad arguments.
+//! `fabcache_*` as C calls them: results over shared memory and over TCP, and invalid arguments.
 
 mod server;
 
@@ -22,18 +22,18 @@ use server::Running;
 /// Calls a C function.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: every pointer in these tests is NULL or of something that lives until the test ends, with its length; and
-        // each handle is used by the thread that has it.
+        // SAFETY: every pointer in these tests is NULL or valid until the test ends, with its length; and each handle
+        // is used by the thread that owns it.
         unsafe { $name($($argument),*) }
     }};
 }
 
 mod arguments;
 
-/// A client that is closed in the end.
+/// A client that is closed on drop.
 struct Open(*mut Cache);
 
-// SAFETY: clients may be shared among threads and closed by any.
+// SAFETY: clients may be shared among threads and closed by any of them.
 unsafe impl Sync for Open {}
 
 impl Open {
@@ -57,7 +57,7 @@ impl Open {
         call!(fabcache_set(self.0, key.as_ptr().cast(), key.len(), start, length, 0, 7))
     }
 
-    /// The code, what is in a buffer of this size, and the item.
+    /// Returns the code, the contents of a buffer of this size, and the item.
     fn get(&self, key: &str, size: usize) -> (Code, Vec<u8>, Item) {
         let (mut buffer, mut item) = (vec![0xee; size], Item::default());
         let start = buffer.as_mut_ptr().cast();
@@ -70,7 +70,7 @@ impl Open {
         let code =
             call!(fabcache_get_alloc(self.0, key.as_ptr().cast(), key.len(), &raw mut value, &raw mut item));
         assert_eq!(code, Code::Ok, "{}", last_error());
-        // SAFETY: so many bytes are there, and a NUL behind them.
+        // SAFETY: this many bytes are written, followed by a NUL.
         let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), item.length + 1) }.to_vec();
         call!(fabcache_free(value.cast()));
         assert_eq!(bytes.last(), Some(&0));
@@ -94,7 +94,7 @@ fn last_error() -> String {
     text(fabcache_last_error())
 }
 
-/// The same test over both.
+/// Runs the same test over both transports.
 fn over_both(name: &str, test: impl Fn(&Open)) {
     let sharing = Running::sharing(name);
     let tcp = Running::tcp();
@@ -109,14 +109,14 @@ fn values_are_stored_and_read() {
         assert_eq!(cache.set("key", b"value"), Code::Ok);
         let (code, buffer, item) = cache.get("key", 5);
         assert_eq!((code, &buffer[..], item.length, item.flags), (Code::Ok, &b"value"[..], 5, 7));
-        // Too small: it says how long it must be, and writes nothing.
+        // Too small: the call returns the length needed, and writes nothing.
         let (code, buffer, item) = cache.get("key", 4);
         assert_eq!((code, &buffer[..], item.length), (Code::BufferTooSmall, &[0xee; 4][..], 5));
         assert_eq!(
             call!(fabcache_get(cache.0, c"key".as_ptr(), 3, null_mut(), 0, null_mut())),
             Code::BufferTooSmall
         );
-        // Memory is used again: a shorter value behind a longer one.
+        // The buffer is reused: a shorter value after a longer one.
         assert_eq!(cache.set("long", &[b'x'; 100_000]), Code::Ok);
         assert_eq!(cache.value("long"), [b'x'; 100_000]);
         assert_eq!(cache.value("key"), b"value");
@@ -156,7 +156,7 @@ fn values_are_stored_in_every_way() {
         assert_eq!(call!(fabcache_cas(cache.0, key, 3, a, 1, 0, 9, item.cas)), Code::Ok);
         assert_eq!(call!(fabcache_replace(cache.0, key, 3, null(), 0, 0, 0)), Code::Ok);
         assert_eq!(cache.value("key"), b"");
-        // Expired at once.
+        // An item that expires at once.
         assert_eq!(call!(fabcache_set(cache.0, key, 3, a, 1, -1, 0)), Code::Ok);
         assert_eq!(cache.get("key", 3).0, Code::NotFound);
     });
@@ -208,11 +208,11 @@ fn items_are_changed() {
 type Told = BTreeMap<usize, (Vec<u8>, u32)>;
 
 unsafe extern "C" fn found(context: *mut c_void, key: usize, value: *const c_void, item: *const Item) {
-    // SAFETY: the context is the map that the test gave, and nobody else uses it meanwhile.
+    // SAFETY: the context is the test's map, which nothing else uses meanwhile.
     let told = unsafe { &mut *context.cast::<Told>() };
     // SAFETY: the item is valid until this returns.
     let item = unsafe { *item };
-    // SAFETY: and so are so many bytes.
+    // SAFETY: so are its bytes.
     let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), item.length) };
     told.insert(key, (value.to_vec(), item.flags));
 }
@@ -245,7 +245,7 @@ fn what_some_servers_fail_is_told_of() {
     assert_eq!(call!(fabcache_server_count(cache.0)), 2);
     assert_eq!(text(call!(fabcache_server_address(cache.0, 1))), "tcp://127.0.0.1:1");
     assert!(call!(fabcache_server_address(cache.0, 2)).is_null());
-    // A key of each.
+    // A key of each server.
     let of = |wanted: usize| {
         let mut names = (0..).map(|number: u32| format!("k{number}"));
         let is_of = |key: &String| {
@@ -294,13 +294,13 @@ unsafe extern "C" fn stat(
     name: *const c_char,
     value: *const c_char,
 ) {
-    // SAFETY: the context is the list that the test gave, and nobody else uses it meanwhile.
+    // SAFETY: the context is the test's list, which nothing else uses meanwhile.
     let told = unsafe { &mut *context.cast::<Vec<[String; 3]>>() };
     told.push([text(server), text(name), text(value)]);
 }
 
 unsafe extern "C" fn way(context: *mut c_void, server: *const c_char, way: c_int, why: *const c_char) {
-    // SAFETY: the context is the list that the test gave, and nobody else uses it meanwhile.
+    // SAFETY: the context is the test's list, which nothing else uses meanwhile.
     let told = unsafe { &mut *context.cast::<Vec<(String, c_int, bool)>>() };
     told.push((text(server), way, why.is_null()));
 }
@@ -341,7 +341,7 @@ fn requests_need_not_be_waited_for() {
                 let key = format!("key{number}");
                 let (start, length) = (value.as_ptr().cast(), value.len());
                 let set = if round % 2 == 0 { fabcache_iset } else { fabcache_bset };
-                // SAFETY: key and value live, with their lengths, until the operations are over.
+                // SAFETY: key and value live, with their lengths, until the operations complete.
                 let asked = unsafe { set(*request, key.as_ptr().cast(), key.len(), start, length, 0, 5) };
                 assert_eq!(asked, Code::InProgress);
             }
@@ -354,7 +354,7 @@ fn requests_need_not_be_waited_for() {
             for (number, (request, buffer)) in requests.iter().zip(&mut buffers).enumerate() {
                 let key = format!("key{number}");
                 let get = if round % 2 == 0 { fabcache_iget } else { fabcache_bget };
-                // SAFETY: key and buffer live, with their lengths, until the operations are over.
+                // SAFETY: key and buffer live, with their lengths, until the operations complete.
                 let asked =
                     unsafe { get(*request, key.as_ptr().cast(), key.len(), buffer.as_mut_ptr().cast(), 32) };
                 assert_eq!(asked, Code::InProgress);
@@ -386,7 +386,7 @@ fn requests_tell_what_they_came_to() {
         assert_eq!(call!(fabcache_wait(request)), Code::BufferTooSmall);
         let mut item = Item::default();
         let value = call!(fabcache_request_value(request, &raw mut item));
-        // SAFETY: so many bytes are there until the object is used again.
+        // SAFETY: this many bytes are valid until the object is reused.
         let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), item.length) };
         assert_eq!((value, small), (&b"a long value"[..], [0; 3]));
         assert_eq!(call!(fabcache_bget(request, c"none".as_ptr(), 4, null_mut(), 0)), Code::InProgress);
@@ -411,7 +411,7 @@ fn requests_tell_what_they_came_to() {
     });
 }
 
-/// Far more than goes at once: the values stay where they are, until their operations are over.
+/// Far more than is sent at once: the values stay in place until their operations complete.
 #[test]
 fn long_values_are_lent() {
     over_both("lent", |cache| {
@@ -422,7 +422,7 @@ fn long_values_are_lent() {
             assert_eq!(call!(fabcache_iset(*request, key, 4, start, value.len(), 0, 2)), Code::InProgress);
         }
         let (freed, waited) = requests.split_at(8);
-        // Operations in flight are over when this returns.
+        // No operation is in flight when this returns.
         freed.iter().for_each(|request| call!(fabcache_request_free(*request)));
         for (number, request) in waited.iter().enumerate() {
             let code = if number % 2 == 0 {
@@ -446,7 +446,7 @@ fn long_values_are_lent() {
     });
 }
 
-/// The server says what it speaks, and takes nothing in then: what was lent is given back when the time is over.
+/// The server reports its protocol, then reads nothing: the lent value is returned at the timeout.
 #[test]
 fn what_was_lent_to_a_server_that_hangs_is_given_back() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -476,14 +476,14 @@ fn values_go_by_memory_that_stays_registered() {
         let value = || {
             let mut length = 0;
             let start: *const u8 = call!(fabcache_buffer_value(buffer, &raw mut length)).cast();
-            // SAFETY: so many bytes are there.
+            // SAFETY: this many bytes are valid.
             (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, length) }.to_vec())
         };
         let request = call!(fabcache_request_new(cache.0));
         assert_eq!(value().as_deref(), Some(&b""[..]));
         for length in [0, 7, 100_000, 200_000] {
             let start = call!(fabcache_buffer_resize(buffer, length));
-            // SAFETY: so many bytes are there.
+            // SAFETY: this many bytes are valid.
             unsafe { std::ptr::write_bytes(start.cast::<u8>(), b'x', length) };
             let expected = vec![b'x'; length];
             assert_eq!(call!(fabcache_set_registered(cache.0, key, 3, buffer, 0, 1)), Code::Ok);
@@ -508,7 +508,7 @@ fn values_go_by_memory_that_stays_registered() {
             assert_eq!(call!(fabcache_wait(request)), Code::Ok);
             assert!(value() == Some(expected));
         }
-        // Freeing either while an operation has it has no effect on the operation.
+        // Freeing either while an operation uses it does not affect the operation.
         assert_eq!(call!(fabcache_iset_registered(request, key, 3, buffer, 0, 0)), Code::InProgress);
         call!(fabcache_buffer_free(buffer));
         assert_eq!(call!(fabcache_wait(request)), Code::Ok);
@@ -546,7 +546,7 @@ fn a_client_is_shared_among_threads() {
     });
 }
 
-/// Options with each of their choices.
+/// Options with each of their values.
 #[test]
 fn options_say_what_there_is() {
     let options = fabcache_options_new();
@@ -569,7 +569,7 @@ fn options_say_what_there_is() {
         (fabcache_options_hash, 10),
     ];
     for (set, count) in choices {
-        // SAFETY: the options are this thread's.
+        // SAFETY: the options belong to this thread.
         let set = |options, number| unsafe { set(options, number) };
         assert!((0..count).all(|number| set(options, number) == Code::Ok));
         for wrong in [-1, count, c_int::MAX, c_int::MIN] {
@@ -638,7 +638,7 @@ fn options_are_heeded() {
     let cache = Open::with(&[&keeping.address], options(SharedMemory::Required));
     assert_eq!(cache.set("key", b"v"), Code::Refused);
     assert!(last_error().starts_with(&keeping.address), "{}", last_error());
-    // A key that the text protocol cannot carry, and the others can.
+    // A key that only the other protocols can carry.
     for spoken in [Spoken::Auto, Spoken::Meta, Spoken::Binary, Spoken::Text] {
         let carries_all = !matches!(spoken, Spoken::Text);
         let protocol = fabcache_options_new();
@@ -647,7 +647,7 @@ fn options_are_heeded() {
         assert_eq!(cache.set("key", b"v"), Code::Ok);
         assert_eq!(cache.set("a key", b"v"), if carries_all { Code::Ok } else { Code::BadKey });
     }
-    // The server of a key by libmemcached's own hashing: FNV-1a of 32 bits modulo 2.
+    // The server of a key by libmemcached's own hashing: 32-bit FNV-1a modulo 2.
     let fnv = fabcache_options_new();
     assert_eq!(call!(fabcache_options_hash(fnv, HashName::Fnv1a_32 as c_int)), Code::Ok);
     let cache = Open::with(&["a", "b"], fnv);

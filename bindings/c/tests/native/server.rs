@@ -1,7 +1,7 @@
 //! Servers in this process.
 use fabcache_testbed::local::LocalServer;
 
-/// A server that is stopped when the test ends.
+/// A server that stops when dropped.
 pub struct Running {
     #[expect(dead_code, reason = "it stops when dropped")]
     server: LocalServer,
@@ -14,12 +14,12 @@ impl Running {
         LocalServer::start(&flags).expect("a server")
     }
 
-    /// Over TCP.
+    /// Starts a server on TCP.
     pub fn tcp() -> Running {
         Running::tcp_with("")
     }
 
-    /// Over TCP.
+    /// Starts a server on TCP.
     pub fn tcp_with(flags: &str) -> Running {
         let server = Running::start(&format!("-l 127.0.0.1 -p -1 {flags}"));
         let local =
@@ -27,12 +27,12 @@ impl Running {
         Running { address: format!("tcp://{}", local.expect("a port")), server }
     }
 
-    /// At a Unix socket, sharing its memory.
+    /// Starts a server on a Unix socket, with shared memory.
     pub fn sharing(name: &str) -> Running {
         Running::at_socket(name, "--shm")
     }
 
-    /// At a Unix socket.
+    /// Starts a server on a Unix socket.
     pub fn at_socket(name: &str, flags: &str) -> Running {
         let path = std::env::temp_dir().join(format!("fabcache-c-{name}-{}", std::process::id()));
         let server = Running::start(&format!("-s {} {flags}", path.display()));

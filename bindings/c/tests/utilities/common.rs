@@ -10,7 +10,7 @@ use fabcache::libmemcached::storage::memcached_set;
 use fabcache::libmemcached::*;
 use fabcache_testbed::local::LocalServer;
 
-/// A server that is stopped when the test ends.
+/// A server that stops when dropped.
 pub struct Running(LocalServer);
 
 impl Running {
@@ -19,7 +19,7 @@ impl Running {
         Running(LocalServer::start(&flags).expect("a server"))
     }
 
-    /// Over TCP, and its port.
+    /// Starts a server on TCP; returns its port.
     pub fn tcp() -> (Running, u16) {
         let server = Running::start("-l 127.0.0.1 -p -1");
         let local = server.0.server().local();
@@ -27,7 +27,7 @@ impl Running {
         (server, port.expect("a port"))
     }
 
-    /// Over a Unix socket and shared memory, and the words that name it.
+    /// Starts a server on a Unix socket with shared memory; returns the configuration that names it.
     pub fn shared(name: &str) -> (Running, String) {
         let path = std::env::temp_dir().join(format!("fabcache-c-{name}-{}", std::process::id()));
         let server = Running::start(&format!("-s {} --shm", path.display()));
@@ -35,25 +35,25 @@ impl Running {
     }
 }
 
-/// A handle that is freed when the test ends.
+/// A handle that is freed on drop.
 pub struct Handle(pub *mut memcached_st);
 
 impl Handle {
-    /// As a configuration string says.
+    /// Creates a handle from a configuration string.
     pub fn new(string: &str) -> Handle {
-        // SAFETY: the string is as long as is said.
+        // SAFETY: the string has the stated length.
         let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
         assert!(!handle.is_null(), "{string}");
         Handle(handle)
     }
 
     pub fn some(&self) -> Option<&memcached_st> {
-        // SAFETY: it is a handle as long as `self` is there.
+        // SAFETY: the handle lives as long as `self`.
         unsafe { self.0.as_ref() }
     }
 
     pub fn set(&self, key: &str, value: &str) -> memcached_return_t {
-        // SAFETY: key and value are as long as is said.
+        // SAFETY: key and value have the stated lengths.
         unsafe {
             memcached_set(
                 self.some(),
@@ -68,10 +68,10 @@ impl Handle {
     }
 
     pub fn get(&self, key: &str) -> Option<String> {
-        // SAFETY: the key is as long as is said; nothing else is asked for.
+        // SAFETY: the key has the stated length; other results are not requested.
         let value = unsafe { memcached_get(self.some(), key.as_ptr().cast(), key.len(), None, None, None) };
         let text = (!value.is_null()).then(|| text(value));
-        // SAFETY: it was allocated by C's own, for us.
+        // SAFETY: C's own allocator allocated it for the caller.
         unsafe { libc::free(value.cast()) };
         text
     }
@@ -93,11 +93,11 @@ impl Drop for Handle {
 }
 
 pub fn text(text: *const c_char) -> String {
-    // SAFETY: what it is called with ends with a zero, and lives until the handle is used again.
+    // SAFETY: the argument ends with a zero, and lives until the handle is used again.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A code, as functions want to return it.
+/// A code that functions write.
 pub struct Code(std::cell::Cell<std::mem::MaybeUninit<memcached_return_t>>);
 
 impl Code {
@@ -110,7 +110,7 @@ impl Code {
     }
 
     pub fn get(&self) -> memcached_return_t {
-        // SAFETY: it was initialized, and functions write nothing but codes.
+        // SAFETY: it was initialized, and functions write only codes.
         unsafe { self.0.get().assume_init() }
     }
 }

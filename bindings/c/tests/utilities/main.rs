@@ -1,5 +1,5 @@
-//! Calls beside those for keys and values, to servers in this process: statistics, libmemcachedutil's, pools, names and
-//! passwords, and RDMA-Memcached's requests.
+//! Calls other than those for keys and values, to servers in this process: statistics, libmemcachedutil, pools, SASL
+//! credentials, and RDMA-Memcached's requests.
 
 mod common;
 mod pool;

@@ -1,4 +1,4 @@
-//! Pools: what they hand out, and to whom.
+//! Pools of handles.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -12,21 +12,21 @@ use fabcache::libmemcached::*;
 
 use crate::common::{Code, Handle, Running};
 
-/// A pool that is shared among threads, and destroyed when the test ends.
+/// A pool that threads share, destroyed on drop.
 struct Pool(*mut memcached_pool_st);
 
-// SAFETY: pools are made for threads to share.
+// SAFETY: pools may be shared among threads.
 unsafe impl Sync for Pool {}
 
 impl Pool {
     fn of(string: &str) -> Option<Pool> {
-        // SAFETY: the string is as long as is said.
+        // SAFETY: the string has the stated length.
         let pool = unsafe { memcached_pool(string.as_ptr().cast(), string.len()) };
         (!pool.is_null()).then_some(Pool(pool))
     }
 
     fn some(&self) -> Option<&memcached_pool_st> {
-        // SAFETY: it is a pool as long as `self` is there.
+        // SAFETY: the pool lives as long as `self`.
         unsafe { self.0.as_ref() }
     }
 
@@ -44,7 +44,7 @@ impl Pool {
     }
 
     fn push(&self, handle: *mut memcached_st) -> memcached_return_t {
-        // SAFETY: it is a pool, and a handle of it that is not used any more.
+        // SAFETY: a pool, and a handle of it that is not used any more.
         unsafe { memcached_pool_push(self.some(), handle) }
     }
 }
@@ -88,10 +88,10 @@ fn pools_that_cannot_be_are_none() {
     assert!(Pool::of("--NO-SUCH-OPTION").is_none());
     let handle = Handle::new("--SERVER=localhost");
     for (first, most) in [(0, 0), (0, 2), (3, 2)] {
-        // SAFETY: it is a handle.
+        // SAFETY: a handle.
         assert!(unsafe { memcached_pool_create(handle.0, first, most) }.is_null());
     }
-    // SAFETY: here and below, nothing is given.
+    // SAFETY: here and below, null arguments.
     assert!(unsafe { memcached_pool_create(ptr::null_mut(), 1, 1) }.is_null());
     // SAFETY: as above.
     assert!(unsafe { memcached_pool_destroy(ptr::null_mut()) }.is_null());
@@ -106,12 +106,12 @@ fn pools_that_cannot_be_are_none() {
 #[test]
 fn the_handle_that_is_copied_goes_back_to_its_owner() {
     let handle = Handle::new("--SERVER=localhost --NAMESPACE=\"mine\"");
-    // SAFETY: it is a handle.
+    // SAFETY: a handle.
     let pool = unsafe { memcached_pool_create(handle.0, 1, 2) };
     assert!(!pool.is_null());
-    // SAFETY: it was just made.
+    // SAFETY: the pool was just created.
     let some = unsafe { pool.as_ref() };
-    // SAFETY: it is a pool, and a handle that it copies and does not hand out.
+    // SAFETY: a pool, and a handle that it copies and does not hand out.
     assert_eq!(unsafe { memcached_pool_push(some, handle.0) }, MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: the pool is from `memcached_pool_create`, and is not used afterwards.
     assert_eq!(unsafe { memcached_pool_destroy(pool) }, handle.0);
@@ -121,7 +121,7 @@ fn the_handle_that_is_copied_goes_back_to_its_owner() {
 fn a_behavior_takes_hold_of_all_handles_at_last() {
     let pool = Pool::of("--SERVER=localhost --POOL-MAX=2").expect("a pool");
     let is_verifying = |handle: *mut memcached_st| {
-        // SAFETY: it is a handle of the pool, which we have taken.
+        // SAFETY: a handle taken from the pool.
         let handle = unsafe { handle.as_ref() };
         memcached_behavior_get(handle, MEMCACHED_BEHAVIOR_VERIFY_KEY)
     };

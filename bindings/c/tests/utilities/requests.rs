@@ -1,4 +1,4 @@
-//! RDMA-Memcached's calls that do not wait.
+//! RDMA-Memcached's non-blocking calls.
 
 use std::ffi::c_char;
 use std::ptr;
@@ -8,7 +8,7 @@ use fabcache::libmemcached::*;
 
 use crate::common::{Handle, Running, text};
 
-/// A request that is freed when the test ends.
+/// A request that is freed on drop.
 struct Request<'a> {
     handle: &'a Handle,
     request: *mut memcached_request_st,
@@ -20,26 +20,26 @@ impl<'a> Request<'a> {
     }
 
     fn at(handle: &'a Handle, value: *mut c_char, length: usize) -> Request<'a> {
-        // SAFETY: it is a handle, and so long is the value, or the room.
+        // SAFETY: a handle; the value or buffer has the stated length.
         let request = unsafe { memcached_request_create(handle.some(), value, length, 0) };
         assert!(!request.is_null());
         Request { handle, request }
     }
 
     fn some(&self) -> Option<&memcached_request_st> {
-        // SAFETY: it is a request as long as `self` is there.
+        // SAFETY: the request lives as long as `self`.
         unsafe { self.request.as_ref() }
     }
 
     fn set(&self, key: &str, flags: u32, is_buffer_sent: bool) -> memcached_return_t {
         let set = if is_buffer_sent { memcached_bset } else { memcached_iset };
-        // SAFETY: the key is as long as is said; the value lives.
+        // SAFETY: the key has the stated length; the value lives.
         unsafe { set(self.handle.some(), key.as_ptr().cast(), key.len(), self.some(), 0, flags) }
     }
 
     fn get(&self, key: &str, is_buffer_sent: bool) -> memcached_return_t {
         let get = if is_buffer_sent { memcached_bget } else { memcached_iget };
-        // SAFETY: the key is as long as is said; the room lives.
+        // SAFETY: the key has the stated length; the buffer lives.
         unsafe { get(self.handle.some(), key.as_ptr().cast(), key.len(), self.some()) }
     }
 
@@ -84,7 +84,7 @@ fn a_window_of_requests_shares_a_value_and_is_used_again() {
             for request in &window {
                 assert_eq!(request.wait(), MEMCACHED_SUCCESS);
                 assert_eq!(request.seen().response.get(), MEMCACHED_SUCCESS);
-                // It stays what it came to.
+                // The result does not change.
                 assert_eq!(request.test(), MEMCACHED_SUCCESS);
             }
         }
@@ -104,7 +104,7 @@ fn a_window_of_requests_shares_a_value_and_is_used_again() {
                 let seen = request.seen();
                 assert_eq!((seen.value_length.get(), seen.flags.get()), (value.len(), i as u32));
                 assert_eq!(text(seen.value.get()).as_bytes(), value);
-                // SAFETY: it was allocated by C's own, for us.
+                // SAFETY: C's own allocator allocated it for the caller.
                 unsafe { libc::free(seen.value.get().cast()) };
             }
         }
@@ -117,11 +117,11 @@ fn a_value_goes_where_there_is_room_for_it() {
         assert_eq!(handle.set("key", "0123456789"), MEMCACHED_SUCCESS);
         let mut room = [b'x'; 16];
         for (length, expected, left) in [
-            // With a zero, as far as there is room for that, too.
+            // With a zero, if that fits too.
             (16, MEMCACHED_SUCCESS, &b"0123456789\0xxxxx"[..]),
             (10, MEMCACHED_SUCCESS, b"0123456789xxxxxx"),
             (9, MEMCACHED_E2BIG, b"xxxxxxxxxxxxxxxx"),
-            // As RDMA-Memcached's programs do: so much room as is needed.
+            // As RDMA-Memcached's programs do: a buffer of exactly the value's length.
             (0, MEMCACHED_SUCCESS, b"0123456789\0xxxxx"),
         ] {
             room.fill(b'x');
@@ -158,7 +158,7 @@ fn room_that_is_given_later_counts_as_it_is() {
         let request = Request::at(handle, ptr::null_mut(), 0);
         assert_eq!(get(&request, "key"), MEMCACHED_SUCCESS);
         let allocated = request.seen().value.get();
-        // Less room than the value takes, where none was at first; and that is where it was allocated.
+        // A smaller buffer than the value, where there was none at first; the value is allocated as before.
         request.seen().value_length.set(4);
         assert_eq!(get(&request, "key"), MEMCACHED_E2BIG);
         assert_eq!(text(allocated), "0123456789");
@@ -168,14 +168,14 @@ fn room_that_is_given_later_counts_as_it_is() {
         assert_eq!(get(&request, "key"), MEMCACHED_E2BIG);
         assert_eq!(get(&request, "nothing"), MEMCACHED_NOTFOUND);
         assert_eq!(get(&request, "short"), MEMCACHED_SUCCESS);
-        // The length of what was found last is no less room than before.
+        // The last value's length does not shrink the buffer.
         request.seen().value_length.set(16);
         assert_eq!(get(&request, "short"), MEMCACHED_SUCCESS);
         assert_eq!(get(&request, "key"), MEMCACHED_SUCCESS);
         assert_eq!(request.seen().value_length.get(), 10);
         drop(request);
         assert_eq!(&room, b"0123456789\0xxxxx");
-        // SAFETY: it was allocated by C's own, for us.
+        // SAFETY: C's own allocator allocated it for the caller.
         unsafe { libc::free(allocated.cast()) };
     });
 }
@@ -184,7 +184,7 @@ fn room_that_is_given_later_counts_as_it_is() {
 fn bad_requests_are_told_so() {
     let handle = Handle::new("--SERVER=127.0.0.1:1");
     let request = Request::new(&handle, b"value");
-    // Nothing was asked for yet.
+    // Nothing was requested yet.
     assert_eq!(request.wait(), MEMCACHED_INVALID_ARGUMENTS);
     assert_eq!(request.test(), MEMCACHED_INVALID_ARGUMENTS);
     assert_eq!(request.set("", 0, false), MEMCACHED_BAD_KEY_PROVIDED);
@@ -196,7 +196,7 @@ fn bad_requests_are_told_so() {
     let homeless = Request::new(&none, b"value");
     assert_eq!(homeless.get("key", false), MEMCACHED_NO_SERVERS);
 
-    // SAFETY: here and below, something is missing.
+    // SAFETY: here and below, an argument is null.
     assert!(unsafe { memcached_request_create(None, ptr::null_mut(), 0, 0) }.is_null());
     assert_eq!(memcached_wait(handle.some(), None), MEMCACHED_INVALID_ARGUMENTS);
     assert_eq!(memcached_test(None, request.some()), MEMCACHED_INVALID_ARGUMENTS);
@@ -214,11 +214,11 @@ fn a_request_in_progress_is_not_begun_again_and_may_be_let_go() {
         assert_eq!(request.set("key", 0, false), MEMCACHED_SUCCESS);
         assert_eq!(request.set("other", 0, false), MEMCACHED_IN_PROGRESS);
         drop(request);
-        // The operation is carried out all the same.
+        // The operation still runs.
         let found = Request::at(handle, ptr::null_mut(), 0);
         assert_eq!(found.get("key", false), MEMCACHED_SUCCESS);
         assert_eq!(found.wait(), MEMCACHED_SUCCESS);
-        // SAFETY: it was allocated by C's own, for us.
+        // SAFETY: C's own allocator allocated it for the caller.
         unsafe { libc::free(found.seen().value.get().cast()) };
     });
 }

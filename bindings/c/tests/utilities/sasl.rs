@@ -1,4 +1,4 @@
-//! Names and passwords, as sasl.h has them.
+//! SASL credentials, as in sasl.h.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::common::{Handle, text};
 const AUTHNAME: c_ulong = 0x4002;
 const PASS: c_ulong = 0x4004;
 
-/// `sasl_callback_t`, as a program has it.
+/// `sasl_callback_t`, as programs declare it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Callback {
@@ -22,7 +22,7 @@ struct Callback {
     context: *mut c_void,
 }
 
-/// The name and the password that a handle's callbacks tell.
+/// Returns the name and password that a handle's callbacks return.
 fn told(handle: &Handle) -> Option<(String, String)> {
     let first: *const Callback = memcached_get_sasl_callbacks(handle.some()).cast();
     if first.is_null() {
@@ -30,7 +30,7 @@ fn told(handle: &Handle) -> Option<(String, String)> {
     }
     let mut told = (String::new(), String::new());
     for at in 0.. {
-        // SAFETY: the array ends with an id of 0, which was not seen yet.
+        // SAFETY: the array ends with an id of 0, not reached yet.
         let callback = unsafe { first.add(at) };
         // SAFETY: as above.
         let callback = unsafe { *callback };
@@ -41,15 +41,15 @@ fn told(handle: &Handle) -> Option<(String, String)> {
                 // SAFETY: a callback with this id is such a function.
                 let ask: Ask = unsafe { std::mem::transmute(callback.proc) };
                 let (mut name, mut length) = (ptr::null(), 0);
-                // SAFETY: it is called with its context.
+                // SAFETY: called with its own context.
                 assert_eq!(unsafe { ask(callback.context, AUTHNAME as c_int, &mut name, &mut length) }, 0);
                 told.0 = text(name);
                 assert_eq!(told.0.len(), length as usize);
-                // SAFETY: as above; there is nowhere to put it.
+                // SAFETY: as above; with a null result.
                 let rc =
                     unsafe { ask(callback.context, AUTHNAME as c_int, ptr::null_mut(), ptr::null_mut()) };
                 assert!(rc < 0);
-                // SAFETY: as above; that is no name.
+                // SAFETY: as above; with an unknown id.
                 assert!(unsafe { ask(callback.context, PASS as c_int, &mut name, &mut length) } < 0);
             }
             PASS => {
@@ -57,12 +57,12 @@ fn told(handle: &Handle) -> Option<(String, String)> {
                 // SAFETY: a callback with this id is such a function.
                 let ask: Ask = unsafe { std::mem::transmute(callback.proc) };
                 let mut secret = ptr::null_mut();
-                // SAFETY: it is called with its context.
+                // SAFETY: called with its own context.
                 let rc = unsafe { ask(ptr::null_mut(), callback.context, PASS as c_int, &mut secret) };
                 assert_eq!(rc, 0);
                 // SAFETY: a secret begins with its length.
                 let length = unsafe { secret.read() } as usize;
-                // SAFETY: its bytes come behind that.
+                // SAFETY: its bytes follow the length.
                 let bytes = unsafe { secret.add(1) }.cast::<u8>();
                 // SAFETY: as above.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
@@ -86,7 +86,7 @@ fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
         assert_eq!(told(&handle), Some(("somebody".into(), password.into())));
     }
     assert_eq!(memcached_behavior_get(handle.some(), MEMCACHED_BEHAVIOR_BINARY_PROTOCOL), 1);
-    // SAFETY: the copy has memory of its own.
+    // SAFETY: null, so the library allocates the copy.
     let copy = Handle(unsafe { memcached_clone(ptr::null_mut(), handle.some()) });
     assert_eq!(memcached_destroy_sasl_auth_data(handle.some()), MEMCACHED_SUCCESS);
     assert_eq!(told(&handle), None);

@@ -1,4 +1,4 @@
-//! Statistics, comparisons of them, dumps, and what libmemcachedutil asks.
+//! Statistics and their comparison, dumps, and libmemcachedutil's queries.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
@@ -14,13 +14,13 @@ use fabcache::libmemcached::*;
 use crate::common::{Code, Handle, Running, text};
 use fabcache::libmemcached::instance::memcached_instance_st;
 
-/// A port at which nobody listens.
+/// Returns a port without a listener.
 const NOBODY: u16 = 1;
 
 fn stat(handle: &Handle, args: Option<&str>) -> (*mut memcached_stat_st, memcached_return_t) {
     let args = args.map(|args| CString::new(args).expect("no zero"));
     let code = Code::new();
-    // SAFETY: it is a handle; the arguments end with a zero.
+    // SAFETY: a handle; the arguments end with a zero.
     let stat = unsafe {
         memcached_stat(handle.some(), args.as_ref().map_or(ptr::null(), |args| args.as_ptr()), code.out())
     };
@@ -33,7 +33,7 @@ fn value(handle: &Handle, stat: *mut memcached_stat_st, key: *const c_char) -> O
     let value = unsafe { memcached_stat_get_value(handle.some(), stat, key, code.out()) };
     assert_eq!(value.is_null(), code.get() != MEMCACHED_SUCCESS);
     let found = (!value.is_null()).then(|| text(value));
-    // SAFETY: it was allocated by C's own, for us.
+    // SAFETY: C's own allocator allocated it for the caller.
     unsafe { libc::free(value.cast()) };
     found
 }
@@ -47,7 +47,7 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
     }
     let (stats, rc) = stat(&handle, None);
     assert_eq!(rc, MEMCACHED_SUCCESS);
-    // SAFETY: there are two servers.
+    // SAFETY: the handle has two servers.
     let both = unsafe { std::slice::from_raw_parts(stats, 2) };
     assert_eq!(both[0].curr_items + both[1].curr_items, 20);
     assert!(both.iter().all(|stat| stat.pid == std::process::id().cast_signed() && stat.limit_maxbytes > 0));
@@ -56,7 +56,7 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
     let keys = unsafe { memcached_stat_get_keys(handle.some(), stats, code.out()) };
     let mut told = 0;
     loop {
-        // SAFETY: the array ends with null, which was not seen yet.
+        // SAFETY: the array ends with null, not reached yet.
         let key = unsafe { keys.add(told) };
         // SAFETY: as above.
         let key = unsafe { *key };
@@ -70,7 +70,7 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
     assert_eq!(value(&handle, stats, c"curr_items".as_ptr()), Some(both[0].curr_items.to_string()));
     assert_eq!(value(&handle, stats, c"nothing".as_ptr()), None);
     assert_eq!(value(&handle, stats, ptr::null()), None);
-    // SAFETY: it was allocated by C's own, for us.
+    // SAFETY: C's own allocator allocated it for the caller.
     unsafe { libc::free(keys.cast()) };
 
     // SAFETY: a handle and its statistics.
@@ -82,9 +82,9 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
     assert_eq!(found.most_used_bytes, both[0].bytes.max(both[1].bytes));
     assert_eq!(found.most_consumed_server, u32::from(both[1].bytes > both[0].bytes));
     assert_eq!(found.pool_hit_ratio, 0.0);
-    // SAFETY: it came from there.
+    // SAFETY: the library allocated it.
     unsafe { memcached_analyze_free(analysis) };
-    // SAFETY: it came from there.
+    // SAFETY: the library allocated it.
     unsafe { memcached_stat_free(None, stats) };
 }
 
@@ -94,11 +94,11 @@ fn a_dead_server_is_an_error_among_statistics() {
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{port} --SERVER=127.0.0.1:{NOBODY}"));
     let (stats, rc) = stat(&handle, None);
     assert_eq!(rc, MEMCACHED_SOME_ERRORS);
-    // SAFETY: there are two servers.
+    // SAFETY: the handle has two servers.
     let both = unsafe { std::slice::from_raw_parts(stats, 2) };
     assert!(both[0].pid > 0);
     assert_eq!(both[1].pid, -1);
-    // SAFETY: it came from there.
+    // SAFETY: the library allocated it.
     unsafe { memcached_stat_free(handle.some(), stats) };
 }
 
@@ -113,19 +113,19 @@ fn topics_that_are_none_and_handles_without_servers_are_told_of() {
     ] {
         let (stats, rc) = stat(&handle, Some(topic));
         assert_eq!(rc, expected, "{topic}");
-        // SAFETY: null, or it came from there.
+        // SAFETY: null, or allocated by the library.
         unsafe { memcached_stat_free(handle.some(), stats) };
     }
     let none = Handle::new("--NOREPLY");
     assert_eq!(stat(&none, None).1, MEMCACHED_NO_SERVERS);
     let code = Code::new();
-    // SAFETY: no handle is given.
+    // SAFETY: a null handle.
     assert!(unsafe { memcached_stat(None, ptr::null(), code.out()) }.is_null());
     assert_eq!(code.get(), MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: nothing is given.
+    // SAFETY: null arguments.
     assert!(unsafe { memcached_analyze(handle.some(), ptr::null(), code.out()) }.is_null());
     assert_eq!(code.get(), MEMCACHED_INVALID_ARGUMENTS);
-    // SAFETY: nothing is given.
+    // SAFETY: null arguments.
     unsafe { memcached_analyze_free(ptr::null_mut()) };
 }
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn note_stat(
     _: usize,
     context: *mut c_void,
 ) -> memcached_return_t {
-    // SAFETY: the context that the test gives.
+    // SAFETY: the context is the test's.
     let noted = unsafe { &*context.cast::<RefCell<Vec<(String, String)>>>() };
     assert_eq!(text(key).len(), key_length);
     noted.borrow_mut().push((text(key), text(value)));
@@ -157,7 +157,7 @@ fn each_statistic_goes_to_a_function_whose_answer_does_not_count() {
     assert!(
         noted.borrow().iter().any(|(key, value)| key == "pid" && *value == std::process::id().to_string())
     );
-    // SAFETY: nothing is given.
+    // SAFETY: null arguments.
     let rc = unsafe { memcached_stat_execute(None, ptr::null(), Some(note_stat), context) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
 
@@ -165,7 +165,7 @@ fn each_statistic_goes_to_a_function_whose_answer_does_not_count() {
     // SAFETY: the name ends with a zero.
     let rc = unsafe { memcached_stat_servername(Some(&stat), ptr::null(), c"127.0.0.1".as_ptr(), port) };
     assert_eq!(rc, MEMCACHED_SUCCESS);
-    // SAFETY: it was written, as the code says.
+    // SAFETY: the code says that it was written.
     assert_eq!(unsafe { stat.into_inner().assume_init() }.pid, std::process::id().cast_signed());
     let stat = std::cell::Cell::new(std::mem::MaybeUninit::uninit());
     // SAFETY: the name ends with a zero.
@@ -179,7 +179,7 @@ unsafe extern "C" fn note_key(
     key_length: usize,
     context: *mut c_void,
 ) -> memcached_return_t {
-    // SAFETY: the context that the test gives.
+    // SAFETY: the context is the test's.
     let noted = unsafe { &*context.cast::<RefCell<Vec<String>>>() };
     assert_eq!(text(key).len(), key_length);
     noted.borrow_mut().push(text(key));

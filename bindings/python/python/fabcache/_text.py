@@ -1,4 +1,4 @@
-"""Commands that are about the server rather than keys, in memcached's text protocol over a socket of their own."""
+"""Commands for the server rather than keys, in memcached's text protocol over their own socket."""
 
 import socket
 from types import TracebackType
@@ -21,12 +21,12 @@ _RECEIVE_BYTES = 1 << 16
 
 
 def behind(scheme: str, server: str) -> Optional[str]:
-    """What stands behind a scheme, in letters of either case; none if the text does not begin with it."""
+    """Return the rest of the text after a scheme in either case, or None if the scheme is missing."""
     return server[len(scheme) :] if server[: len(scheme)].lower() == scheme else None
 
 
 def raise_errors(line: bytes, name: bytes) -> None:
-    """Raises what a line says that tells of an error."""
+    """Raise the error that a line reports, if any."""
     if line.startswith(b"ERROR"):
         raise MemcacheUnknownCommandError(name)
     said = line.partition(b" ")[2]
@@ -37,7 +37,7 @@ def raise_errors(line: bytes, name: bytes) -> None:
 
 
 class TextConnection:
-    """A connection for one command, closed behind it: so no thread and no forked process needs another's."""
+    """A connection for one command, closed after it, so threads and forked processes share none."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class TextConnection:
         self._socket.close()
 
     def send(self, command: bytes) -> None:
-        """Sends it all."""
+        """Send all bytes."""
         self._socket.sendall(command)
 
     def until(self, end: bytes = b"\r\n") -> bytes:
-        """What comes up to the next of these ends, without it."""
+        """Return the bytes up to the next of these ends, without it."""
         received = bytearray(self._rest)
         looked = 0
         while (at := received.find(end, looked)) < 0:
@@ -97,14 +97,14 @@ class TextConnection:
         return bytes(received[:at])
 
     def ask(self, command: bytes, name: bytes) -> bytes:
-        """One command, one line."""
+        """Send one command and return its one-line reply."""
         self.send(command + b"\r\n")
         line = self.until()
         raise_errors(line, name)
         return line
 
     def stats(self, topics: List[bytes]) -> Dict[bytes, bytes]:
-        """What the server tells of itself, or of its items."""
+        """Return the server's statistics, or a topic's."""
         self.send(b" ".join([b"stats", *topics]) + b"\r\n")
         found: Dict[bytes, bytes] = {}
         while True:

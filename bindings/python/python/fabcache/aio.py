@@ -23,7 +23,7 @@ __all__ = ["Client"]
 
 T = TypeVar("T")
 
-# Stands for the value of an absent key.
+# The default that marks an absent key.
 _MISSING = object()
 
 
@@ -37,7 +37,7 @@ class _Waiting:
         loop.add_reader(self._wakeups.fileno(), self._look)
 
     async def until_over(self, request: Request) -> None:
-        """Waits until it is over, and for nothing else."""
+        """Waits until the request completes."""
         number = self._next
         self._next += 1
         future = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ _waiting: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]" = wea
 
 
 async def _awaited(request: Request) -> Any:
-    """What a request comes to."""
+    """Returns a request's result."""
     if not request.test():
         loop = asyncio.get_running_loop()
         waiting = _waiting.get(loop)
@@ -75,7 +75,7 @@ async def _awaited(request: Request) -> Any:
 
 
 class Client:
-    """As ``fabcache.Client``, with the same arguments, and calls to be awaited. What a server refuses is always told. It may be used
+    """As ``fabcache.Client``, with the same arguments, and calls to be awaited. A server's refusals always raise. It may be used
     by any event loops, one after the other or at once."""
 
     def __init__(self, server: ServerSpec, **options: Any) -> None:
@@ -97,7 +97,7 @@ class Client:
         return await asyncio.get_running_loop().run_in_executor(None, call)
 
     async def _asked(self, ask: Callable[[], T]) -> T:
-        """What was asked for without waiting. But to connect takes a while, which is not the loop's."""
+        """Starts a request. Connecting takes a while, so it runs outside the event loop."""
         return ask() if self._is_connected else await self._apart(ask)
 
     async def _told(self, request: Request) -> Any:
@@ -110,7 +110,7 @@ class Client:
         return result
 
     async def _read(self, ask: Callable[[], Request], missing: Any) -> Any:
-        # An invalid key is reported in any case.
+        # An invalid key always raises.
         request = await self._asked(ask)
         try:
             return await self._told(request)
@@ -122,21 +122,21 @@ class Client:
     # ---- reading ----
 
     async def get(self, key: Key, default: Any = None) -> Any:
-        """The value of a key, or default if there is none."""
+        """Return the value of a key, or default if the key is absent."""
         return await self._read(partial(self._client.iget, key, default), default)
 
     async def gets(self, key: Key, default: Any = None, cas_default: Any = None) -> Tuple[Any, Any]:
-        """The value of a key and its version for cas; or the defaults if there is none."""
+        """Return a key's value and its version for cas, or the defaults if the key is absent."""
         ask = partial(self._client.igets, key, default, cas_default)
         found: Tuple[Any, Any] = await self._read(ask, (default, cas_default))
         return found
 
     async def get_many(self, keys: Iterable[Key]) -> Dict[Key, Any]:
-        """A dict of the values of those of the keys that there are."""
+        """Return a dict of the values of the present keys."""
         return await self._read_many(self._client.iget, _MISSING, list(keys))
 
     async def gets_many(self, keys: Iterable[Key]) -> Dict[Key, Tuple[Any, Any]]:
-        """A dict of the values of those of the keys that there are, each with its version for cas."""
+        """Return a dict of the present keys, each with its value and its version for cas."""
         found = await self._read_many(self._client.igets, _MISSING, list(keys))
         return {key: value for key, value in found.items() if value[0] is not _MISSING}
 
@@ -153,13 +153,13 @@ class Client:
         return {key: value for key, value in zip(keys, values) if value is not missing}
 
     async def gat(self, key: Key, expire: int = 0, default: Any = None) -> Any:
-        """As get, and from now on the key expires as told."""
+        """Like get; also set the key's expiry."""
         return await self._apart(partial(self._client.gat, key, expire, default))
 
     async def gats(
         self, key: Key, expire: int = 0, default: Any = None, cas_default: Any = None
     ) -> Tuple[Any, Any]:
-        """As gets, and from now on the key expires as told."""
+        """Like gets; also set the key's expiry."""
         return await self._apart(partial(self._client.gats, key, expire, default, cas_default))
 
     # ---- storing ----
@@ -174,7 +174,7 @@ class Client:
     async def set_many(
         self, values: Dict[Key, Any], expire: int = 0, flags: Optional[int] = None
     ) -> List[Key]:
-        """Store many values; a list of the keys that were not stored."""
+        """Store many values; return the keys that were not stored."""
         iset = self._client.iset
         asked = await self._asked(lambda: [iset(key, value, expire, flags) for key, value in values.items()])
         for request in asked:
@@ -182,31 +182,31 @@ class Client:
         return []
 
     async def add(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> bool:
-        """Store a value if there is none; whether that was done."""
+        """Store a value if the key is absent; return whether it was stored."""
         return await self._apart(partial(self._client.add, key, value, expire, flags=flags))
 
     async def replace(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> bool:
-        """Store a value if there is one; whether that was done."""
+        """Store a value if the key exists; return whether it was stored."""
         return await self._apart(partial(self._client.replace, key, value, expire, flags=flags))
 
     async def append(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> bool:
-        """Add bytes behind a value, if there is one; whether that was done."""
+        """Append bytes to an existing value; return whether it was stored."""
         return await self._apart(partial(self._client.append, key, value, expire, flags=flags))
 
     async def prepend(self, key: Key, value: Any, expire: int = 0, flags: Optional[int] = None) -> bool:
-        """Add bytes before a value, if there is one; whether that was done."""
+        """Prepend bytes to an existing value; return whether it was stored."""
         return await self._apart(partial(self._client.prepend, key, value, expire, flags=flags))
 
     async def cas(
         self, key: Key, value: Any, cas: Cas, expire: int = 0, flags: Optional[int] = None
     ) -> Optional[bool]:
-        """Store a value if nobody has changed it since gets: True, False if somebody has, None if there is none any more."""
+        """Store a value if it is unchanged since gets: True; False if it was changed, None if the key is absent."""
         return await self._apart(partial(self._client.cas, key, value, cas, expire, flags=flags))
 
     # ---- changing ----
 
     async def delete(self, key: Key) -> bool:
-        """Remove a key; whether it was there."""
+        """Remove a key; return whether it existed."""
         return await self._apart(partial(self._client.delete, key))
 
     async def delete_many(self, keys: Iterable[Key]) -> bool:
@@ -214,32 +214,32 @@ class Client:
         return await self._apart(partial(self._client.delete_many, keys))
 
     async def incr(self, key: Key, value: int) -> Optional[int]:
-        """Add to a number; the new one, or None if there is none."""
+        """Add to a number; return the new one, or None if the key is absent."""
         return await self._apart(partial(self._client.incr, key, value))
 
     async def decr(self, key: Key, value: int) -> Optional[int]:
-        """Subtract from a number, which does not go below 0; the new one, or None if there is none."""
+        """Subtract from a number, which does not go below 0; return the new one, or None if the key is absent."""
         return await self._apart(partial(self._client.decr, key, value))
 
     async def touch(self, key: Key, expire: int = 0) -> bool:
-        """Let a key expire as told from now on; whether it is there."""
+        """Set a key's expiry; return whether the key exists."""
         return await self._apart(partial(self._client.touch, key, expire))
 
     # ---- the server ----
 
     async def stats(self, *args: Union[str, bytes]) -> Dict[bytes, Any]:
-        """What the server tells of itself, or of a topic."""
+        """Return the server's statistics, or those of a topic."""
         return await self._apart(partial(self._client.stats, *args))
 
     async def version(self) -> bytes:
-        """The server's version."""
+        """Return the server's version."""
         return await self._apart(self._client.version)
 
     async def flush_all(self, delay: int = 0) -> bool:
-        """Forget everything, after so many seconds."""
+        """Flush everything, after this many seconds."""
         return await self._apart(partial(self._client.flush_all, delay))
 
     async def close(self) -> None:
-        """Close the connections. The next call opens them again."""
+        """Close the connections. The next call reconnects."""
         self._is_connected = False
         await self._apart(self._client.close)

@@ -45,7 +45,7 @@ class FabcacheCache(BaseMemcachedCache):  # type: ignore[misc]
             which = (tuple(self._servers), frozenset(self._options.items()))
             hash(which)
         except TypeError:
-            # A client whose options cannot be compared is not shared.
+            # Clients with incomparable options are not shared.
             return self._made()
         with _making:
             client = _clients.get(which)
@@ -59,5 +59,6 @@ class FabcacheCache(BaseMemcachedCache):  # type: ignore[misc]
         return fabcache.HashClient(self._servers, **self._options)
 
     def close(self, **kwargs: Any) -> None:
-        # Django says so after each request; other threads go on with the connections, and so does the next request.
+        # Django calls this after each request; the connections stay open for other threads and
+        # later requests.
         pass

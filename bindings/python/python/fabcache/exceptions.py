@@ -1,12 +1,12 @@
-"""What goes wrong, by pymemcache's names. Failures of the system are OSError, as there."""
+"""Exceptions with pymemcache's names. System failures raise OSError, as there."""
 
 
 class MemcacheError(Exception):
-    """Any of these."""
+    """Base class of these exceptions."""
 
 
 class MemcacheClientError(MemcacheError):
-    """The server did not understand a request, or it cannot be sent: a key or a number is none."""
+    """The server rejected a request as malformed, or it cannot be sent: a key or number is invalid."""
 
 
 class MemcacheUnknownCommandError(MemcacheClientError):
@@ -18,12 +18,12 @@ class MemcacheIllegalInputError(MemcacheClientError):
 
 
 class MemcacheServerError(MemcacheError):
-    """The server could not do what was asked: memory is full, or the value too large for it."""
+    """The server could not run the request: memory is full, or the value too large for it."""
 
 
 class MemcacheUnknownError(MemcacheError):
-    """The server answered what the protocol does not know."""
+    """The server's reply is not part of the protocol."""
 
 
 class MemcacheUnexpectedCloseError(MemcacheServerError):
-    """The server closed the connection. Whether a change was made is not known."""
+    """The server closed the connection. A change may have been made."""

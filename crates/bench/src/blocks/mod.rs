@@ -15,25 +15,25 @@ use crate::nonblocking::{both, misses};
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
-/// OHB's pairs.
+/// OHB's pair size.
 const PAIR_BYTES: u64 = 512 << 20;
-/// The least that OHB writes.
+/// The minimum that OHB writes.
 const TOTAL_BYTES: u64 = 5 << 30;
-/// With `quick`: less than memcached's default memory.
+/// Pair size with `quick`: less than memcached's default memory.
 const QUICK_PAIR_BYTES: u64 = 8 << 20;
 const QUICK_TOTAL_BYTES: u64 = 40 << 20;
 /// Calls in flight.
 const WINDOW: usize = 32;
-/// What a server adds to key and value of an item: more than any does.
+/// Upper bound of a server's overhead per item, beside key and value.
 const ITEM_OVERHEAD_BYTES: u64 = 256;
-/// Blocks in flight take no more memory here …
+/// Maximum memory for blocks in flight …
 const BUFFERS_BYTES_MAX: usize = 256 << 20;
-/// … but at least this many.
+/// … which still allows this many.
 const WINDOW_MIN: usize = 2;
 /// Largest block: the client library's largest value.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// Maximum number of blocks: each takes some memory of the benchmark.
+/// Maximum number of blocks: the benchmark keeps some memory for each.
 const BLOCKS_MAX: u64 = 1 << 22;
 
 /// Names of figures.
@@ -51,7 +51,7 @@ pub struct Blocks {
     pub block_bytes: Option<usize>,
     /// Bytes of all pairs together.
     pub total_bytes: u64,
-    /// Calls in flight at most.
+    /// Maximum number of calls in flight.
     pub window: usize,
     /// Whether every byte of every block is compared.
     pub verify: bool,
@@ -60,7 +60,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// As OHB has it: 5 GB in pairs of 512 MB.
+    /// Returns OHB's configuration: 5 GB in pairs of 512 MB.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -131,7 +131,7 @@ impl Blocks {
     }
 }
 
-/// Pairs in blocks. Blocks are numbered through.
+/// Pairs divided into blocks, which are numbered consecutively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
     pairs: u64,

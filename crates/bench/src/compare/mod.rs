@@ -28,21 +28,21 @@ use crate::experiment::{self, Plan, Progress};
 use crate::process::pin;
 use crate::results::Results;
 
-/// Servers that are compared, and how they are reached.
+/// The compared servers and their transports.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The servers. The last is the baseline.
     pub contenders: Vec<ServerUnderTest>,
     /// The ways that are measured, where a server has them.
     pub over: Vec<Route>,
-    /// Flags of each program that is started, beside its own.
+    /// Flags for each started program, beside its own.
     pub common_flags: Vec<String>,
     /// The protocol over sockets.
     pub protocol: Protocol,
 }
 
 impl Comparison {
-    /// The ways of each server, which are not more than it has.
+    /// Returns each server with the requested transports that it supports.
     ///
     /// # Errors
     /// Two servers have the same name; a server supports none of these transports; flags select a listener.
@@ -67,7 +67,7 @@ impl Comparison {
     /// Returns the requested transports that a server lacks, in words.
     ///
     /// # Errors
-    /// As for [`Comparison::ways`].
+    /// As for [`Comparison::routes`].
     pub fn left_out(&self) -> Result<Option<String>> {
         let mut all = Vec::new();
         for (contender, ways) in self.ways()? {
@@ -99,7 +99,7 @@ impl Comparison {
 
     fn start(&self, plan: &Plan, folder: &Folder) -> Result<Vec<RunningServer>> {
         if let Some(cpus) = &plan.server_cpus {
-            // Servers inherit it, and with it how many CPUs there are for them.
+            // Servers inherit the CPU mask and derive their number of CPUs from it.
             pin(None, cpus)?;
         }
         let mut running = Vec::new();

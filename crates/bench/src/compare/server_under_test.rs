@@ -1,4 +1,4 @@
-//! A server that is compared: a program that is started for each way to it, or one that is up.
+//! A server under test: a program started once per transport, or a running server.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,11 +19,11 @@ use crate::target::{Target, Url};
 
 /// Placeholder in a program's flags for the TCP port to listen on, on this host.
 const PORT: &str = "{port}";
-/// And this for the path of the Unix socket.
+/// Placeholder for the path of the Unix socket.
 const SOCKET: &str = "{socket}";
-/// A program with this flag shares its memory.
+/// The flag that makes a program share its memory.
 const SHARES_MEMORY: &str = "--shm";
-/// The flag of a server that has a fabric.
+/// The flag that makes a server open a fabric endpoint.
 const HAS_FABRIC: &str = "--fabric";
 /// How long a program may take to print its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(2);
@@ -32,20 +32,20 @@ const VERSION_BYTES_MAX: u64 = 1_000;
 /// Flags of memcached that select a listener or the background.
 const CHOSEN_FLAGS: [&str; 8] = ["-p", "-l", "-s", "-d", "--port", "--listen", "--unix-socket", "--daemon"];
 
-/// A way to a server.
+/// A transport to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
-    /// TCP on this host, or at the host of a URL.
+    /// TCP on this host, or to the host of a URL.
     Tcp,
-    /// The fabric that the server has.
+    /// The server's fabric.
     Fabric,
     /// A Unix socket.
     Unix,
-    /// The memory that the server shares.
+    /// The server's shared memory.
     Shm,
 }
 
-/// A server that is compared.
+/// A server under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUnderTest {
     /// Its name in tables.
@@ -57,11 +57,11 @@ pub struct ServerUnderTest {
 enum Kind {
     /// The program and its flags.
     Program(Vec<String>),
-    /// One cache that is up: its servers.
+    /// The servers of one running cache.
     Up(Vec<Url>),
 }
 
-/// A contender that is up, reached in one way.
+/// A running server under test, reached over one transport.
 #[derive(Debug)]
 pub struct RunningServer {
     /// The measured target.
@@ -74,15 +74,15 @@ pub struct RunningServer {
     pub command: Option<String>,
     /// The output of the program's `-V`.
     pub program: Option<String>,
-    /// Its process, if it was started.
+    /// The server's process, if this process started it.
     server: Option<Server>,
 }
 
 impl Route {
-    /// All, the best last.
+    /// All transports, the best last.
     pub const ALL: [Route; 4] = [Route::Tcp, Route::Fabric, Route::Unix, Route::Shm];
 
-    /// Its name.
+    /// Returns the transport's name.
     pub fn name(self) -> &'static str {
         match self {
             Route::Tcp => "tcp",
@@ -130,12 +130,12 @@ impl FromStr for ServerUnderTest {
 }
 
 impl ServerUnderTest {
-    /// Whether it is a program, and not up already.
+    /// Returns whether this process starts the program.
     pub fn is_started(&self) -> bool {
         matches!(self.kind, Kind::Program(_))
     }
 
-    /// The ways to it, the best last. `common` are flags beside its own.
+    /// Returns the server's transports, the best last. `common` are flags beside its own.
     ///
     /// # Errors
     /// Its flags select a listener.
@@ -172,10 +172,11 @@ impl ServerUnderTest {
         Ok(ways)
     }
 
-    /// A fresh server, reached in this way; or the one that is up. Its socket goes into `folder`.
+    /// Starts a fresh server reached over this transport, or uses the running one. Its socket is in
+    /// `folder`.
     ///
     /// # Errors
-    /// It does not come up, or cannot be reached: its last words.
+    /// The server does not start or cannot be reached; the error contains its stderr tail.
     pub fn start(
         &self,
         way: Route,
@@ -234,7 +235,7 @@ impl ServerUnderTest {
         })
     }
 
-    /// The words that start it there.
+    /// Returns the command line that starts the server.
     fn command(
         &self,
         given: &[String],
@@ -267,7 +268,7 @@ fn has_fabric(flags: &[String]) -> bool {
     flags.iter().any(|flag| flag.split('=').next() == Some(HAS_FABRIC))
 }
 
-/// The target, with the server's process as its own.
+/// Assigns the started server's process to the target.
 fn own(target: Target, server: &Server) -> Result<Target> {
     let started = server.process();
     match target.processes() {
@@ -288,7 +289,7 @@ fn is_chosen(flag: &str) -> bool {
     }
 }
 
-/// The first line that a program says to `-V`; None if it says nothing, or goes on.
+/// Returns the first line that a program prints for `-V`; `None` if it prints nothing or keeps running.
 fn version(program: &str) -> Option<String> {
     let (reader, writer) = std::io::pipe().ok()?;
     let mut command = Command::new(program);
@@ -303,7 +304,7 @@ fn version(program: &str) -> Option<String> {
             _ => break false,
         }
     };
-    // Nothing is done to one that has ended.
+    // Killing a process that has ended has no effect.
     let _ = child.kill();
     let _ = child.wait();
     cleanup::forget_server(Pid::from_child(&child));
@@ -317,7 +318,7 @@ fn version(program: &str) -> Option<String> {
 }
 
 impl RunningServer {
-    /// How its server ended and its last words, if it has.
+    /// Returns the server's exit status and stderr tail, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
         self.server.as_mut()?.ended(Duration::from_millis(200))
     }
@@ -389,7 +390,7 @@ mod tests {
     #[test]
     fn programs_tell_their_versions() {
         assert_eq!(version("/no/such/program"), None);
-        // It does not support the flag.
+        // `cat` does not support the flag.
         assert_eq!(version("cat"), None);
         let folder = Folder::new("fabcache-version").expect("a folder");
         let program = folder.path().join("program");
@@ -398,7 +399,7 @@ mod tests {
         std::fs::write(&program, script).expect("a script");
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("its owner may");
         let program = program.to_str().expect("text");
-        // A child of another test may still have the script open, which then cannot be executed.
+        // A child of another test may hold the script open, which then cannot be executed.
         let begun = Instant::now();
         let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
         assert_eq!(told.as_deref(), Some("-V is 1.2"));

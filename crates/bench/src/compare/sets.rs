@@ -21,7 +21,7 @@ const QUICK_ROUNDS: u32 = 3;
 /// Sizes of values in the set `quick`.
 const QUICK_VALUES_BYTES: [usize; 3] = [64, 4 << 10, 128 << 10];
 
-/// A named set of experiments, which is itself one.
+/// A named set of experiments, itself an experiment.
 pub struct Set {
     name: &'static str,
     parts: Vec<Box<dyn Experiment>>,
@@ -29,36 +29,37 @@ pub struct Set {
     pub rounds: u32,
 }
 
-/// Seconds of a quick round, for there are many of them.
+/// Seconds of a quick round; there are many of them.
 const QUICK_SECONDS: f64 = 0.1;
-/// Requests in flight of the set `pipelined`, its values, and the seconds of a round: short and many, for ratios.
+/// Set `pipelined`: requests in flight, value sizes, seconds of a round. Short rounds, and many, for
+/// ratios.
 const PIPELINES: [usize; 2] = [1, 32];
 const PIPELINED_VALUE_BYTES: usize = 100;
 const PIPELINED_SECONDS: f64 = 0.2;
-/// Keys of a request with many.
+/// Keys of a multiget.
 const BATCH: usize = 48;
 
-/// Experiments as they are made.
+/// The experiments of a set.
 type Experiments = Result<Vec<Box<dyn Experiment>>>;
 
-/// How a set is made.
+/// The definition of a set.
 struct SetDefinition {
     name: &'static str,
-    /// Rounds of a full run: odd, so that one is in the middle.
+    /// Rounds of a full run; odd, so that one is the median.
     rounds: u32,
     parts: fn(&SetOptions) -> Experiments,
 }
 
-/// How sets are made.
+/// Options for building sets.
 #[derive(Clone, Copy, Debug)]
 pub struct SetOptions {
-    /// Short.
+    /// Shorter runs.
     pub quick: bool,
-    /// Every byte of every value is compared.
+    /// Compare every byte of every value.
     pub verify: bool,
     /// Bytes of a key.
     pub key_bytes: usize,
-    /// Servers may be flushed, so that no round finds items of another.
+    /// Servers may be flushed, so that no round finds another's items.
     pub empties: bool,
 }
 
@@ -91,7 +92,7 @@ impl Set {
         RECIPES.iter().map(|recipe| recipe.name).chain(["all"]).collect()
     }
 
-    /// Returns the sets of these names.
+    /// Returns the sets with these names.
     ///
     /// # Errors
     /// There is no set of this name; the key length is not supported.
@@ -118,7 +119,7 @@ impl Set {
     }
 }
 
-/// A few cases of what matters most: single calls, many clients, many keys at once.
+/// Returns the most important cases: single calls, many clients, multigets.
 fn quick(wishes: &SetOptions) -> Experiments {
     let short = SetOptions { quick: true, ..*wishes };
     let SetOptions { verify, key_bytes, .. } = short;
@@ -157,7 +158,8 @@ fn mixture(wishes: &SetOptions) -> Experiments {
     Ok(vec![Box::new(Mixture { load: wishes.load(mixture.load), ..mixture })])
 }
 
-/// One connection, with one request in flight or many: shows a server's own work rather than the system's.
+/// Returns one connection with one request in flight or many: shows the server's work, not the
+/// system's.
 fn pipelined(wishes: &SetOptions) -> Experiments {
     let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
     let load = |standard: Load, pipeline: usize, get_share: f64| {

@@ -1,4 +1,4 @@
-//! The results of a comparison as a table: each target's figures, and its ratios to the baseline.
+//! A comparison as a table: each target's figures, and its ratios to the baseline.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use crate::target::Described;
 
 /// A figure of a round.
 struct Figure {
-    /// With its unit.
+    /// The column heading, with the unit.
     title: &'static str,
     of: fn(&Sample) -> Option<f64>,
 }
 
-/// Figures that every experiment has, or nearly so.
+/// Figures of nearly every experiment.
 const FIGURES: [Figure; 4] = [
     Figure { title: "op/s", of: |sample| Some(sample.rate()) },
     Figure { title: "p50 us", of: |sample| percentile_us(sample, 50.0) },
@@ -21,7 +21,7 @@ const FIGURES: [Figure; 4] = [
     Figure { title: "server ns/op", of: Sample::server_cpu_ns_each },
 ];
 
-/// Columns of a figure: itself, its ratio, and the spread of that.
+/// Column width of a figure; its ratio and the ratio's spread follow.
 const WIDTH: usize = 12;
 const RATIO_WIDTH: usize = 7;
 const SPREAD_WIDTH: usize = 16;
@@ -31,8 +31,9 @@ fn percentile_us(sample: &Sample, percent: f64) -> Option<f64> {
     Some(latency.percentile_ns(percent) / 1_000.0)
 }
 
-/// For each case and target: its figures, medians over rounds, and the ratios to the baseline: the median within
-/// rounds, the least and the greatest.
+/// Returns each case's figures per target, medians over rounds, and their ratios to the baseline.
+///
+/// A ratio is the median of the ratios within rounds, with the least and the greatest.
 pub fn table(results: &Results) -> String {
     let mut text = targets(results);
     let name_width = results.targets.iter().map(|target| target.name.len()).max().unwrap_or(0);
@@ -103,7 +104,7 @@ fn columns(
         write!(text, " {:>WIDTH$} {:>RATIO_WIDTH$} {spread:<SPREAD_WIDTH$}", number(median), number(ratio));
 }
 
-/// Figures that only some experiments have, by the names that they give them.
+/// Appends figures that only some experiments report, under their names.
 fn own_figures(text: &mut String, results: &Results, case: &Case, name_width: usize) {
     let of_case = results.samples.iter().filter(|sample| sample.case == *case);
     let names: BTreeSet<&String> = of_case.flat_map(|sample| sample.figures.keys()).collect();
@@ -137,7 +138,7 @@ fn notes(text: &mut String, results: &Results, case: &Case) {
     }
 }
 
-/// Without blanks at its end.
+/// Ends a line, without trailing blanks.
 fn end_line(text: &mut String) {
     text.truncate(text.trim_end().len());
     text.push('\n');
@@ -224,7 +225,7 @@ mod tests {
             let line = text.lines().filter(|line| line.starts_with(&format!("  {name} "))).nth(nth);
             line.expect(name).split_whitespace().skip(2).map(str::to_owned).collect::<Vec<_>>()
         };
-        // However disturbed a round is, the ratio within it stays.
+        // A disturbance changes both figures of a round, so their ratio stays.
         assert_eq!(columns("ours tcp", 0)[..6], ["1500", "1.50", "1.50..1.50", "10.0", "0.50", "0.50..0.50"]);
         assert_eq!(columns("ours shm", 0)[..3], ["4000", "4.00", "3.98..4.00"]);
         assert_eq!(columns("base tcp", 0)[..2], ["1000", "-"]);

@@ -1,8 +1,8 @@
-//! Splits a command line as a shell does: blanks, quotes and backslashes, and nothing else.
+//! Splits a command line as a shell does: blanks, quotes and backslashes only.
 
 use anyhow::{Result, bail};
 
-/// The words of a text.
+/// Splits a text into words.
 ///
 /// # Errors
 /// A quote is not closed, or nothing follows the last backslash.
@@ -28,7 +28,7 @@ pub fn words(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// Reads up to the closing quote. Between double quotes a backslash escapes these two.
+/// Reads up to the closing quote. Between double quotes a backslash escapes `"` and `\`.
 fn quoted(rest: &mut std::str::Chars<'_>, quote: char, word: &mut String, text: &str) -> Result<()> {
     while let Some(c) = rest.next() {
         if c == quote {
@@ -46,7 +46,7 @@ fn quoted(rest: &mut std::str::Chars<'_>, quote: char, word: &mut String, text: 
     bail!("the quote {quote} is not closed in {text:?}")
 }
 
-/// Joins words to a text that [`words`] splits again.
+/// Joins words into a text that [`words`] splits again.
 pub fn joined(words: &[String]) -> String {
     let plain = |word: &str| {
         let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%{}[]".contains(c);

@@ -1,4 +1,4 @@
-//! A thread at the other end of a channel of our own, which answers at once: the way through memory without a server.
+//! An echo thread at the other end of a private channel: shared memory without a server.
 
 use std::hint::spin_loop;
 use std::io::IoSlice;
@@ -25,15 +25,15 @@ const NAP: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 512;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What the thread answers.
+/// How the thread answers.
 pub enum AnswerMode {
-    /// Requests of so many bytes have answers of so many.
+    /// Answers requests of the first length with responses of the second.
     Echo(usize, usize),
-    /// The dummy decodes them.
+    /// The dummy decodes requests and builds responses.
     Protocol(Box<Responder>),
 }
 
-/// The client's end of a channel to an echo.
+/// The client's end of a channel to an echo thread.
 pub struct ChannelClient {
     channel: Channel,
     request: Vec<u8>,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl ChannelClient {
-    /// To a thread on these CPUs.
+    /// Connects to a new thread on these CPUs.
     ///
     /// # Errors
     /// There is no memory for a channel, or no thread.
@@ -85,7 +85,7 @@ impl ChannelClient {
         })
     }
 
-    /// Makes the call for an item; how long it took.
+    /// Makes the call for an item; returns its duration.
     ///
     /// # Errors
     /// There is no answer.
@@ -129,13 +129,13 @@ impl Drop for ChannelClient {
         self.state.ends.store(true, Ordering::Relaxed);
         self.thread.unpark();
         if let Some(peer) = self.peer.take() {
-            // Its calls have noticed the result.
+            // The calls have already reported the thread's result.
             drop(peer.join());
         }
     }
 }
 
-/// The thread: until it is to end.
+/// Answers requests until the stop flag is set.
 fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) -> Result<()> {
     let (mut buffer, mut answer, mut come) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
     let mut until = Instant::now() + LOOK;
@@ -215,7 +215,7 @@ mod tests {
                 for number in 0..20 {
                     way.call(&items, number, &mut Vec::new()).expect("an answer");
                 }
-                // It sleeps by now.
+                // Long enough that the thread sleeps.
                 std::thread::sleep(Duration::from_millis(50));
                 way.call(&items, 20, &mut Vec::new()).expect("an answer");
             }

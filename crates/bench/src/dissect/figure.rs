@@ -8,7 +8,7 @@ use crate::results::{Case, Results};
 /// Characters of the bar of a whole call.
 const BAR_CHARACTERS: f64 = 50.0;
 
-/// Of each call its hops: microseconds, the part of the whole, and a bar.
+/// Returns each call's hops: microseconds, share of the total, and a bar.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     for case in results.cases() {

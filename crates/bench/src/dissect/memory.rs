@@ -28,7 +28,7 @@ const FLOOR_ROUND: Duration = Duration::from_millis(20);
 /// Loads of a get that depend on each other: the bucket's line, the item's.
 const LOADS: f64 = 2.0;
 
-/// Makes them ready.
+/// Prepares the stages.
 ///
 /// # Errors
 /// The server does not store, or there is no memory.

@@ -40,18 +40,18 @@ use crate::target::Target;
 
 pub use figure::table;
 
-/// Calls a round at each stage with `quick`, and otherwise.
+/// Calls per round and stage: with `quick`, and otherwise.
 const ITERATIONS: [u64; 2] = [100, 2_000];
-/// Turns of each stage in a round, so that changes of the machine affect all stages.
+/// Turns of each stage in a round, so that drifts of the machine affect all stages.
 const TURNS: u64 = 10;
-/// Calls before those that are timed, in each turn.
+/// Untimed calls at the start of each turn.
 const CALLS_TO_WARM_UP: u64 = 5;
-/// Items that are called for in turn take no more memory.
+/// Maximum memory of the items that are called in turn.
 const STORED_BYTES_MAX: u64 = 16 << 20;
-/// And there are no more.
+/// Maximum number of these items.
 const ITEMS_MAX: u64 = 1_000;
 
-/// Names of hops among a sample's figures, in the order of a call's way.
+/// Names of hops among a sample's figures, in the order of a call's path.
 pub const HOPS: [&str; 7] =
     ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "loads_ns", "copy_ns"];
 /// The name of their sum.
@@ -70,16 +70,16 @@ pub struct Dissect {
     pub verify: bool,
     /// Keys and values.
     pub items: Items,
-    /// The command-line tool, which is the dummy in a process of its own. Without it that is a thread of this process.
+    /// The command-line tool, to run the dummy as a child process; `None`: a thread of this process.
     pub program: Option<PathBuf>,
-    /// The CPUs of the dummy, where the servers are as well.
+    /// The CPUs of the dummy and the servers.
     pub server_cpus: Option<Cpus>,
-    /// The initial CPUs of this process, which the dummy uses by default.
+    /// The initial CPUs of this process; the dummy uses them by default.
     pub all_cpus: Cpus,
 }
 
 impl Dissect {
-    /// Gets and sets of 64 bytes, 4 and 64 KB.
+    /// Returns gets and sets of 64 bytes, 4 and 64 KB.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -96,7 +96,7 @@ impl Dissect {
         })
     }
 
-    /// Where the dummy runs.
+    /// Returns the CPUs of the dummy.
     fn cpus(&self) -> &Cpus {
         self.server_cpus.as_ref().unwrap_or(&self.all_cpus)
     }
@@ -155,7 +155,7 @@ struct Call<'e> {
     verify: bool,
 }
 
-/// Memory of a call that is used again.
+/// Reused memory of calls.
 #[derive(Debug, Default)]
 struct Buffers {
     key: Vec<u8>,
@@ -163,7 +163,7 @@ struct Buffers {
 }
 
 impl Call<'_> {
-    /// Makes it for an item; how long it took.
+    /// Makes the call for an item; returns its duration.
     fn make(
         &self,
         client: &Client,
@@ -200,11 +200,12 @@ impl Call<'_> {
     }
 }
 
-/// One stage: how long a call takes for the item with this number.
+/// One stage: makes the call for the item with this number and returns its duration.
 type Stage<'s> = &'s mut dyn FnMut(u64, &mut Sample) -> Result<Duration>;
 
-/// Runs all stages in turn over these items; returns the times of each. The last stage is the whole call, which the
-/// sample describes.
+/// Runs all stages in turn over these items; returns the times of each.
+///
+/// The last stage is the whole call, which the sample describes.
 fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Sample, Vec<Histogram>)> {
     let mut times = vec![Histogram::default(); stages.len()];
     let mut whole = Sample::default();
@@ -233,7 +234,7 @@ fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Samp
     Ok((whole, times))
 }
 
-/// Adds what each stage adds to the one before, by name, and their sum.
+/// Adds each stage's increase over the one before, by name, and their sum.
 fn add_hops(sample: &mut Sample, names: &[&str], medians: &[f64]) {
     let mut before = 0.0;
     for (name, median) in names.iter().zip(medians) {
@@ -243,7 +244,7 @@ fn add_hops(sample: &mut Sample, names: &[&str], medians: &[f64]) {
     sample.figures.insert(TOTAL.to_owned(), before);
 }
 
-/// The store's share is part of the server's.
+/// Moves the store's share out of the server's into a hop of its own.
 fn split_store(sample: &mut Sample, store_ns: Option<f64>) {
     if let Some(store_ns) = store_ns {
         if let Some(server_ns) = sample.figures.get_mut("server_ns") {
@@ -253,7 +254,7 @@ fn split_store(sample: &mut Sample, store_ns: Option<f64>) {
     }
 }
 
-/// Medians of what stages took.
+/// Returns the median of each stage.
 fn medians(times: &[Histogram]) -> Vec<f64> {
     times.iter().map(|times| times.percentile_ns(50.0)).collect()
 }

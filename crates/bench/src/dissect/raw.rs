@@ -1,4 +1,4 @@
-//! Requests over a socket without any client: bytes go out, and as many as expected come back.
+//! Requests over a socket without a client: sends bytes and receives the expected number.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,26 +12,26 @@ use crate::dummy::{ECHO, RecordedCall};
 use crate::items::Items;
 use crate::target::Url;
 
-/// Bytes of an answer that are the same for all keys, in each protocol.
+/// Bytes of a response that are the same for all keys, in each protocol.
 const HEAD_BYTES: usize = 2;
 
-/// A stream for both directions.
+/// A bidirectional stream.
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// A connection on which one call is made again and again, for other keys.
+/// A connection that repeats one call with different keys.
 pub struct Raw {
     stream: Box<dyn Stream>,
     request: Vec<u8>,
-    /// The position of the key in it.
+    /// The position of the key in the request.
     key_at: usize,
-    /// The first bytes of each answer, where they are known.
+    /// The first bytes of each response, if known.
     head: Vec<u8>,
     answer: Vec<u8>,
 }
 
 impl Raw {
-    /// Connects to a peer that answers as the protocol requires. `key` is that of the call.
+    /// Connects to a peer that answers in the protocol. `key` is the key of the recorded call.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -40,7 +40,7 @@ impl Raw {
         Ok(Raw { head, ..Raw::connect(url, call, key, patience)? })
     }
 
-    /// Connects to an echo, which answers as many bytes without reading them.
+    /// Connects to an echo, which returns the right number of bytes without reading the request.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -74,10 +74,10 @@ impl Raw {
         Ok(Raw { stream, request: call.request.clone(), key_at, head: Vec::new(), answer })
     }
 
-    /// Makes the call for an item; how long it took.
+    /// Makes the call for an item; returns its duration.
     ///
     /// # Errors
-    /// There is no answer, or a wrong one.
+    /// The peer does not answer, or answers wrongly.
     pub fn call(&mut self, items: &Items, number: u64, key: &mut Vec<u8>) -> Result<Duration> {
         items.key(number, key);
         self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);

@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::results::Sample;
 use crate::target::{Target, Url};
 
-/// What each stage adds, in their order.
+/// The increase of each stage, in order.
 const HOPS: [&str; 4] = ["transport_ns", "protocol_ns", "client_ns", "server_ns"];
 
 /// A call at all stages.
@@ -27,17 +27,17 @@ struct Stages<'e> {
     raw: Raw,
     to_dummy: Client,
     to_server: Client,
-    // Declared last: all others are connected to it.
+    // Declared last, so that it is dropped after the connections to it.
     _dummy: Peer,
 }
 
-/// The dummy, where it runs.
+/// The dummy: a child process or a thread.
 enum Peer {
     Process(#[allow(dead_code, reason = "it ends when dropped")] Child),
     Thread(#[allow(dead_code, reason = "it ends when dropped")] Dummy),
 }
 
-/// Makes them ready.
+/// Prepares the stages.
 ///
 /// # Errors
 /// The dummy does not come up, or the server does not store.
@@ -74,7 +74,7 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
     }))
 }
 
-/// A dummy that is reached as the target is.
+/// Starts a dummy that is reached over the target's transport.
 fn start(dissect: &Dissect, target: &Target) -> Result<(Peer, Url)> {
     let place = match target.urls[0].transport() {
         "tcp" => Listen::Tcp(([127, 0, 0, 1], 0).into()),

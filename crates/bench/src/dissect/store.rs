@@ -1,4 +1,4 @@
-//! The store's time for the operation, in this process.
+//! The store's own time for the operation, in this process.
 
 use std::time::Instant;
 
@@ -11,18 +11,18 @@ use crate::limits::Limits;
 use crate::store::keys;
 use fabcache_testbed::statistics::median;
 
-/// Operations between readings of the clock, whose reading takes as long as one.
+/// Operations between clock readings, because a reading takes as long as an operation.
 const STEPS: u64 = 16;
-/// The store has no more memory than this.
+/// Maximum memory of the store.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Sets before those that are timed, at most.
+/// Maximum number of untimed sets before the timed ones.
 const REWRITES_MAX: u64 = 20_000;
-/// Bytes that are moved at most.
+/// Maximum number of bytes copied.
 const BYTES_MAX: u64 = 64 << 20;
-/// Maximum and minimum number of these runs.
+/// Minimum and maximum number of runs.
 const RUNS: [u64; 2] = [5, 500];
 
-/// Whether all servers are fabcached, whose store it is.
+/// Returns whether all servers are fabcached, which has this store.
 pub fn is_ours(client: &Client) -> bool {
     let stats = client.stats("fabcache");
     stats.iter().all(|stats| stats.as_ref().is_ok_and(|stats| !stats.is_empty()))
@@ -50,7 +50,7 @@ pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
         call.items.value(number as u64, call.value_bytes, &mut value);
         keys::set(&handle, key, &value, Expiry::NEVER);
     }
-    // Sets go on to other memory each time: let it have been touched.
+    // Each set writes to fresh memory: touch it before timing.
     let bytes = (call.value_bytes + call.items.key_bytes()).max(1) as u64;
     let rewrites = if call.sets { (memory / bytes).min(REWRITES_MAX) } else { 0 };
     for key in all.iter().cycle().take(rewrites as usize) {

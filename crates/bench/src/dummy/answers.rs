@@ -1,4 +1,4 @@
-//! The dummy's answers.
+//! The dummy's responses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,43 +13,43 @@ use super::output::Output;
 use crate::items::{Items, KEY_BYTES_MIN};
 use crate::limits::Limits;
 
-/// The version that it reports.
+/// The version that the dummy reports.
 pub const VERSION: &str = "1.6.0-dummy";
 const UNSUPPORTED: Refusal = Refusal::Server("the dummy does not do that");
 const MISPLACED: Refusal = Refusal::Client("bad data chunk");
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub struct Shared {
-    /// Values follow from the numbers of items.
+    /// The items; the number of an item determines its value.
     pub items: Items,
     lengths: Lengths,
     fault: Option<Fault>,
-    /// The limits that it reports.
+    /// The reported limits.
     limits: Limits,
-    /// Answers that could have been wrong so far.
+    /// Number of responses so far that the fault could have applied to.
     chances: AtomicU64,
     started: Instant,
 }
 
-/// Answers of one connection.
+/// The responses of one connection.
 #[derive(Debug)]
 pub struct Answers {
-    /// Those not yet sent.
+    /// Responses that are not yet sent.
     pub output: Output,
-    /// Nothing more is answered.
+    /// Stop answering.
     pub closing: bool,
-    /// Where in the output the answer begins that is being made.
+    /// The offset in the output at which the current response begins.
     begun: usize,
-    /// An answer that comes behind the next one.
+    /// A response held back until after the next one.
     held: Vec<u8>,
-    /// A value that is coming in.
+    /// The item and length of a value that is being received.
     storing: Option<(u64, u32)>,
     form: SavedEncoding,
 }
 
 impl Shared {
-    /// Nothing is stored.
+    /// Returns the state without any stored item.
     pub fn new(fault: Option<Fault>, limits: Limits) -> Shared {
         let items = Items::new(KEY_BYTES_MIN).expect("it is a length of keys");
         Shared {
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Returns its statistics on a topic.
+    /// Returns the statistics of a topic.
     fn statistics(&self, topic: &[u8]) -> Vec<(&'static str, String)> {
         match topic {
             b"" => vec![
@@ -96,7 +96,7 @@ impl Shared {
 }
 
 impl Answers {
-    /// None yet.
+    /// Returns no responses.
     pub fn new() -> Answers {
         Answers {
             output: Output::default(),
@@ -108,19 +108,19 @@ impl Answers {
         }
     }
 
-    /// All that was answered before is sent.
+    /// Begins a batch; all earlier responses have been sent.
     pub fn begin(&mut self) {
         self.begun = 0;
     }
 
-    /// Answers a request.
+    /// Appends the response to a request.
     #[inline]
     pub fn request(&mut self, shared: &Shared, request: Request<'_>) {
         let Request { command, form } = request;
         match command {
             Command::Get(get) => {
                 self.get(shared, &get, &form);
-                // The answer to a line of text ends with the line.
+                // A text response ends with the line.
                 if !matches!(form, Encoding::Text(_)) {
                     self.end(shared, Some(false));
                 }
@@ -197,7 +197,7 @@ impl Answers {
                 self.form.save(form);
                 return;
             }
-            // The rest of the value comes, and means nothing.
+            // The remainder of the value arrives and is discarded.
             Value::Streamed { .. } => self.storing = None,
             Value::Inline(_) if stores => shared.lengths.put(number, Some(len)),
             Value::Inline(_) => {}
@@ -242,7 +242,7 @@ impl Answers {
         form.reply(&reply, out);
     }
 
-    /// Completes an answer: to a set, to a get, or to anything else.
+    /// Completes a response: to a set (`true`), a get (`false`), or anything else (`None`).
     #[inline]
     fn end(&mut self, shared: &Shared, of_sets: Option<bool>) {
         if shared.fault.is_some() {

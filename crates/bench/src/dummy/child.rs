@@ -1,4 +1,4 @@
-//! A dummy in a process of its own, so that its CPU time and the clients' are separate.
+//! A dummy as a child process, so that its CPU time and the clients' are separate.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -16,21 +16,20 @@ use crate::process::Process;
 /// How long it may take to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The child process. It ends when dropped, or with this process.
+/// The child process. It exits when dropped, or with this process.
 #[derive(Debug)]
 pub struct Child {
     child: std::process::Child,
-    /// Open as long as this process lives; the child ends when it is closed.
+    /// Open as long as this process lives; the child exits when it closes.
     input: Option<ChildStdin>,
     urls: Vec<String>,
 }
 
 impl Child {
-    /// Starts `program`, the command-line tool, as a dummy that listens at these places with so many threads, and
-    /// reports this limit of memory.
+    /// Starts `program`, the command-line tool, as a dummy with these listeners, limits and threads.
     ///
     /// # Errors
-    /// It does not come up.
+    /// The child process does not start.
     pub fn start(program: &Path, listen: &[Listen], limits: Limits, threads: usize) -> Result<Child> {
         let mut command = Command::new(program);
         command.args(["bench", "dummy", "--until-input-ends"]);
@@ -42,7 +41,8 @@ impl Child {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if cleanup::handles_signals() {
-            // A terminal's signals go to the benchmark; this process ends with it, and removes its sockets.
+            // A terminal's signals go to the benchmark; the child exits with this process, and removes its
+            // sockets.
             command.process_group(0);
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
@@ -55,12 +55,12 @@ impl Child {
         Ok(started)
     }
 
-    /// Returns its addresses, in the order requested.
+    /// Returns the URLs of its listeners, in the requested order.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn process(&self) -> Process {
         Process(self.child.id())
     }

@@ -1,4 +1,4 @@
-//! One connection.
+//! One connection of the dummy.
 
 use std::io;
 
@@ -8,30 +8,30 @@ use fabcache_transport::{Link, Received};
 use super::answers::{Answers, Shared};
 use super::responder::respond;
 
-/// Values up to this many bytes are waited for, longer ones dropped as they come.
+/// Values up to this many bytes are buffered whole; longer ones are discarded as they arrive.
 const INLINE_BYTES_MAX: usize = 2 << 10;
-/// Bytes that are received at once.
+/// Bytes received at once.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
-/// A connection that begins with this byte is an echo: two numbers of eight bytes follow, little endian, the bytes of
-/// a request and of its answer.
+/// The first byte of an echo connection. Two little-endian numbers of eight bytes follow: the lengths
+/// of a request and of its response.
 pub const ECHO: u8 = 0;
-/// All of that.
+/// Length of that header.
 pub const ECHO_BYTES: usize = 17;
 
 /// The protocol of a connection.
 enum SpokenProtocol {
     /// Nothing yet.
     Nothing,
-    /// A protocol of memcached.
+    /// A memcached protocol.
     Protocol,
-    /// An echo: so many bytes are answered by so many, without reading them.
+    /// An echo: answers each request by its length alone.
     Echo {
         /// Bytes of a request.
         asked: usize,
         /// Bytes of an answer.
         answered: usize,
-        /// Those that came of the next request.
+        /// Bytes received of the next request.
         come: usize,
     },
 }
@@ -49,16 +49,16 @@ pub struct Connection {
 /// The readiness that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// More requests.
+    /// Readable: for more requests.
     Requests,
-    /// That the client takes answers.
+    /// Writable: for unsent responses.
     Room,
-    /// Nothing: it is over.
+    /// None: the connection has ended.
     End,
 }
 
 impl Connection {
-    /// Over a link.
+    /// Returns a connection over a link.
     pub fn new(link: Box<dyn Link>) -> Connection {
         let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
         Connection {
@@ -70,17 +70,17 @@ impl Connection {
         }
     }
 
-    /// Answers are left that the client did not take.
+    /// Returns whether responses are unsent because the client does not read them.
     pub fn waits_for_room(&self) -> bool {
         !self.answers.output.is_empty()
     }
 
-    /// The link.
+    /// Returns the link.
     pub fn link(&self) -> &dyn Link {
         &*self.link
     }
 
-    /// Answers received requests. All connections share `buffer` in turn.
+    /// Answers received requests. All connections share `buffer`.
     pub fn serve(&mut self, shared: &Shared, buffer: &mut Vec<u8>) -> Interest {
         self.try_serve(shared, buffer).unwrap_or(Interest::End)
     }
@@ -110,7 +110,7 @@ impl Connection {
         })
     }
 
-    /// Answers complete requests; returns their bytes.
+    /// Answers complete requests; returns the number of consumed bytes.
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
         match &mut self.speaks {
             SpokenProtocol::Protocol => self.decode(shared, input),

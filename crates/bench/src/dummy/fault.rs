@@ -1,11 +1,11 @@
-//! Faults of a broken server, to test that they are noticed.
+//! Faults of a broken server, to test that the benchmark detects them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A fault of an answer.
+/// A fault of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A byte in the middle of a value is wrong: only a comparison of all bytes detects it.
@@ -14,34 +14,34 @@ pub enum Kind {
     Foreign,
     /// The first half of a value, announced as the whole.
     Truncated,
-    /// There is no answer.
+    /// No response.
     Dropped,
-    /// It comes behind the next one.
+    /// The response follows the next one.
     Swapped,
-    /// Half of it comes, and the connection is closed.
+    /// Half of the response, then the connection is closed.
     Closed,
 }
 
-/// A fault in one of so many answers.
+/// A fault in one of every so many responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of fault.
     pub kind: Kind,
-    /// Answers to sets are faulty, not to gets.
+    /// The fault affects responses to sets, not to gets.
     pub of_sets: bool,
-    /// The last of how many it is.
+    /// The last of this many responses has the fault.
     pub every: u64,
 }
 
-/// The prefix of faults in answers to sets.
+/// The prefix of faults in responses to sets.
 const OF_SETS: &str = "set-";
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 6] =
         [Kind::Wrong, Kind::Foreign, Kind::Truncated, Kind::Dropped, Kind::Swapped, Kind::Closed];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Wrong => "wrong",
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// Something is wrong with the value, not with the answer as a whole.
+    /// Returns whether the value is wrong, rather than the response as a whole.
     pub fn is_of_values(self) -> bool {
         matches!(self, Kind::Wrong | Kind::Foreign | Kind::Truncated)
     }

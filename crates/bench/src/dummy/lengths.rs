@@ -1,4 +1,4 @@
-//! The dummy's knowledge of items: the length of each value.
+//! The dummy's metadata of items: the length of each value.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::items::Items;
 
-/// Lengths of items with numbers one behind the other.
+/// Lengths of items with consecutive numbers.
 type Chunk = OnceLock<Box<[AtomicU32]>>;
 
 const CHUNK_ITEMS: u64 = 1 << 16;
-/// Items with greater numbers, and other keys, are in a table with a lock.
+/// Items with greater numbers, and foreign keys, are in a table with a lock.
 const DENSE_ITEMS: u64 = 1 << 26;
-/// Numbers of keys that are not ours.
+/// First number of foreign keys.
 const FOREIGN: u64 = 1 << 63;
 
 /// Lengths of values, by the number of the item.
@@ -24,13 +24,13 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Of nothing.
+    /// Returns an empty table.
     pub fn new() -> Lengths {
         let chunks = (0..DENSE_ITEMS / CHUNK_ITEMS).map(|_| Chunk::new());
         Lengths { dense: chunks.collect(), others: Mutex::default() }
     }
 
-    /// The number of the item with this key: that of [`Items`], or one of its own.
+    /// Returns the number of the item with this key: that of [`Items`], or a foreign key's own.
     #[inline]
     pub fn number(key: &[u8]) -> u64 {
         Items::number(key).unwrap_or_else(|| {
@@ -43,7 +43,7 @@ impl Lengths {
     /// Returns the length of an item's value, if it was stored.
     #[inline]
     pub fn get(&self, number: u64) -> Option<u32> {
-        // Kept is one more than the length: zero is an item that there is not.
+        // Entries hold the length plus one: zero is an absent item.
         let kept = if number < DENSE_ITEMS {
             let chunk = self.dense[(number / CHUNK_ITEMS) as usize].get()?;
             chunk[(number % CHUNK_ITEMS) as usize].load(Ordering::Relaxed)
@@ -53,7 +53,7 @@ impl Lengths {
         kept.checked_sub(1)
     }
 
-    /// Its value has this length from now on, or is there no longer.
+    /// Sets the length of an item's value, or removes the item.
     #[inline]
     pub fn put(&self, number: u64, len: Option<u32>) {
         let kept = len.map_or(0, |len| len.saturating_add(1));
@@ -68,7 +68,7 @@ impl Lengths {
         }
     }
 
-    /// Forgets all.
+    /// Removes all items.
     pub fn clear(&self) {
         let chunks = self.dense.iter().filter_map(Chunk::get);
         chunks.flat_map(|chunk| chunk.iter()).for_each(|len| len.store(0, Ordering::Relaxed));

@@ -1,14 +1,16 @@
-//! A server that does nothing but answer at once: what a client can do at most, measured with it, is the client's limit.
+//! A server that only answers, at once: the most that a client reaches with it is the client's limit.
 //!
-//! It supports text, meta and binary. A get is answered with the value that [`Items`](crate::items::Items) has for
-//! the item, with the length of the last one stored under its key; nothing else is kept. It can be made to fail in
-//! several ways ([`Fault`]).
+//! The dummy supports text, meta and binary. It answers a get with the value that
+//! [`Items`](crate::items::Items) generates for the item, in the length that was last stored under the
+//! key; it keeps nothing else. It can be given a [`Fault`].
 //!
-//! - `lengths.rs`: its knowledge of items; `answers.rs`: the answer to each request; `output.rs` sends it;
+//! - `lengths.rs`: metadata of items; `answers.rs`: the response to each request; `output.rs`: sends
+//!   them;
 //!   `connection.rs`: one connection.
 //! - `fault.rs`: the faults of a broken dummy.
-//! - `child.rs`: a dummy in a process of its own.
-//! - `overheard.rs`: the bytes of a call and of its answer; `responder.rs`: answers without a connection.
+//! - `child.rs`: a dummy as a child process.
+//! - `recorded_call.rs`: records the bytes of a call and its response; `responder.rs`: responses without a
+//!   connection.
 
 mod answers;
 mod child;
@@ -47,17 +49,17 @@ pub use responder::Responder;
 
 use crate::limits::Limits;
 
-/// Connections that may wait to be accepted.
+/// Length of the listen queue.
 const BACKLOG: u32 = 1024;
-/// Only its own user may connect to a Unix socket.
+/// Permissions of a Unix socket: only its own user may connect.
 const SOCKET_MODE: u32 = 0o600;
-/// Connections served before other events are checked.
+/// Events handled per turn.
 const EVENTS_PER_TURN_MAX: usize = 64;
 const BELL: u64 = u64::MAX;
-/// Tokens from this on are listeners, except the doorbell's.
+/// Tokens from this value on are listeners, except the doorbell's.
 const LISTENERS: u64 = 1 << 32;
 
-/// Where to listen: `tcp://ADDRESS:PORT`, where port 0 selects a free one, or `unix:///PATH`.
+/// A listener: `tcp://ADDRESS:PORT`, where port 0 selects a free one, or `unix:///PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// TCP.
@@ -104,17 +106,17 @@ impl Listen {
 /// A dummy's options.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it listens.
+    /// Where to listen.
     pub listen: Vec<Listen>,
-    /// Its fault.
+    /// The fault, if any.
     pub fault: Option<Fault>,
-    /// The limits that it reports to clients which ask before they measure. It accepts anything.
+    /// The limits that it reports to clients. It accepts anything.
     pub limits: Limits,
-    /// Threads that answer.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// A dummy in threads of this process. It ends when dropped.
+/// A dummy in threads of this process. It stops when dropped.
 #[derive(Debug)]
 pub struct Dummy {
     urls: Vec<String>,
@@ -123,17 +125,17 @@ pub struct Dummy {
 }
 
 impl Settings {
-    /// In one thread, with nothing wrong.
+    /// Returns settings with one thread and without a fault.
     pub fn new(listen: Vec<Listen>) -> Settings {
         Settings { listen, fault: None, limits: Limits::default(), threads: 1 }
     }
 }
 
 impl Dummy {
-    /// Starts one.
+    /// Starts a dummy.
     ///
     /// # Errors
-    /// It cannot listen there.
+    /// A listener cannot be opened.
     pub fn start(settings: &Settings) -> Result<Dummy> {
         ensure!(!settings.listen.is_empty() && settings.threads > 0, "a dummy has a listener and a thread");
         let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
@@ -158,7 +160,7 @@ impl Dummy {
         Ok(dummy)
     }
 
-    /// Returns its addresses, in the order requested.
+    /// Returns the URLs of its listeners, in the requested order.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }
@@ -166,7 +168,7 @@ impl Dummy {
 
 impl Drop for Dummy {
     fn drop(&mut self) {
-        // It is never cleared, so that all threads see it.
+        // The doorbell is never drained, so that all threads see it.
         if rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).is_ok() {
             self.threads.drain(..).for_each(|thread| drop(thread.join()));
         }
@@ -208,7 +210,7 @@ impl Worker {
         Ok(Worker { shared, listeners, epoll, connections: HashMap::new(), next: 0, buffer: Vec::new() })
     }
 
-    /// Runs until the doorbell is rung, or the system fails.
+    /// Runs until the doorbell rings, or the system fails.
     fn run(&mut self) {
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; EVENTS_PER_TURN_MAX];
@@ -229,7 +231,7 @@ impl Worker {
     }
 
     fn accept(&mut self, listener: usize) {
-        // A client that is refused because descriptors ran out notices that itself.
+        // If descriptors ran out, the refused client notices.
         while let Ok(Some(link)) = self.listeners[listener].accept() {
             let token = self.next;
             self.next = (self.next + 1) % LISTENERS;
@@ -248,7 +250,7 @@ impl Worker {
         let wants = connection.serve(&self.shared, &mut self.buffer);
         let flags = match wants {
             Interest::End => {
-                // The descriptor leaves with it.
+                // Dropping the connection closes its descriptor.
                 self.connections.remove(&token);
                 return;
             }

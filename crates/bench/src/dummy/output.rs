@@ -1,4 +1,4 @@
-//! Answers on their way out.
+//! Unsent responses.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,29 +8,29 @@ use fabcache_transport::Link;
 
 use crate::items::Items;
 
-/// Longer parts of values are sent from where they lie.
+/// Longer parts of values are sent without a copy.
 const COPIED_BYTES_MAX: usize = 4 << 10;
-/// Parts that are sent at once.
+/// Maximum number of parts per send.
 const PARTS_MAX: usize = 64;
 
-/// Bytes, interleaved with parts of values that are stored elsewhere.
+/// Copied bytes, interleaved with parts of the item pool.
 #[derive(Debug, Default)]
 pub struct Output {
     /// The copied bytes.
     pub bytes: Vec<u8>,
-    /// Parts of the items' pool, each with the place in `bytes` before which it comes.
+    /// Parts of the item pool, each with the offset in `bytes` that it precedes.
     parts: VecDeque<(usize, Range<usize>)>,
-    /// How far `bytes` are sent.
+    /// How much of `bytes` is sent.
     sent: usize,
 }
 
 impl Output {
-    /// Nothing is left.
+    /// Returns whether everything is sent.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len() && self.parts.is_empty()
     }
 
-    /// Appends the value of `len` bytes of an item.
+    /// Appends `len` bytes of an item's value.
     #[inline]
     pub fn value(&mut self, items: &Items, number: u64, len: usize) {
         let (begin, parts) = items.pieces(number, len);
@@ -57,7 +57,7 @@ impl Output {
         self.bytes.clear();
     }
 
-    /// Sends what the link takes; whether that was all.
+    /// Sends what the link accepts; returns whether that was all.
     ///
     /// # Errors
     /// The link is broken.

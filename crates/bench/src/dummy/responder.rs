@@ -1,13 +1,13 @@
-//! The dummy's answers, for callers whose bytes do not come from a socket.
+//! The dummy's responses for callers without a socket.
 
 use fabcache_protocol::{Decoded, Decoder, Limits};
 
 use super::answers::{Answers, Shared};
 
-/// Values up to this many bytes are waited for, longer ones dropped as they come.
+/// Values up to this many bytes are buffered whole; longer ones are discarded as they arrive.
 const INLINE_BYTES_MAX: usize = 2 << 10;
 
-/// One connection's end of the dummy, without the connection.
+/// The dummy's end of one connection, without the connection.
 #[derive(Debug)]
 pub struct Responder {
     shared: Shared,
@@ -29,8 +29,8 @@ impl Responder {
         }
     }
 
-    /// Handles received bytes, and replaces the contents of `answer` by the answers. False at the end of the
-    /// connection.
+    /// Handles received bytes and replaces the contents of `answer` by the responses. Returns false at the
+    /// end of the connection.
     pub fn take(&mut self, input: &[u8], answer: &mut Vec<u8>) -> bool {
         let Responder { shared, decoder, answers, rest } = self;
         let kept = !rest.is_empty();
@@ -49,7 +49,7 @@ impl Responder {
     }
 }
 
-/// Answers all that is whole; how many bytes that was.
+/// Answers complete requests; returns the number of consumed bytes.
 pub fn respond(shared: &Shared, decoder: &mut Decoder, answers: &mut Answers, input: &[u8]) -> usize {
     answers.begin();
     let mut used = 0;

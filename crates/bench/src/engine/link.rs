@@ -1,4 +1,4 @@
-//! One connection of a client: its requests without an answer, in order.
+//! One connection of a client, with its outstanding requests in order.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -25,9 +25,9 @@ pub struct Link {
     /// Bytes to send, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Whether the system says when more can be sent.
+    /// Whether epoll watches for writability.
     waits_to_send: bool,
-    /// The beginning of an answer that is not all there.
+    /// The beginning of an incomplete response.
     rest: Vec<u8>,
     asked: VecDeque<SentRequest>,
 }
@@ -36,14 +36,14 @@ pub struct Link {
 #[derive(Clone, Copy, Debug)]
 struct SentRequest {
     number: u64,
-    /// The request that it is of.
+    /// The request that the key belongs to.
     slot: u32,
     sets: bool,
-    /// The next key is on another line.
+    /// Whether the request continues with no further key.
     is_last: bool,
-    /// Whether an end comes behind the values of its line.
+    /// Whether an end marker follows the values of its request.
     ends: bool,
-    /// Whether its value came, and the end did not yet.
+    /// Whether its value was received, but not yet the end marker.
     is_done: bool,
 }
 
@@ -52,7 +52,7 @@ struct SentRequest {
 pub struct Counts {
     /// Keys read or written.
     pub operations: u64,
-    /// Keys that were not there.
+    /// Keys that missed.
     pub misses: u64,
     /// Values of which every byte was compared.
     pub verified: u64,
@@ -60,10 +60,10 @@ pub struct Counts {
     pub value_bytes: u64,
 }
 
-/// Shared knowledge of the items, and reused memory.
+/// Context shared by all links: the work, the items, and reused memory.
 #[derive(Debug)]
 pub struct Scratch<'e> {
-    /// What clients do.
+    /// The clients' work.
     pub work: &'e Work,
     /// Keys and values.
     pub items: &'e Items,
@@ -73,13 +73,13 @@ pub struct Scratch<'e> {
 }
 
 impl<'e> Scratch<'e> {
-    /// For this work.
+    /// Returns the context for this work.
     pub fn new(work: &'e Work, items: &'e Items) -> Scratch<'e> {
         let keys = vec![Vec::new(); work.batch];
         Scratch { work, items, key: Vec::new(), value: Vec::new(), keys }
     }
 
-    /// An item's key.
+    /// Returns an item's key.
     pub fn key(&mut self, number: u64) -> &[u8] {
         self.items.key(number, &mut self.key);
         &self.key
@@ -120,10 +120,10 @@ impl Link {
         })
     }
 
-    /// Registers with epoll under this number.
+    /// Registers with epoll, with this number as its token.
     ///
     /// # Errors
-    /// The system's.
+    /// epoll fails.
     pub fn register(&self, epoll: &OwnedFd, number: u64) -> Result<()> {
         epoll::add(epoll, &self.socket, EventData::new_u64(number), EventFlags::IN)?;
         Ok(())
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// Appends a request that stores to the output.
+    /// Appends a storage request to the output.
     pub fn set(&mut self, number: u64, slot: u32, scratch: &mut Scratch<'_>) {
         let Scratch { work, items, key, value, .. } = scratch;
         items.key(number, key);
@@ -165,7 +165,7 @@ impl Link {
         });
     }
 
-    /// Sends what is possible now.
+    /// Sends as much as the socket accepts.
     ///
     /// # Errors
     /// The connection broke.
@@ -191,7 +191,8 @@ impl Link {
         Ok(())
     }
 
-    /// Handles received bytes, and calls `done` with the request of each key. `buffer` is memory to receive into.
+    /// Handles received bytes, and calls `done` with the slot of each completed key. `buffer` is scratch
+    /// memory.
     ///
     /// # Errors
     /// An answer is wrong, or the connection broke; names the key.
@@ -221,7 +222,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes all answers that are whole; how many bytes they were.
+    /// Handles all complete responses; returns the number of consumed bytes.
     fn take_all(
         &mut self,
         input: &[u8],
@@ -280,7 +281,7 @@ impl Link {
         Ok(())
     }
 
-    /// The key among those of the line at the front that this value is of.
+    /// Returns the position, in the request at the front, of the key that a value belongs to.
     fn position(&self, of: AnswerOf<'_>, scratch: &mut Scratch<'_>) -> Result<usize> {
         if of == AnswerOf::Next {
             return Ok(0);
@@ -306,7 +307,7 @@ impl Link {
         bail!("the value {whose} came, which was not asked for; {}", self.waits_for(scratch))
     }
 
-    /// Describes what it waits for.
+    /// Describes the response that the link waits for.
     pub fn waits_for(&self, scratch: &mut Scratch<'_>) -> String {
         match self.asked.iter().find(|asked| !asked.is_done) {
             None => "nothing was asked for".into(),
@@ -317,13 +318,13 @@ impl Link {
         }
     }
 
-    /// Whether an answer is waited for.
+    /// Returns whether a response is outstanding.
     pub fn is_waiting(&self) -> bool {
         !self.asked.is_empty()
     }
 }
 
-/// Checks that a value is that of an item.
+/// Checks that a value is the item's.
 ///
 /// # Errors
 /// It is not.
@@ -344,7 +345,8 @@ pub fn check(number: u64, value: &[u8], scratch: &mut Scratch<'_>, counts: &mut 
     Ok(())
 }
 
-/// Whether a server takes the meta protocol. Old ones answer it with an error, and proxies close the connection.
+/// Returns whether a server supports the meta protocol. Old ones answer with an error, and proxies hang
+/// up.
 ///
 /// # Errors
 /// It cannot be reached, or does not answer.
@@ -357,7 +359,7 @@ pub fn takes_meta(address: &Address) -> Result<bool> {
     let ready = poll(&mut [PollFd::new(&link.socket, PollFlags::IN)], Some(&until)).with_context(said)?;
     ensure!(ready > 0, "no answer within {} s: {}", PATIENCE.as_secs(), said());
     let mut answer = [0; 64];
-    // A server that hangs up gives nothing, or an error.
+    // A closed connection yields no bytes, or an error.
     let (len, _) = recv(&link.socket, &mut answer[..], RecvFlags::empty()).unwrap_or_default();
     Ok(answer[..len].starts_with(b"MN"))
 }

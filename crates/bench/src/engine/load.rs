@@ -1,4 +1,4 @@
-//! Clients of a filled target: in this process or in others.
+//! Clients of a filled target, in this process or in others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::limits::Limits;
 use crate::results::{Case, Sample};
 use crate::target::Target;
 
-/// What servers keep of an item beside key and value, about: memcached 48 bytes or 56.
+/// Upper bound of a server's overhead per item; memcached's is 48 or 56 bytes.
 const ITEM_EXTRA_BYTES: usize = 56;
-/// A round lasts a day at most.
+/// Maximum duration of a round: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 
 /// The clients, their work, and its duration.
@@ -24,19 +24,19 @@ const SECONDS_MAX: f64 = 86_400.0;
 pub struct Load {
     /// Their work.
     pub work: Work,
-    /// Threads that clients of a process are driven by.
+    /// Threads per process.
     pub threads: usize,
-    /// Processes that clients are spread over: 0 is this one.
+    /// Client processes; 0 runs the clients in this process.
     pub processes: usize,
-    /// The program to start for them: `fabcache`; default: this program.
+    /// The program for client processes; default: this program.
     pub program: Option<PathBuf>,
-    /// How long a round lasts.
+    /// Duration of a round.
     pub seconds: f64,
-    /// The sizes and number of items that servers were last filled with.
+    /// The sizes and number of items last stored on each set of servers.
     pub filled: Mutex<BTreeMap<Vec<String>, (Sizes, u64)>>,
 }
 
-/// Clients, connected.
+/// Connected clients.
 #[derive(Debug)]
 pub enum Clients {
     /// In this process.
@@ -46,7 +46,7 @@ pub enum Clients {
 }
 
 impl Load {
-    /// Returns readers in this process, on one thread: with one key in a request, and one request in flight.
+    /// Returns single-key readers in this process: one thread, one request in flight.
     pub fn new(keys: u64, key_bytes: usize, seconds: f64, verify: bool) -> Load {
         let work = Work {
             keys,
@@ -61,10 +61,10 @@ impl Load {
         Load { work, threads: 1, processes: 0, program: None, seconds, filled: Mutex::default() }
     }
 
-    /// Whether all of it can be.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// What cannot.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         ensure!(self.threads > 0, "0 threads: give at least 1");
         ensure!(
@@ -75,8 +75,9 @@ impl Load {
         self.work.check()
     }
 
-    /// Returns the work with values of these sizes, one of so many kinds that are stored one after the other: no more
-    /// items than the target's servers have memory for.
+    /// Returns the work with values of these sizes, limited to as many items as the servers' memory holds.
+    ///
+    /// `kinds` is how many such sets of items are stored one after the other.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -90,7 +91,7 @@ impl Load {
     /// Fills a target, unless it has the same items already, and connects clients.
     ///
     /// # Errors
-    /// It does not store, or cannot be reached; the work cannot be.
+    /// The target does not store or cannot be reached; the work is invalid.
     pub fn connect(&self, target: &Target, work: &Work, clients: usize) -> Result<Clients> {
         self.check()?;
         work.check()?;
@@ -106,7 +107,7 @@ impl Load {
         Ok(Clients::There(Workers::start(&program, &plan, self.processes.min(clients))?))
     }
 
-    /// Stores what will be read, unless it was before.
+    /// Stores the items to read, unless the target has them already.
     fn fill(&self, target: &Target, work: &Work) -> Result<()> {
         let place: Vec<String> = target.urls.iter().map(ToString::to_string).collect();
         let wanted = (work.sizes, work.keys);
@@ -114,7 +115,7 @@ impl Load {
         let client = target.client()?;
         let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
         if filled.get(&place) == Some(&wanted) {
-            // It may be another server by now.
+            // Another server may listen there by now.
             let mut last = Vec::new();
             items.key(work.keys - 1, &mut last);
             if client.get(&last)?.is_some() {
@@ -127,12 +128,12 @@ impl Load {
         Ok(())
     }
 
-    /// A round that lasts as long as it should.
+    /// Returns a round of the configured duration.
     pub fn round(&self, pace: Pace, number: u32) -> Round {
         Round { pace, duration_ns: (self.seconds * 1e9) as u64, seed: u64::from(number) }
     }
 
-    /// The conditions of a case that are not the usual ones.
+    /// Adds the conditions that differ from the defaults to a case.
     pub fn conditions(&self, case: Case) -> Case {
         let Work { pipeline, popularity, get_share, .. } = self.work;
         let mut case = case;
@@ -160,7 +161,7 @@ impl Load {
         }
     }
 
-    /// In words.
+    /// Describes the method.
     pub fn method(&self) -> String {
         let Work { keys, key_bytes, popularity, pipeline, verify, .. } = self.work;
         let clients = match (self.processes, self.threads) {
@@ -187,7 +188,7 @@ impl Clients {
     /// Runs a round.
     ///
     /// # Errors
-    /// As [`Engine::run`], or a process ended.
+    /// As for [`Engine::run`]; or a client process ended.
     pub fn run(&mut self, round: &Round) -> Result<Outcome> {
         match self {
             Clients::Here(engine) => engine.run(round),

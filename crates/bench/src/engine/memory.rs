@@ -1,7 +1,8 @@
-//! A client through shared memory: the client library with a channel of its own, on a thread of its own.
+//! A shared-memory client: the client library with its own channel, on its own thread.
 //!
-//! In a closed loop every [`TIMED_EVERY`]th request is timed: reading the clock takes a good part of what a read takes.
-//! Requests in flight are waited for in their order: one is over when the client has seen that it is.
+//! In a closed loop every [`TIMED_EVERY`]th request is timed, because reading the clock takes nearly as
+//! long as a read. Requests in flight are awaited in order; a request completes when the client notices
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +17,21 @@ use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
 use crate::target::Target;
 
-/// Requests of a closed loop for each that is timed.
+/// One in this many requests of a closed loop is timed.
 pub const TIMED_EVERY: u64 = 16;
-/// A request is waited for by sleeping if it is so far ahead: that long the system may take to wake a thread.
+/// Minimum time until the next request for which the client sleeps: waking a thread may take as long.
 const SLEEP_FROM: Duration = Duration::from_micros(100);
 
-/// A client.
+/// A shared-memory client.
 pub struct Memory {
     client: Client,
-    /// Those in flight, where there are several.
+    /// Requests in flight, if there may be several.
     requests: Vec<Flight>,
 }
 
 struct Flight {
     request: Request,
-    /// The item, and whether it is written.
+    /// The item's number, and whether it is written.
     asked: (u64, bool),
     from: Option<Instant>,
     key: Vec<u8>,
@@ -49,7 +50,7 @@ struct Running<'e> {
     counts: Counts,
     outcome: Outcome,
     choice: Choice,
-    /// Requests made, and those of them that are over.
+    /// The numbers of requests made and completed.
     made: u64,
     landed: u64,
     numbers: Vec<u64>,
@@ -95,7 +96,7 @@ impl Memory {
         loop {
             let from = match &mut schedule {
                 None => {
-                    // Waiting here would count as another request's time.
+                    // Waiting here would add to another request's time.
                     self.make_room(&mut running)?;
                     let is_timed = running.made.is_multiple_of(TIMED_EVERY);
                     let now = is_timed.then(Instant::now);

@@ -1,4 +1,4 @@
-//! Many clients that make requests at once and check each answer.
+//! Many concurrent clients that check every response.
 //!
 //! - `work.rs`: their work; `wire.rs`: requests and answers; `outcome.rs`: the result of a round.
 //! - `sockets.rs`: many clients on one thread, over TCP and Unix sockets; `link.rs`: one of their connections.
@@ -7,7 +7,7 @@
 //!   process.
 //! - `table.rs`: figures of such rounds as a table.
 //!
-//! Every round begins with all clients connected, and ends when the last answer came.
+//! Every round begins with all clients connected, and ends with the last response.
 
 mod link;
 mod load;
@@ -39,38 +39,38 @@ pub use wire::Encoding;
 use work::Schedule;
 pub use work::{Arrivals, Pace, Popularity, Sizes, Work};
 
-/// Clients in all at most.
+/// Maximum number of clients.
 pub const CLIENTS_MAX: usize = 10_000;
 
 /// Clients and their work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Where the servers are.
+    /// URLs of the servers.
     pub urls: Vec<String>,
     /// The name of the protocol over sockets.
     pub protocol: String,
-    /// What clients do.
+    /// The clients' work.
     pub work: Work,
-    /// How many there are.
+    /// Number of clients.
     pub clients: usize,
-    /// Threads that they are driven by. Through shared memory each has its own, whatever this says.
+    /// Threads that drive them. Shared-memory clients have one thread each, regardless of this value.
     pub threads: usize,
     /// How long a server may leave requests unanswered before it counts as failed, in nanoseconds.
     pub patience_ns: u64,
 }
 
-/// A round of some clients.
+/// One round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// When they make requests. An open loop's rate is that of all of them.
+    /// When clients make requests. The rate of an open loop is the sum over all clients.
     pub pace: Pace,
-    /// For how long, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration_ns: u64,
-    /// Decides which.
+    /// Seed of the random sequence.
     pub seed: u64,
 }
 
-/// The clients of this process, connected.
+/// The connected clients of this process.
 #[derive(Debug)]
 pub struct Engine {
     work: Work,
@@ -86,7 +86,7 @@ enum Driver {
 }
 
 impl Plan {
-    /// Clients of a target.
+    /// Returns a plan for clients of a target.
     pub fn new(target: &Target, work: &Work, clients: usize, threads: usize) -> Plan {
         Plan {
             urls: target.urls.iter().map(Url::to_string).collect(),
@@ -100,7 +100,7 @@ impl Plan {
 }
 
 impl Round {
-    /// Returns the part of the round for `clients` of `of` clients.
+    /// Returns this round's part for `clients` of `of` clients.
     fn part(&self, clients: usize, of: usize, which: usize) -> Round {
         let pace = match self.pace {
             Pace::Closed => Pace::Closed,
@@ -123,10 +123,10 @@ impl Round {
 }
 
 impl Engine {
-    /// Connects.
+    /// Connects the clients.
     ///
     /// # Errors
-    /// A server cannot be reached, or not in this way; the plan cannot be.
+    /// A server cannot be reached, or not over this transport; the plan is invalid.
     pub fn connect(plan: &Plan) -> Result<Engine> {
         plan.work.check()?;
         ensure!(
@@ -182,7 +182,7 @@ impl Engine {
             }
         };
         let mut all = Outcome::new(work.sizes.classes());
-        // The time in which a schedule has no request is part of the round.
+        // Times without a due request count as part of the round.
         if matches!(round.pace, Pace::Open { .. }) {
             all.elapsed_ns = round.duration_ns;
         }
@@ -218,12 +218,12 @@ fn form(address: &Address, protocol: Protocol) -> Result<Encoding> {
     })
 }
 
-/// Divides a number into parts that are as equal as possible.
+/// Splits a number into parts as equal as possible.
 fn parts(all: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| all / count + usize::from(at < all % count))
 }
 
-/// In an open loop, requests that are late by more than this after the beginning are given up.
+/// Returns the time, after the beginning, from which on late requests are given up in an open loop.
 fn overdue_ns(duration_ns: u64) -> u64 {
     duration_ns.saturating_mul(2)
 }

@@ -11,23 +11,23 @@ pub struct Outcome {
     pub operations: u64,
     /// From the first request to the last answer, in nanoseconds; in an open loop at least the intended duration.
     pub elapsed_ns: u64,
-    /// Keys that were not there.
+    /// Keys that missed.
     pub misses: u64,
     /// Values of which every byte was compared.
     pub verified: u64,
     /// Bytes of values read and written.
     pub value_bytes: u64,
-    /// Requests that should have been made and were not, as clients waited for answers until the end. How long they had
-    /// waited then is in the latency.
+    /// Requests that were due and not made, because clients waited for responses until the end. Their
+    /// waiting time is included in the latency.
     pub unsent: u64,
-    /// How long requests took, by the class of the size of their first value.
+    /// Latency by the size class of a request's first value.
     pub latency: Vec<Histogram>,
-    /// CPU time of the clients, if it is not this process's.
+    /// CPU time of the clients, if they are other processes.
     pub client_cpu_ns: u64,
 }
 
 impl Outcome {
-    /// Returns an empty result with so many classes.
+    /// Returns an empty result with this number of classes.
     pub fn new(classes: usize) -> Outcome {
         Outcome { latency: vec![Histogram::default(); classes], ..Outcome::default() }
     }
@@ -49,14 +49,14 @@ impl Outcome {
         }
     }
 
-    /// How long all requests took.
+    /// Returns the latency of all classes together.
     pub fn all_latency(&self) -> Histogram {
         let mut all = Histogram::default();
         self.latency.iter().for_each(|class| all.add(class));
         all
     }
 
-    /// Operations a second.
+    /// Returns the operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }

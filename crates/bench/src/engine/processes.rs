@@ -1,4 +1,4 @@
-//! Clients in processes of their own, which `fabcache bench worker` is.
+//! Clients in separate processes, each `fabcache bench worker`.
 //!
 //! A worker reads a line, its [`Plan`], connects, and reports that it is ready. Each further line is a [`Round`]: it
 //! runs it and reports the result. All lines are JSON. It exits at the end of its input.
@@ -29,7 +29,7 @@ pub struct Workers {
     clients: usize,
 }
 
-/// A worker. It is stopped when dropped.
+/// A worker process, killed when dropped.
 #[derive(Debug)]
 struct Worker {
     child: Child,
@@ -41,7 +41,7 @@ struct Worker {
 /// Runs a worker until its input ends.
 ///
 /// # Errors
-/// An order cannot be parsed.
+/// A command cannot be parsed.
 pub fn worker(orders: &mut dyn BufRead, replies: &mut dyn Write) -> Result<()> {
     let mut lines = orders.lines();
     let plan = lines.next().context("no plan came")??;
@@ -73,10 +73,11 @@ fn say(to: &mut dyn Write, what: &impl Serialize) -> Result<()> {
 }
 
 impl Workers {
-    /// Starts so many processes of `program`, distributes the clients over them, and waits until they are connected.
+    /// Starts `processes` processes of `program`, distributes the clients over them, and waits until they
+    /// connected.
     ///
     /// # Errors
-    /// One does not start, or cannot connect.
+    /// A process does not start, or cannot connect.
     pub fn start(program: &Path, plan: &Plan, processes: usize) -> Result<Workers> {
         ensure!(
             (1..=plan.clients).contains(&processes),
@@ -102,7 +103,7 @@ impl Workers {
     /// Runs a round in all of them.
     ///
     /// # Errors
-    /// As [`Engine::run`], or a process ended.
+    /// As for [`Engine::run`]; or a process ended.
     pub fn run(&mut self, round: &Round) -> Result<Outcome> {
         for (which, worker) in self.workers.iter_mut().enumerate() {
             let part = round.part(worker.clients, self.clients, which);

@@ -1,8 +1,8 @@
 //! Many clients over sockets, driven by one thread.
 //!
-//! A client has a connection to each server, and `pipeline` slots, each for a request in flight. One that is free takes the
-//! next request: at once where the loop is closed, at its time where it is open. If none is free then, the request waits, and
-//! its latency counts from when it should have been made.
+//! A client has a connection to each server, and `pipeline` slots, each for a request in flight. A free
+//! slot takes the next request: at once in a closed loop, at the due time in an open one. If no slot is
+//! free, the request waits; its latency counts from the due time.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -23,31 +23,31 @@ use super::work::{Choice, Pace, Schedule, Work};
 use super::{Round, as_ns, overdue_ns};
 use crate::items::Items;
 
-/// Bytes received together: what a fast server sends while others are answered.
+/// Receive buffer size: holds what a fast server sends while other responses are handled.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Connections handled in one turn.
+/// Maximum number of events per epoll call.
 const EVENTS: usize = 256;
 
-/// Clients of one thread, connected.
+/// Connected clients of one thread.
 #[derive(Debug)]
 pub struct Sockets {
     epoll: OwnedFd,
-    /// Of each client one to each server.
+    /// A link for each client and server.
     links: Vec<Link>,
     servers: usize,
     mapping: Mapping,
     clients: usize,
-    /// How long an answer may take.
+    /// Time limit of a response.
     patience: Duration,
     buffer: Vec<u8>,
 }
 
-/// A request in flight, or none.
+/// A slot, with or without a request in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// When it was made, or should have been.
+    /// When the request was made, or due.
     from_ns: u64,
-    /// Keys that are not answered yet.
+    /// Keys without a response.
     left: u32,
     class: u32,
 }
@@ -58,22 +58,22 @@ struct Running<'e> {
     round: &'e Round,
     work: &'e Work,
     choice: Choice,
-    /// None where the loop is closed.
+    /// `None` in a closed loop.
     schedule: Option<Schedule>,
     slots: Vec<Slot>,
-    /// Slots without a request, the one that was used longest ago first.
+    /// Free slots, the least recently used first.
     free: VecDeque<u32>,
     counts: Counts,
     outcome: Outcome,
-    /// Connections with something to send.
+    /// Connections with unsent bytes.
     unsent: Vec<usize>,
-    /// Keys of the request that is being made, with their servers.
+    /// Keys of the request being built, with their servers.
     wanted: Vec<(usize, u64)>,
     numbers: Vec<u64>,
 }
 
 impl Sockets {
-    /// Connects so many clients, each to all servers. `forms` are the encodings for each server.
+    /// Connects the clients, each to all servers. `forms` are the encodings for each server.
     ///
     /// # Errors
     /// A server cannot be reached.
@@ -104,7 +104,7 @@ impl Sockets {
     pub fn run(&mut self, work: &Work, items: &Items, round: &Round, begun: Instant) -> Result<Outcome> {
         let mut scratch = Scratch::new(work, items);
         let slots = self.clients * work.pipeline;
-        // One of each client, then the second of each: no client has two requests while another has none.
+        // Interleaved by client, so that no client has two requests while another has none.
         let in_turn = (0..slots).map(|at| (at % self.clients * work.pipeline + at / self.clients) as u32);
         let mut running = Running {
             begun,
@@ -121,7 +121,7 @@ impl Sockets {
             numbers: Vec::new(),
         };
         if matches!(round.pace, Pace::Open { .. }) {
-            // Requests must be made in time, not up to 50 us later. If the system refuses, the figures are worse.
+            // Requests must be sent on time, not up to 50 us later. If the system refuses, only precision suffers.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
         let mut events = vec![Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -148,7 +148,8 @@ impl Sockets {
         Ok(Outcome { operations, misses, verified, value_bytes, elapsed_ns, ..outcome })
     }
 
-    /// Makes all due requests, as far as slots are free; returns when the next is due, `None` after the last.
+    /// Makes all due requests for which slots are free; returns when the next is due, `None` after the
+    /// last.
     fn make_requests(
         &mut self,
         running: &mut Running<'_>,
@@ -157,7 +158,7 @@ impl Sockets {
     ) -> Option<u64> {
         let end_ns = running.round.duration_ns;
         let Some(schedule) = &mut running.schedule else {
-            // A round has a request at least, however late the machine lets it begin.
+            // A round has at least one request, however late it begins.
             if now_ns >= end_ns && running.counts.operations > 0 {
                 return None;
             }
@@ -228,8 +229,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits for events, at most for `wait_ns`; without it as long as an answer may take. Returns the number of
-    /// connections.
+    /// Waits for events for at most `wait_ns`, by default the time limit of a response. Returns the number
+    /// of connections.
     fn wait(&self, events: &mut [Event], wait_ns: Option<u64>) -> Result<usize> {
         let patience = Timespec::try_from(self.patience)?;
         let now = Timespec::default();
@@ -237,7 +238,7 @@ impl Sockets {
             None => patience,
             Some(0) => now,
             Some(ns) => {
-                // The wait for events ends at whole milliseconds only.
+                // epoll's timeout has millisecond resolution.
                 let until = Timespec::try_from(Duration::from_nanos(ns))?;
                 match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&until)) {
                     Ok(_) | Err(Errno::INTR) => now,
@@ -254,7 +255,7 @@ impl Sockets {
         }
     }
 
-    /// Handles the lack of any answer within the time limit.
+    /// Handles the lack of any response within the time limit.
     fn has_failed(&self, scratch: &mut Scratch<'_>) -> Result<()> {
         match self.links.iter().find(|link| link.is_waiting()) {
             Some(link) => {
@@ -286,7 +287,7 @@ impl Sockets {
                 free.push_back(number);
             }
         })?;
-        // Requests of a closed loop continue at once, before the other answers are handled.
+        // A closed loop sends its next request before it handles further responses.
         if running.schedule.is_none() && running.free.len() > first_free {
             let now_ns = as_ns(running.begun.elapsed());
             self.make_requests(running, now_ns, scratch);
@@ -296,7 +297,8 @@ impl Sockets {
     }
 }
 
-/// Requests that are not made any more: how many. How long they waited is their latency.
+/// Gives up the requests that are still due; returns their number. Their waiting time counts as
+/// latency.
 pub fn give_up(
     schedule: &mut Schedule,
     end_ns: u64,

@@ -8,7 +8,7 @@ use crate::results::{Case, Parameter, Results, Sample};
 pub struct Column {
     /// Its heading, with the unit.
     pub heading: &'static str,
-    /// Digits behind the point.
+    /// Digits after the decimal point.
     pub digits: usize,
     /// Returns the figure, or NaN if it does not exist.
     pub figure: fn(&Results, &str, &Case) -> f64,
@@ -16,7 +16,7 @@ pub struct Column {
 
 const WIDTH_MIN: usize = 9;
 
-/// Operations a second, times of requests, CPU time of an operation, misses.
+/// Operations per second, latencies, CPU time per operation, misses.
 pub const USUAL: [Column; 7] = [
     Column { heading: "ops/s", digits: 0, figure: |results, target, case| rate(results, target, case) },
     Column { heading: "p50 us", digits: 1, figure: |results, target, case| us(results, target, case, 50.0) },
@@ -45,7 +45,7 @@ pub const USUAL: [Column; 7] = [
     },
 ];
 
-/// Millions of bytes of values a second.
+/// Millions of value bytes per second.
 pub const MEGABYTES: Column = Column {
     heading: "MB/s",
     digits: 1,
@@ -67,8 +67,8 @@ fn client_us_each(sample: &Sample) -> Option<f64> {
     Some(ns as f64 / sample.operations as f64 / 1e3)
 }
 
-/// All cases; the target's name, and a ratio of operations a second to those of the last target, only where there are
-/// several.
+/// Returns a row per case and target. With several targets it has their names and throughput ratios to
+/// the last.
 pub fn table(results: &Results, columns: &[&Column]) -> String {
     let several = results.targets.len() > 1;
     let base = results.targets.last().map_or("", |target| &target.name);
@@ -109,7 +109,7 @@ fn heading(results: &Results, columns: &[&Column], several: bool) -> Vec<String>
     heading
 }
 
-/// The names of all conditions that any case has.
+/// Returns the names of all conditions that any case has.
 fn parameters(cases: &[&Case]) -> Vec<String> {
     let mut names: Vec<String> = cases.iter().flat_map(|case| case.parameters.keys().cloned()).collect();
     names.sort();

@@ -1,8 +1,8 @@
-//! Requests and answers of the three protocols: only what a load generator says and hears.
+//! Requests and responses of the three protocols, as far as a load generator needs them.
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The protocol.
+/// A protocol's encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// The classic text protocol.
@@ -13,40 +13,40 @@ pub enum Encoding {
     Binary,
 }
 
-/// An answer, or a part of one.
+/// A response, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// A value.
     Value {
-        /// The request that it answers, as far as it says.
+        /// The request that it answers, if the response identifies it.
         of: AnswerOf<'a>,
         /// The value.
         value: &'a [u8],
     },
     /// The key is absent.
     Miss(AnswerOf<'a>),
-    /// All values of a request were sent.
+    /// All values of a request have been sent.
     End,
-    /// It is stored.
+    /// The value was stored.
     Stored(AnswerOf<'a>),
 }
 
-/// Whose an answer is.
+/// The request that a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerOf<'a> {
     /// The next in order.
     Next,
-    /// This key's.
+    /// The request for this key.
     Key(&'a [u8]),
-    /// That of the request with this mark.
+    /// The request with this mark.
     Mark(u32),
 }
 
-/// A line is no longer: a key of 250 bytes and some numbers.
+/// Maximum length of a line: a key of 250 bytes and some numbers.
 const LINE_BYTES_MAX: usize = 1_024;
-/// Bytes of a packet's header.
+/// Length of a packet header.
 const HEADER_BYTES: usize = 24;
-/// A value is no longer.
+/// Maximum length of a value.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
 const REQUEST: u8 = 0x80;
@@ -55,17 +55,18 @@ const GET: u8 = 0x00;
 const SET: u8 = 0x01;
 const STATUS_OK: u16 = 0;
 const STATUS_NOT_FOUND: u16 = 1;
-/// Flags and time to live: what a set says beside key and value.
+/// Extras of a set: flags and time to live.
 const SET_EXTRAS: [u8; 8] = [0; 8];
 
 impl Encoding {
-    /// Whether the answer to a request of several keys has an end behind its values, rather than an answer for each key.
+    /// Returns whether an end marker follows the values of a multiget; otherwise each key has its own
+    /// response.
     pub fn has_end(self) -> bool {
         self == Encoding::Text
     }
 
-    /// Appends a request for values. Each key has a mark. Where the protocol has no multiget there is one request for
-    /// each; none is quiet, so that a lost value is not mistaken for a miss.
+    /// Appends a request for values. Each key has a mark. Without a multiget in the protocol there is one
+    /// request per key; none is quiet, so that a lost value is not mistaken for a miss.
     pub fn get<'k>(self, keys: impl Iterator<Item = (&'k [u8], u32)>, out: &mut Vec<u8>) {
         match self {
             Encoding::Text => {
@@ -91,7 +92,7 @@ impl Encoding {
         }
     }
 
-    /// Adds a request that stores.
+    /// Appends a storage request.
     pub fn set(self, key: &[u8], value: &[u8], mark: u32, out: &mut Vec<u8>) {
         match self {
             Encoding::Text => {
@@ -115,7 +116,7 @@ impl Encoding {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The first answer in `input` and how many bytes it takes; none if it is not all there.
+    /// Returns the first response in `input` and its length; `None` if it is incomplete.
     ///
     /// # Errors
     /// The server refuses, or this is no answer.
@@ -127,7 +128,7 @@ impl Encoding {
     }
 }
 
-/// Adds a packet: key, extras and value.
+/// Appends a packet: key, extras and value.
 fn packet(opcode: u8, [key, extras, value]: [&[u8]; 3], mark: u32, out: &mut Vec<u8>) {
     let body = (key.len() + extras.len() + value.len()) as u32;
     let mut header = [0; HEADER_BYTES];
@@ -240,7 +241,7 @@ fn no_answer(line: &[u8]) -> String {
     format!("this is no answer to what was asked: {}", shown(line))
 }
 
-/// The beginning of something, for people.
+/// Formats the beginning of some bytes for an error message.
 pub fn shown(bytes: &[u8]) -> String {
     format!("\"{}\"", bytes[..bytes.len().min(80)].escape_ascii())
 }

@@ -1,4 +1,4 @@
-//! The work of clients: which items, how large, how often, and when.
+//! The work of clients: which items, their sizes, how often, and when.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -8,27 +8,28 @@ use crate::mixture::Olio;
 use crate::random::Random;
 use crate::zipf::Zipf;
 
-/// Keys of one request at most: memcached takes a line of some kilobytes at once, and more of them only in parts.
+/// Maximum number of keys per request: memcached reads a line of a few kilobytes at once, longer ones
+/// in parts.
 pub const BATCH_MAX: usize = 100;
-/// Requests in flight of a client at most.
+/// Maximum number of requests in flight per client.
 pub const PIPELINE_MAX: usize = 4_096;
 
-/// What all clients do.
+/// The work of all clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Items: those with the numbers below it.
+    /// Number of items; their numbers are below it.
     pub keys: u64,
     /// Bytes of a key.
     pub key_bytes: usize,
     /// The distribution of requests over items.
     pub popularity: Popularity,
-    /// How large their values are.
+    /// Sizes of values.
     pub sizes: Sizes,
-    /// The part of requests that read; the others store.
+    /// The fraction of requests that read; the others store.
     pub get_share: f64,
-    /// Keys of a request that reads.
+    /// Keys per read request.
     pub batch: usize,
-    /// Requests of a client that may be in flight at once.
+    /// Requests in flight per client.
     pub pipeline: usize,
     /// Whether every byte of every value is compared.
     pub verify: bool,
@@ -38,13 +39,13 @@ pub struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Popularity {
-    /// All of them as often.
+    /// All items with the same probability.
     Uniform,
-    /// The item with number `k - 1` in proportion to `k` to the power of minus this.
+    /// Item `k - 1` with a probability proportional to `k` to the power of minus this.
     Zipf(f64),
 }
 
-/// How large values are.
+/// Sizes of values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizes {
@@ -58,32 +59,32 @@ pub enum Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
-    /// Each client makes the next when one was answered.
+    /// Closed loop: each client makes the next request after a response.
     Closed,
-    /// All clients together make so many per second, whether others were answered or not.
+    /// Open loop: all clients together make requests at a fixed rate, independent of responses.
     Open {
-        /// Requests a second.
+        /// Requests per second.
         rate_per_s: f64,
-        /// How they are spread.
+        /// The distribution of arrivals.
         arrivals: Arrivals,
     },
 }
 
-/// How requests are spread over time.
+/// The distribution of requests over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// At random: many independent sources.
+    /// Poisson: many independent sources.
     Poisson,
-    /// At equal distances.
+    /// At equal intervals.
     Even,
 }
 
 impl Work {
-    /// Whether all of it can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What cannot.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         let keys_max = u64::from(u32::MAX);
         ensure!((1..=keys_max).contains(&self.keys), "{} keys: give from 1 to {keys_max}", self.keys);
@@ -107,7 +108,7 @@ impl Work {
         Items::new(self.key_bytes).map(drop)
     }
 
-    /// Bytes of all values, on average.
+    /// Returns the average value size in bytes.
     pub fn mean_bytes(&self) -> f64 {
         match self.sizes {
             Sizes::Same(bytes) => bytes as f64,
@@ -117,7 +118,7 @@ impl Work {
 }
 
 impl Sizes {
-    /// Bytes of an item's value.
+    /// Returns the size of an item's value.
     #[inline]
     pub fn value_bytes(&self, number: u64) -> usize {
         match self {
@@ -126,7 +127,7 @@ impl Sizes {
         }
     }
 
-    /// The class of an item's size.
+    /// Returns the size class of an item.
     #[inline]
     pub fn class(&self, number: u64) -> usize {
         match self {
@@ -135,7 +136,7 @@ impl Sizes {
         }
     }
 
-    /// How many classes there are.
+    /// Returns the number of size classes.
     pub fn classes(&self) -> usize {
         match self {
             Sizes::Same(_) => 1,
@@ -144,7 +145,7 @@ impl Sizes {
     }
 }
 
-/// Chooses the next operation.
+/// Chooses operations at random.
 #[derive(Debug)]
 pub struct Choice {
     random: Random,
@@ -154,7 +155,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// A sequence that its seed decides.
+    /// Returns the sequence of this seed.
     pub fn new(work: &Work, seed: u64) -> Choice {
         let keys = work.keys as u32;
         let zipf = match work.popularity {
@@ -164,13 +165,13 @@ impl Choice {
         Choice { random: Random::new(seed), keys, zipf, get_share: work.get_share }
     }
 
-    /// Whether the next request reads.
+    /// Returns whether the next request reads.
     #[inline]
     pub fn reads(&mut self) -> bool {
         self.get_share >= 1.0 || self.random.unit() < self.get_share
     }
 
-    /// The number of an item.
+    /// Returns the number of the next item.
     #[inline]
     pub fn number(&mut self) -> u64 {
         u64::from(match &self.zipf {
@@ -180,7 +181,7 @@ impl Choice {
     }
 }
 
-/// When requests are due: nanoseconds since the beginning, ascending without end.
+/// Due times of requests: nanoseconds since the beginning, ascending without end.
 #[derive(Debug)]
 pub struct Schedule {
     random: Random,
@@ -190,22 +191,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Returns a schedule of so many per second.
+    /// Returns a schedule with this rate.
     pub fn new(rate_per_s: f64, arrivals: Arrivals, seed: u64) -> Schedule {
         let mut random = Random::new(!seed);
         let gap_ns = 1e9 / rate_per_s;
-        // Several of them together are not to beat in time.
+        // A random offset, so that several schedules do not run in step.
         let next_ns = gap_ns * random.unit();
         Schedule { random, gap_ns, arrivals, next_ns }
     }
 
-    /// When the next is.
+    /// Returns when the next request is due.
     #[inline]
     pub fn next_ns(&self) -> u64 {
         self.next_ns as u64
     }
 
-    /// Proceeds to the next request.
+    /// Advances to the next request.
     #[inline]
     pub fn advance(&mut self) {
         self.next_ns += match self.arrivals {
@@ -219,7 +220,7 @@ impl Schedule {
 pub mod tests {
     use super::*;
 
-    /// Gets of small values.
+    /// Returns a work of gets of small values.
     pub fn work() -> Work {
         Work {
             keys: 100,

@@ -1,4 +1,4 @@
-//! Client limits: the rate that the clients reach with a server that does nothing but answer.
+//! Client limits: the rate that the clients reach with a server that only answers.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use fabcache_testbed::statistics::median;
 /// Its name in messages.
 const NAME: &str = "the dummy";
 
-/// Dummies that are reached as targets are.
+/// Dummies, reached over the targets' transports.
 #[derive(Debug)]
 pub struct ClientLimits {
     dummies: Vec<Dummy>,
@@ -28,7 +28,7 @@ struct Dummy {
     /// The names of the targets with this transport.
     targets: Vec<String>,
     target: Target,
-    // Last: its clients go first.
+    // Declared last, so that its clients are dropped first.
     _process: Child,
 }
 
@@ -38,12 +38,12 @@ struct Route {
     transport: &'static str,
     protocol: Protocol,
     servers: usize,
-    /// The limits that the server reports; some measurements depend on them.
+    /// The server's limits; some measurements depend on them.
     limits: Limits,
 }
 
 impl Route {
-    /// That of a target; none for memory, which the clients read themselves.
+    /// Returns the target's route; `None` for shared memory, which the clients read themselves.
     fn of(target: &Target) -> Option<Route> {
         let transport = target.urls.first().filter(|_| !target.shares_memory())?.transport();
         let servers = target.urls.len();
@@ -61,16 +61,17 @@ impl Route {
 }
 
 impl ClientLimits {
-    /// None is measured.
+    /// Returns no dummies: no limit is measured.
     pub fn none() -> ClientLimits {
         ClientLimits { dummies: Vec::new() }
     }
 
-    /// Starts a dummy for each transport of the targets, on these CPUs if given. `program` is the command-line tool.
-    /// Threads and processes inherit the CPUs of their parent: call this before pinning the clients.
+    /// Starts a dummy for each transport of the targets, on these CPUs if given. `program` is the
+    /// command-line tool. Threads and processes inherit their parent's CPUs: call this before pinning the
+    /// clients.
     ///
     /// # Errors
-    /// One does not come up.
+    /// A dummy does not start.
     pub fn start<'t>(
         program: &Path,
         targets: impl Iterator<Item = &'t Target>,
@@ -91,7 +92,7 @@ impl ClientLimits {
             let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
             let process = Child::start(program, &listen, way.limits, threads)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
-            // Names are unique: some measurements remember what they have filled.
+            // Names are unique, because some measurements record by name what they have filled.
             let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);
             let target = Target::new(&name, &urls?, way.protocol)?;
             cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
@@ -101,20 +102,20 @@ impl ClientLimits {
         Ok(ClientLimits { dummies })
     }
 
-    /// How many dummies there are.
+    /// Returns the number of dummies.
     pub fn len(&self) -> usize {
         self.dummies.len()
     }
 
-    /// Returns whether there is no such server.
+    /// Returns whether there is no dummy.
     pub fn is_empty(&self) -> bool {
         self.dummies.is_empty()
     }
 
-    /// Makes the dummies ready for a case.
+    /// Prepares the dummies for a case.
     ///
     /// # Errors
-    /// It cannot be run with one.
+    /// The case cannot be run on a dummy.
     pub fn prepare<'c>(&'c self, experiment: &'c dyn Experiment, case: &Case) -> Result<ClientLimit<'c>> {
         let what = format!("{} {}, with {NAME}", experiment.name(), case.name());
         let ready = |dummy: &'c Dummy| {
@@ -126,18 +127,18 @@ impl ClientLimits {
     }
 }
 
-/// One case, with the dummies.
+/// One case on the dummies.
 pub struct ClientLimit<'c> {
-    /// Each with the case on it, and its operations a second in each round.
+    /// Each dummy with the case on it, and its operations per second in each round.
     dummies: Vec<(&'c Dummy, Box<dyn Rounds + 'c>, Vec<f64>)>,
     what: String,
 }
 
 impl ClientLimit<'_> {
-    /// Runs a round with each.
+    /// Runs a round on each dummy.
     ///
     /// # Errors
-    /// One does not answer as it should.
+    /// A dummy does not answer as it should.
     pub fn round(&mut self, number: u32, mut begin: impl FnMut(&str)) -> Result<()> {
         for (_, rounds, rates) in &mut self.dummies {
             begin(&self.what);
@@ -146,7 +147,7 @@ impl ClientLimit<'_> {
         Ok(())
     }
 
-    /// Operations a second with the dummy that is reached as a target is, the median of its rounds, if there is one.
+    /// Returns the operations per second of the dummy on a target's route, the median of its rounds.
     pub fn per_s(&self, target: &str) -> Option<f64> {
         let is_of = |dummy: &Dummy| dummy.targets.iter().any(|known| known == target);
         let (_, _, rates) = self.dummies.iter().find(|(dummy, _, _)| is_of(dummy))?;

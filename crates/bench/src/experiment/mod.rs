@@ -1,4 +1,4 @@
-//! How anything is measured: cases, each on every target, in interleaved rounds.
+//! Runs experiments: cases, each on every target, in interleaved rounds.
 
 mod client_limit;
 
@@ -12,7 +12,7 @@ use crate::process::{Cpus, pin};
 use crate::results::{Case, Results, Sample};
 use crate::target::{Described, Target};
 
-/// Something to measure.
+/// An experiment.
 pub trait Experiment {
     /// The subcommand's name.
     fn name(&self) -> &'static str;
@@ -29,24 +29,24 @@ pub trait Experiment {
         true
     }
 
-    /// Makes a target ready for a case: stores what will be read, connects.
+    /// Prepares a target for a case: stores the items to read, and connects.
     ///
     /// # Errors
-    /// It does not store, or cannot be reached.
+    /// The target does not store, or cannot be reached.
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>>;
 }
 
-/// A case on a target that is ready for it.
+/// A prepared case on a target.
 pub trait Rounds {
     /// Runs one round: its operations, time, misses, errors and other figures. The caller fills in target and case,
     /// and the servers' CPU time if the round does not report it.
     ///
     /// # Errors
-    /// An answer is wrong or missing.
+    /// A response is wrong or missing.
     fn round(&mut self, number: u32) -> Result<Sample>;
 }
 
-/// How often, and where.
+/// The number of rounds, and the CPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Rounds of each case on each target.
@@ -55,7 +55,7 @@ pub struct Plan {
     pub client_cpus: Option<Cpus>,
     /// The CPUs of all servers of this host.
     pub server_cpus: Option<Cpus>,
-    /// The command-line tool, which can be a server that does nothing: with it the clients' own limit is measured first.
+    /// The command-line tool, to run the dummy server and measure the clients' own limit first.
     pub ceiling: Option<PathBuf>,
 }
 
@@ -64,9 +64,9 @@ const CEILING_EVERY: u32 = 4;
 
 /// Receives progress reports.
 pub trait Progress {
-    /// So many rounds will be run in all.
+    /// Reports the start, with the number of rounds.
     fn begin(&self, rounds: u64);
-    /// This one begins.
+    /// Reports the start of a round.
     fn round(&self, what: &str);
 }
 
@@ -76,7 +76,7 @@ pub type Measured<'t> = (&'t Target, Option<String>);
 /// Measures every case on every target.
 ///
 /// # Errors
-/// A server fails, or an answer is wrong: which case of which target, and why.
+/// A server fails, or a response is wrong. The error names the case and the target.
 pub fn run(
     experiment: &dyn Experiment,
     targets: &[Measured<'_>],
@@ -116,7 +116,7 @@ pub fn run(
                 ceiling.round(round, |what| progress.round(what))?;
             }
             let turn = |step: usize| if round % 2 == 0 { step } else { ready.len() - 1 - step };
-            // There and back, so that none always comes first.
+            // Alternate the direction, so that no target always comes first.
             let turns: Vec<usize> = (0..ready.len()).map(turn).collect();
             for index in turns {
                 let (target, rounds) = &mut ready[index];
@@ -136,7 +136,7 @@ fn measure(target: &Target, rounds: &mut dyn Rounds, round: u32) -> Result<Sampl
     let server_before = target.cpu_time();
     let client_before = process_cpu_ns();
     let sample = rounds.round(round)?;
-    // First: to ask for the servers' takes time as well.
+    // Read first, because reading the servers' CPU time takes client time.
     let client_cpu_ns = process_cpu_ns() - client_before;
     let server_cpu = target.cpu_time().zip(server_before).map(|(now, before)| now.saturating_sub(before));
     Ok(Sample {
@@ -152,7 +152,7 @@ fn as_ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// CPU time of all threads of this process so far.
+/// Returns the CPU time of all threads of this process.
 pub fn process_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! How clients reach the measured servers, and the keys that are stored there.
+//! Connections to the measured servers, and the keys stored there.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::target::PATIENCE;
 
 /// Total bytes of the values of one size, so that all sizes fit a small server.
 const BYTES_OF_A_SIZE: usize = 32 << 20;
-/// The most keys of one size: as many GETs by key can be timed in a round.
+/// Maximum number of keys of one size: as many GETs by key fit in a round.
 const KEYS_MAX: u64 = 4096;
 /// Returns the number of keys whose values have so many bytes.
 pub fn keys_of(bytes: usize) -> u64 {

@@ -1,7 +1,6 @@
-//! The fabric: libfabric's provider by itself, the client library and a server over it and over TCP, and another
-//! server over TCP.
+//! The fabric: libfabric itself, the client library over it and over TCP, and another server over TCP.
 //!
-//! - `peer.rs`: the other end of libfabric by itself, in a process of its own; `raw.rs`: this end.
+//! - `peer.rs`: the remote end of plain libfabric, in a separate process; `raw.rs`: the local end.
 //! - `servers.rs`: the servers and what is stored there; `connect.rs`: connections to them; `paths.rs`: the measured
 //!   calls.
 //! - `timing.rs`: percentiles of single calls, and calls per second.
@@ -36,10 +35,10 @@ pub const CLIENT_CPU: usize = 1;
 pub const HOT_KEYS: u64 = 64;
 /// Bytes of a request or completion message: about as many as a request for a key has.
 pub const SHORT_BYTES: usize = 32;
-/// The name of libfabric by itself.
+/// The name of plain libfabric.
 pub const RAW: &str = "raw";
 
-/// What is measured, and for how long.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The provider, and its interface.
@@ -50,19 +49,19 @@ pub struct Plan {
     pub chooses: bool,
     /// Bytes of a value.
     pub value_bytes: Vec<usize>,
-    /// The value sizes that are also measured with many in flight.
+    /// The value sizes that are also measured with windows.
     pub window_value_bytes: Vec<usize>,
-    /// How many.
+    /// Numbers of operations in flight.
     pub windows: Vec<usize>,
     /// Interleaved rounds of everything.
     pub rounds: u32,
-    /// How long each lasts.
+    /// Duration of a round.
     pub round: Duration,
-    /// The command-line tool, which runs the other end of libfabric by itself.
+    /// The command-line tool, which runs the remote end of plain libfabric.
     pub program: PathBuf,
 }
 
-/// `PROVIDER[,INTERFACE]`.
+/// Parses `PROVIDER[,INTERFACE]`.
 ///
 /// # Errors
 /// A part is empty.
@@ -75,7 +74,7 @@ pub fn requirements(text: &str) -> Result<ProviderRequirements> {
     Ok(ProviderRequirements { provider: Some(provider.to_owned()), interface, only_this_host: false })
 }
 
-/// Returns the provider to measure: on an interface of this host alone, unless one is named or none exists.
+/// Returns the provider to measure: on a loopback interface, unless one is named or none exists.
 ///
 /// # Errors
 /// libfabric is not installed, or no provider meets the requirements.
@@ -85,20 +84,20 @@ pub fn provider(requirements: &ProviderRequirements) -> Result<Provider> {
     Ok(here.or_else(|_| library.pick(requirements))?)
 }
 
-/// Returns the client's end of a provider: the same, unless it has an interface of its own.
+/// Returns the client's end of a provider: the same, unless the client has its own interface.
 ///
 /// # Errors
-/// The provider is not at that interface.
+/// The provider is not available at that interface.
 pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provider> {
     let Some(interface) = interface else { return Ok(provider.clone()) };
     let (name, interface) = (Some(provider.name.clone()), Some(interface.to_owned()));
     Ok(Library::open()?.pick(&ProviderRequirements { provider: name, interface, only_this_host: false })?)
 }
 
-/// Measures everything, and reports who serves reads. Without a server only libfabric by itself.
+/// Measures everything. Without a server it measures only plain libfabric.
 ///
 /// # Errors
-/// There is no such provider, a server does not come up, has no fabric, or answers wrongly.
+/// The provider does not exist; a server does not start, has no fabric, or answers wrongly.
 pub fn measure(
     ours: Option<&Candidate>,
     against: Option<&Candidate>,
@@ -146,7 +145,7 @@ pub fn measure(
     Ok((raw.reads(), figures))
 }
 
-/// There and back, so that none always comes first.
+/// Iterates in alternating direction, so that no entry always comes first.
 fn turns<T>(all: &mut [T], round: u32) -> impl Iterator<Item = &mut T> {
     let (mut forth, mut back) = (None, None);
     if round.is_multiple_of(2) {
@@ -157,7 +156,7 @@ fn turns<T>(all: &mut [T], round: u32) -> impl Iterator<Item = &mut T> {
     forth.into_iter().flatten().chain(back.into_iter().flatten())
 }
 
-/// A figure of libfabric alone.
+/// Returns a figure of plain libfabric.
 fn of_raw(what: What, bytes: usize) -> Figure {
     Figure { way: RAW.into(), what, bytes, ..Figure::default() }
 }

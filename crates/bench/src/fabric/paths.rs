@@ -15,12 +15,12 @@ use crate::process::Process;
 use crate::shm::servers::{check, is_value, value};
 use crate::store::keys;
 
-/// Calls before GETs by key are timed, each of another key: they connect.
+/// Untimed calls that connect before GETs by key, each of another key.
 const CALLS_TO_CONNECT: u64 = 8;
-/// Clients of a round by key, each of which requests every key once.
+/// Clients of a round by key; each requests every key once.
 const CLIENTS_A_ROUND: u32 = 4;
 
-/// A client, and the way it takes.
+/// A client and its path.
 #[derive(Debug)]
 pub struct PathClient {
     /// Its name in tables.
@@ -31,16 +31,16 @@ pub struct PathClient {
 }
 
 impl PathClient {
-    /// A client of a server, connected.
+    /// Connects a client to a server.
     ///
     /// # Errors
-    /// It cannot be reached, or not in this way.
+    /// The server cannot be reached, or not over this path.
     pub fn new(name: &str, connect: Connect, process: Process) -> Result<PathClient> {
         let client = connect.client().with_context(|| name.to_owned())?;
         Ok(PathClient { name: name.into(), connect, client, process })
     }
 
-    /// Times of GETs, and of SETs where this way has its own.
+    /// Measures times of GETs, and of SETs where this path has its own.
     ///
     /// # Errors
     /// The server fails, or answers wrongly.
@@ -84,12 +84,12 @@ impl PathClient {
         Ok(figures)
     }
 
-    /// One-sided clients send SETs as request clients do, except those from registered memory.
+    /// One-sided clients send SETs as request clients do, except from registered memory.
     fn has_sets(&self) -> bool {
         ![LOCATED, REGISTERED, BY_KEY, AUTO, AUTO_BY_KEY].contains(&&*self.name)
     }
 
-    /// A client asks for each key once.
+    /// Returns whether a client requests each key only once.
     fn asks_once(&self) -> bool {
         [BY_KEY, AUTO_BY_KEY].contains(&&*self.name)
     }
@@ -150,7 +150,7 @@ impl PathClient {
                 break;
             }
         }
-        // Those that timed more calls say more.
+        // A client that timed more calls has more weight.
         let calls: u64 = all.iter().map(|times| times.calls).sum();
         let weighted = |of: fn(&Times) -> f64| {
             all.iter().map(|times| of(times) * times.calls as f64).sum::<f64>() / calls as f64
@@ -187,7 +187,7 @@ impl PathClient {
         let mut all = Rate { calls: 0, time: Duration::ZERO };
         for _ in 0..CLIENTS_A_ROUND {
             let client = self.connect.client()?;
-            // Connected, and its window grown.
+            // Connect, and let the window grow.
             let keys = keys_of(load.bytes);
             let warm = CALLS_TO_CONNECT.min(keys / 4);
             load.rate(&client, Duration::from_secs(60), |number| number, warm)?;
@@ -202,7 +202,7 @@ impl PathClient {
     }
 }
 
-/// Calls, and the time that they took.
+/// Calls, and their duration.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     calls: u64,
@@ -218,7 +218,7 @@ impl Rate {
 /// Calls with many in flight.
 #[derive(Clone, Copy, Debug)]
 struct Load {
-    /// GETs or SETs of one key each, or GETs of many.
+    /// GETs or SETs of one key each, or multigets.
     what: What,
     bytes: usize,
     window: usize,
@@ -227,7 +227,7 @@ struct Load {
 }
 
 impl Load {
-    /// Counts calls in a round, at most of so many keys, given by `key_of`.
+    /// Counts the calls of a round, on at most `most` keys, given by `key_of`.
     fn rate(self, client: &Client, round: Duration, key_of: impl Fn(u64) -> u64, most: u64) -> Result<Rate> {
         if self.what == What::Multiget {
             self.together(client, round, key_of, most)
@@ -236,7 +236,7 @@ impl Load {
         }
     }
 
-    /// Multigets of as many keys.
+    /// Performs multigets of as many keys as the window has.
     fn together(
         self,
         client: &Client,
@@ -259,7 +259,7 @@ impl Load {
         Ok(Rate { calls, time: started.elapsed() })
     }
 
-    /// As many single calls in flight.
+    /// Performs single calls with a full window in flight.
     fn one_by_one(
         self,
         client: &Client,
@@ -321,10 +321,10 @@ impl Load {
     }
 }
 
-/// The store's own time for a GET and a SET.
+/// Measures the store's own time for a GET and a SET.
 ///
 /// # Errors
-/// There is no memory for it.
+/// Memory is exhausted.
 pub fn store(bytes: usize, plan: &Plan) -> Result<Vec<Figure>> {
     let items = keys_of(bytes);
     let (store, _clock) = keys::store(keys::memory_for(items, bytes) + (64 << 20), 1)?;

@@ -1,9 +1,10 @@
-//! The other end of libfabric by itself: a process that exposes its memory, and answers messages with as many bytes
-//! as they request.
+//! The remote end of plain libfabric: a process that exposes its memory, and answers messages with as
+//! many bytes as they request.
 //!
-//! It reads commands from its input, a line each, and answers on its output: first `NAME READ-ADDRESS READ-KEY
-//! WRITE-ADDRESS WRITE-KEY` (the name in hexadecimal digits); after `connect NAME`, `connected`; after `serve`,
-//! `serving`, and then it polls, without a pause, until a message says to stop. It exits at the end of its input.
+//! It reads commands from its input, one per line, and answers on its output: first `NAME READ-ADDRESS
+//! READ-KEY WRITE-ADDRESS WRITE-KEY` (the name in hexadecimal); after `connect NAME`, `connected`;
+//! after `serve`, `serving`, and then it polls without a pause until a message tells it to stop. It
+//! exits at the end of its input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -22,14 +23,14 @@ use crate::target::PATIENCE;
 
 /// A message that requests this many bytes stops the peer after its answer.
 pub const STOP: u32 = u32::MAX;
-/// Receives that are posted.
+/// Posted receives.
 const RECEIVES: usize = 4;
 /// Maximum number of operations in flight.
 pub const OPERATIONS: usize = 128;
 /// Polls between readings of the clock.
 const POLLS: u32 = 1 << 12;
 
-/// Bytes as digits.
+/// Formats bytes in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -37,17 +38,17 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Parses hexadecimal digits.
 ///
 /// # Errors
-/// The text has other characters.
+/// The text is not hexadecimal.
 pub fn unhex(text: &str) -> Result<Vec<u8>> {
     let pair = |at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(pair).collect();
     bytes.with_context(|| format!("{text:?} is not hexadecimal"))
 }
 
-/// Is the peer: until the input ends.
+/// Runs the peer until its input ends.
 ///
 /// # Errors
-/// The provider cannot be opened, or fails; the input is not understood.
+/// The provider cannot be opened, or fails; a command is invalid.
 pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
     let provider = Library::open()?.find(identity)?;
     let provider = provider.with_context(|| format!("there is no {identity} any more"))?;
@@ -77,7 +78,7 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
 /// The served memory and endpoint.
 struct Served {
     port: Endpoint,
-    /// Buffers for messages, and for answers.
+    /// Buffers for messages and responses.
     pool: Pool,
     readable: SharedArea,
     writable: SharedArea,
@@ -105,7 +106,7 @@ impl Served {
         format!("{name} {} {} {} {}", read.address, read.key, write.address, write.key)
     }
 
-    /// Answers, until a message says to stop.
+    /// Answers messages until one tells it to stop.
     fn serve(&mut self) -> Result<()> {
         let mut ended: Vec<Completion> = Vec::new();
         let (mut polls, mut last) = (0u32, Instant::now());
@@ -135,7 +136,7 @@ impl Served {
         }
     }
 
-    /// Waits for the last answer: nothing polls from now on.
+    /// Waits until the last response is sent: nothing polls afterwards.
     fn settle(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.port.in_flight() > RECEIVES {
@@ -146,8 +147,9 @@ impl Served {
     }
 }
 
-/// Sends a message, injecting short ones, until it is accepted. Nothing but sends may be in flight: other completions
-/// would be lost.
+/// Sends a message, retrying until it is accepted; injects short ones.
+///
+/// Only sends may be in flight: other completions would be lost.
 ///
 /// # Errors
 /// It is not sent.
@@ -171,7 +173,7 @@ pub fn insist_to_send(
         return Ok(ended);
     }
     let mut buffer = loop {
-        // Those of answers that were sent come back.
+        // Completions of earlier responses return their buffers.
         match pool.take() {
             Some(buffer) => break buffer,
             None => port.poll(&mut Vec::new())?,
@@ -187,7 +189,7 @@ pub fn insist_to_send(
     Ok(ended)
 }
 
-/// The peer as its client sees it. It ends when dropped.
+/// The peer process, seen from its client. It exits when dropped.
 #[derive(Debug)]
 pub struct PeerProcess {
     child: Child,
@@ -195,17 +197,17 @@ pub struct PeerProcess {
     output: BufReader<ChildStdout>,
     /// The name of its endpoint.
     pub name: Vec<u8>,
-    /// Memory to read.
+    /// Readable memory.
     pub readable: RemoteAddress,
-    /// Memory to write.
+    /// Writable memory.
     pub writable: RemoteAddress,
 }
 
 impl PeerProcess {
-    /// Starts it.
+    /// Starts the peer.
     ///
     /// # Errors
-    /// It does not come up.
+    /// The peer does not start.
     pub fn start(program: &Path, provider: &Provider, bytes: usize) -> Result<PeerProcess> {
         let mut command = Command::new(program);
         command.args(["bench", "fabric-peer", &provider.identity(), &bytes.to_string()]);
@@ -225,15 +227,15 @@ impl PeerProcess {
         Ok(peer)
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn process(&self) -> Process {
         Process(self.child.id())
     }
 
-    /// Gives an order, and waits for it to be taken.
+    /// Sends a command, and waits for the expected reply.
     ///
     /// # Errors
-    /// It has ended.
+    /// The peer has ended.
     pub fn order(&mut self, order: &str, expected: &str) -> Result<()> {
         let input = self.input.as_mut().context("it is there until it is dropped")?;
         writeln!(input, "{order}").and_then(|()| input.flush()).context("the peer has ended")?;
@@ -254,7 +256,7 @@ impl Drop for PeerProcess {
     fn drop(&mut self) {
         let id = rustix::process::Pid::from_child(&self.child);
         drop(self.input.take());
-        // It may be polling, and would not see that its input has ended.
+        // A polling peer does not notice the end of its input.
         let _ = self.child.kill();
         let _ = self.child.wait();
         cleanup::forget_server(id);

@@ -1,4 +1,4 @@
-//! libfabric by itself, through the wrapper that the server and the client library use.
+//! Plain libfabric, through the wrapper that the server and the client library use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::target::PATIENCE;
 
 /// Polls between readings of the clock.
 const POLLS: u32 = 1 << 12;
-/// Receives that are posted.
+/// Posted receives.
 const RECEIVES: usize = 2;
 
-/// A port, and a peer that serves it.
+/// An endpoint, and a peer that serves it.
 #[derive(Debug)]
 pub struct Raw {
     port: Endpoint,
@@ -30,7 +30,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Opens an endpoint of `own`, and starts a peer at `provider`. Values have at most so many bytes.
+    /// Opens an endpoint of `own`, and starts a peer at `provider`. Values have at most `bytes` bytes.
     ///
     /// # Errors
     /// The provider cannot be opened, or does not connect.
@@ -68,7 +68,7 @@ impl Raw {
         }
     }
 
-    /// Measures messages, reads and writes of values of so many bytes.
+    /// Measures messages, reads and writes of values of this size.
     ///
     /// # Errors
     /// The provider fails.
@@ -89,7 +89,7 @@ impl Raw {
         Ok(figures)
     }
 
-    /// Measures reads and writes per second with so many in flight.
+    /// Measures reads and writes per second with this many in flight.
     ///
     /// # Errors
     /// The provider fails.
@@ -106,7 +106,7 @@ impl Raw {
 
     fn serve(&mut self) -> Result<()> {
         self.process.order("serve", "serving")?;
-        // The connection is made with the first message.
+        // The first message establishes the connection.
         self.message(SHORT_BYTES, SHORT_BYTES)
     }
 
@@ -116,7 +116,7 @@ impl Raw {
         self.answer(4)
     }
 
-    /// Exchanges a message of so many bytes and an answer of so many.
+    /// Exchanges a message of `there` bytes and a response of `back` bytes.
     fn message(&mut self, there: usize, back: usize) -> Result<()> {
         self.ask(there, u32::try_from(back)?)?;
         self.answer(back)
@@ -165,7 +165,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Reads or writes once.
+    /// Performs one read or write.
     fn one(&mut self, bytes: usize, reads: bool) -> Result<()> {
         let buffer = self.pool.take().context("there are enough")?;
         self.insist(buffer, bytes, reads)?;
@@ -188,7 +188,7 @@ impl Raw {
             let buffer = self.pool.take().context("there are enough")?;
             self.insist(buffer, bytes, reads)?;
         }
-        // A quarter of a round is not counted.
+        // The first quarter of the round is not counted.
         let (mut started, mut count, mut last) = (Instant::now(), 0u64, Instant::now());
         let mut is_counted = false;
         let end = loop {

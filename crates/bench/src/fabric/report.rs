@@ -14,7 +14,7 @@ use fabcache_testbed::statistics::median;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// A short message, and one of a value's size back: what a GET by request takes at least.
+    /// A short message, and one of a value's size back: the least cost of a GET by request.
     RawGet,
     /// A message of a value's size, and a short one back: the least cost of a SET.
     RawSet,
@@ -32,15 +32,15 @@ pub enum What {
     Set,
 }
 
-/// What reads of the peer's memory take of its process.
+/// Who serves reads of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// Nothing: its device serves them, as the endpoint says.
+    /// The device, without the peer's CPU, as the endpoint reports.
     ByDevice,
     /// The system copies (shm); the process only makes room in its queue.
     BySystem,
-    /// It serves each.
+    /// The peer's CPU.
     ByPeer,
 }
 
@@ -54,53 +54,53 @@ impl Reads {
     }
 }
 
-/// What one round of it came to.
+/// The figures of one operation in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The way: `raw`, or how a server is asked.
+    /// The path: `raw`, or the name of a client's path.
     pub way: String,
-    /// What was done.
+    /// The operation.
     pub what: What,
     /// Bytes of the value.
     pub bytes: usize,
-    /// How many were under way; 0 where each was waited for and timed.
+    /// Operations in flight; 0 if each was awaited and timed.
     pub window: usize,
     /// Which round.
     pub round: u32,
-    /// The middle one's time.
+    /// Median duration.
     pub p50_ns: f64,
-    /// One in a hundred takes longer.
+    /// 99th percentile.
     pub p99_ns: f64,
-    /// How many a second, where many were under way.
+    /// Operations per second, with a window.
     pub per_s: f64,
-    /// The server's CPU time for one, where it is known.
+    /// The server's CPU time per operation, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu_ns: Option<f64>,
 }
 
-/// Everything of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// When, where, of what and how.
+    /// When, where, what and how it was measured.
     #[serde(flatten)]
     pub header: ServersHeader,
     /// The provider, with its interface and network.
     pub provider: String,
     /// Whether the peer's CPU serves reads.
     pub reads: Reads,
-    /// All rounds of everything.
+    /// All rounds of all operations.
     pub figures: Vec<Figure>,
 }
 
-/// Times that a request may take by the round trip and the store.
+/// Goal for a request, relative to the round trip plus the store's time.
 const REQUEST_GOAL: f64 = 1.3;
-/// Times that a value at a known place may take by one read.
+/// Goal for a GET with a cached location, relative to one read.
 const LOCATED_GOAL: f64 = 1.2;
-/// Parts of the rate of reads, of values at known places and of those by key.
+/// Goals for the rates of GETs with a cached location and by key, relative to the rate of reads.
 const RATE_GOALS: (f64, f64) = (0.8, 0.45);
 
 impl Results {
-    /// All figures as tables.
+    /// Returns all figures as tables.
     pub fn table(&self) -> String {
         let mut text = self.header.text();
         let _ = writeln!(text, "{}: reads are {}\n", self.provider, self.reads.text());
@@ -116,7 +116,7 @@ impl Results {
         text
     }
 
-    /// What was done over and over, by the round: the values of one figure.
+    /// Returns the values of one figure by round.
     fn rounds<'r>(
         &'r self,
         way: &'r str,
@@ -141,12 +141,12 @@ impl Results {
         (!found.is_nan()).then_some(found)
     }
 
-    /// The middle call in microseconds.
+    /// Returns the median duration in microseconds.
     fn us(&self, way: &str, what: What, bytes: usize) -> Option<f64> {
         self.median(way, what, bytes, 0, |figure| figure.p50_ns / 1e3)
     }
 
-    /// Of each round one figure by another; the middle of these.
+    /// Returns the ratio of two figures: the median of the ratios within rounds.
     fn ratio(
         &self,
         (way, what): (&str, What),
@@ -159,7 +159,7 @@ impl Results {
         (!found.is_nan()).then_some(found)
     }
 
-    /// A figure of libfabric alone, of one round.
+    /// Returns a figure of plain libfabric in one round.
     fn raw_of(&self, what: What, bytes: usize, window: usize, round: u32, of: fn(&Figure) -> f64) -> f64 {
         let mut found = self.rounds(RAW, what, bytes, window).filter(|figure| figure.round == round);
         found.next().map_or(f64::NAN, of)
@@ -174,7 +174,7 @@ impl Results {
         fit.map(|figure| figure.bytes).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Ways to servers, in the order in which they were measured first.
+    /// Returns the paths to servers, in the order of their first measurement.
     fn ways(&self) -> Vec<&str> {
         let mut ways: Vec<&str> = Vec::new();
         for figure in &self.figures {
@@ -222,7 +222,7 @@ impl Results {
         windows.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The middle call of each way, with what its goal says of it.
+    /// Appends the median of each path, with its ratio to the goal's base.
     fn gets(&self, text: &mut String) {
         let _ = writeln!(
             text,
@@ -326,7 +326,7 @@ impl Results {
         }
     }
 
-    /// From which size on one-sided reads by key are quicker than requests.
+    /// Appends the value size from which on one-sided reads by key are faster than requests.
     fn crossover(&self, text: &mut String) {
         let _ = writeln!(text, "\none-sided by key against by request: the time of one by that of the other");
         let mut quicker = Vec::new();
@@ -342,7 +342,7 @@ impl Results {
             quicker.push((bytes, ratio < 1.0));
             let _ = writeln!(text, "{bytes:>9}{ratio:>8.2}  {which}");
         }
-        // The least from which on it is so throughout.
+        // The smallest size from which on every larger one is faster, too.
         let from = quicker.iter().rev().take_while(|(_, is_one_sided)| *is_one_sided).last();
         let _ = match from {
             Some((bytes, _)) => writeln!(text, "one-sided by key is quicker from values of {bytes} bytes on"),
@@ -368,7 +368,7 @@ impl Results {
     }
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),

@@ -1,4 +1,4 @@
-//! The servers that are measured, and the ways to them.
+//! The measured servers, and the paths to them.
 
 use std::net::SocketAddr;
 
@@ -15,28 +15,29 @@ use crate::server::{Candidate, Server};
 use crate::shm::servers::value;
 use crate::store::keys::KEY_BYTES;
 
-/// Bytes that an item takes beside key and value, with much to spare.
+/// Upper bound of an item's overhead, beside key and value.
 const OVERHEAD_BYTES: u64 = 100;
-/// Minimum memory of a server: in smaller ones values of 64 KiB are in several chunks, which needs another read. In
-/// larger ones a client without cached locations reads more of the index than a round is long.
+/// Minimum memory of a server. In smaller ones, values of 64 KiB span several chunks, which needs
+/// another read. In larger ones, a client without cached locations reads more of the index than a round
+/// is long.
 const SERVER_MEGABYTES_MIN: u64 = 600;
 /// Requests in flight while servers are filled.
 const FILL_WINDOW: usize = 32;
 
-/// Ours with a fabric, and the one it is compared with.
+/// The fabcached with a fabric, and the server it is compared with.
 #[derive(Debug)]
 pub struct Servers {
     ours: (Server, SocketAddr),
     against: Option<(String, Server, SocketAddr)>,
-    /// The clients' end of it.
+    /// The clients' end of the provider.
     own: Provider,
 }
 
 impl Servers {
-    /// Starts them, and stores what will be read.
+    /// Starts the servers, and stores the items to read.
     ///
     /// # Errors
-    /// One does not come up, or does not store.
+    /// A server does not start, or does not store.
     pub fn start(
         ours: &Candidate,
         against: Option<&Candidate>,
@@ -50,7 +51,7 @@ impl Servers {
         sizes.dedup();
         let of = |bytes: usize| keys_of(bytes) * (bytes as u64 + KEY_BYTES as u64 + OVERHEAD_BYTES);
         let megabytes = ((sizes.iter().copied().map(of).sum::<u64>() * 3 / 2) >> 20) + 128;
-        // Where all of it is touched and pinned there may be no more.
+        // A provider that pins memory touches all of it; the machine may have no more.
         let megabytes = if provider.pins_memory { megabytes } else { megabytes.max(SERVER_MEGABYTES_MIN) };
         let megabytes = megabytes.to_string();
         let flags = ["-t", "1", "-m", &megabytes, "-I", "2m"];
@@ -66,8 +67,8 @@ impl Servers {
         let servers = Servers { ours, against: against.map(start).transpose()?, own: own.clone() };
         let cpu = SERVER_CPU.into();
         fill(&tcp(servers.ours.1)?, &sizes)?;
-        // After it answers: libfabric's providers change the CPU affinity while they are opened, and restore the
-        // former one.
+        // Pinned only once it answers: libfabric's providers change the CPU affinity while they are opened,
+        // and restore the former one.
         servers.ours.0.pin(&cpu)?;
         if let Some((_, server, address)) = &servers.against {
             server.pin(&cpu)?;
@@ -76,10 +77,10 @@ impl Servers {
         Ok(servers)
     }
 
-    /// All ways to them: over the fabric first, then over TCP. With `chooses`, also of clients that choose.
+    /// Connects over all paths: first the fabric, then TCP. `chooses` adds clients that choose the path.
     ///
     /// # Errors
-    /// A server cannot be reached, or not in this way.
+    /// A server cannot be reached, or not over this path.
     pub fn ways(&self, chooses: bool) -> Result<Vec<PathClient>> {
         let (server, address) = &self.ours;
         let process = server.process();

@@ -1,25 +1,26 @@
-//! Percentiles of single calls, and calls a second, of calls that take between a microsecond and many milliseconds.
+//! Percentiles of single calls, and calls per second, for durations from a microsecond to many
+//! milliseconds.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
-/// Calls before a round that are not counted, unless they take as long as a quarter of it.
+/// Untimed calls before a round, unless they take as long as a quarter of it.
 const CALLS_TO_WARM_UP: u64 = 200;
 /// Maximum nanoseconds of a call that are distinguished.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Calls of a round, one after the other.
+/// Percentiles of the consecutive calls of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// The middle one, in nanoseconds.
+    /// Median, in nanoseconds.
     pub p50_ns: f64,
-    /// One in a hundred takes longer.
+    /// 99th percentile, in nanoseconds.
     pub p99_ns: f64,
-    /// How many were timed.
+    /// Number of timed calls.
     pub calls: u64,
-    /// How many there were, with those that warm up.
+    /// Number of calls, including those that warm up.
     pub all_calls: u64,
 }
 
@@ -31,7 +32,7 @@ pub fn times(round: Duration, call: impl FnMut(u64) -> Result<()>) -> Result<Tim
     limited_times(round, u64::MAX, CALLS_TO_WARM_UP, call)
 }
 
-/// As above, with at most so many calls, some of which warm up.
+/// Times calls as [`times`] does, with a limit on their number and on those that warm up.
 ///
 /// # Errors
 /// A call fails.
@@ -52,7 +53,7 @@ pub fn limited_times(
     let started = before;
     while number < most && (times.is_empty() || before - started < round) {
         call(number)?;
-        // The check of the answer falls into the time of the next call, so it is the cheap one.
+        // The check of a response falls into the next call's time, so it must be cheap.
         let now = Instant::now();
         times.saturating_record((now - before).as_nanos() as u64);
         before = now;

@@ -1,4 +1,4 @@
-//! Results in drawing order: every target and every case with its rounds and figures.
+//! Results in drawing order: every target and case with its rounds and figures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -9,23 +9,23 @@ use fabcache_testbed::statistics::median;
 
 use super::text::{Unit, condition, spoken};
 
-/// The operation of a case, as if it were a condition.
+/// The operation of a case, treated as a condition.
 pub(super) const OPERATION: &str = "operation";
-/// The sum of a dissection is no part of it.
+/// The total of a dissection, which is not one of its parts.
 pub(super) const TOTAL: &str = "total_ns";
 
-/// A number of a round.
+/// A figure of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Metric {
-    /// The latency within which so many percent completed.
+    /// The latency at this percentile.
     Percentile(f64),
-    /// Operations a second.
+    /// Operations per second.
     Rate,
-    /// Time for an operation, however many are in flight.
+    /// Time per operation, independent of the number in flight.
     TimeEach,
-    /// CPU time of the servers for an operation.
+    /// CPU time of the servers per operation.
     ServerCpu,
-    /// The part of operations that missed.
+    /// The fraction of operations that missed.
     Misses,
     /// Another figure, by its name.
     Figure(String),
@@ -35,7 +35,7 @@ pub(super) enum Metric {
 #[derive(Debug, Default)]
 pub(super) struct Cell<'r> {
     pub(super) rounds: Vec<&'r Sample>,
-    /// All of them together.
+    /// The latencies of all rounds together.
     pub(super) latency: Option<Histogram>,
 }
 
@@ -68,7 +68,7 @@ impl Metric {
         }
     }
 
-    /// Of one round.
+    /// Returns the figure of one round.
     pub(super) fn of_round(&self, sample: &Sample) -> Option<f64> {
         let value = match self {
             Metric::Percentile(percent) => sample.latency.as_ref()?.percentile_ns(*percent),
@@ -85,7 +85,8 @@ impl Metric {
 }
 
 impl Cell<'_> {
-    /// Of all rounds: the median, and of latencies that of all of them together.
+    /// Returns the figure over all rounds: the median; for latencies, the percentile of all rounds
+    /// together.
     pub(super) fn value(&self, metric: &Metric) -> f64 {
         match (metric, &self.latency) {
             (Metric::Percentile(percent), Some(latency)) => latency.percentile_ns(*percent),
@@ -93,13 +94,13 @@ impl Cell<'_> {
         }
     }
 
-    /// The least and the greatest of the rounds.
+    /// Returns the least and the greatest of the rounds.
     pub(super) fn range(&self, metric: &Metric) -> (f64, f64) {
         let rounds = || self.rounds.iter().filter_map(|sample| metric.of_round(sample));
         (rounds().fold(f64::NAN, f64::min), rounds().fold(f64::NAN, f64::max))
     }
 
-    /// Whether the clients could not have done much more, in half of the rounds or more.
+    /// Returns whether the clients were at their limit in at least half of the rounds.
     pub(super) fn is_clients_limit(&self) -> bool {
         let limited = self.rounds.iter().filter(|sample| sample.is_clients_limit()).count();
         limited > 0 && limited * 2 >= self.rounds.len()
@@ -138,7 +139,7 @@ impl<'r> Data<'r> {
         self.cells.get(&(target, case))
     }
 
-    /// All that was measured, case by case.
+    /// Returns all measured cells, case by case.
     pub(super) fn cells(&self) -> impl Iterator<Item = (usize, usize, &Cell<'r>)> {
         let all =
             (0..self.cases.len()).flat_map(|case| (0..self.targets.len()).map(move |target| (target, case)));
@@ -166,7 +167,7 @@ impl<'r> Data<'r> {
         self.cells().flat_map(|(_, _, cell)| cell.rounds.iter().copied())
     }
 
-    /// The names of all other figures.
+    /// Returns the names of all other figures.
     pub(super) fn figures(&self) -> BTreeSet<&'r str> {
         self.samples().flat_map(|sample| sample.figures.keys().map(String::as_str)).collect()
     }
@@ -213,7 +214,7 @@ pub(super) fn condition_of(case: &Case, name: &str) -> Option<Parameter> {
     case.parameters.get(name).cloned()
 }
 
-/// These conditions of a case in words.
+/// Describes these conditions of a case.
 pub(super) fn words(case: &Case, names: &[&str]) -> String {
     let phrase = |name: &&str| match condition_of(case, name)? {
         Parameter::Text(operation) if *name == OPERATION => Some(operation),
@@ -222,7 +223,7 @@ pub(super) fn words(case: &Case, names: &[&str]) -> String {
     names.iter().filter_map(phrase).collect::<Vec<_>>().join(", ")
 }
 
-/// All conditions of a case in words, without the operation.
+/// Describes all conditions of a case, without the operation.
 pub(super) fn all_words(case: &Case) -> String {
     words(case, &case.parameters.keys().map(String::as_str).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! Figures as SVG that takes its colors from the page's style sheet.
+//! Figures as SVG, with colors from the page's style sheet.
 //!
 //! Series are distinguished by color, and also by marks, dashes or numbers.
 
@@ -11,7 +11,7 @@ use super::text::{Unit, escape};
 const WIDTH: f64 = 360.0;
 /// Number of colors and marks before they repeat.
 pub(super) const SLOTS: usize = 8;
-/// So do dashes.
+/// Number of dash patterns.
 const DASHES: usize = 4;
 
 const LEFT: f64 = 54.0;
@@ -19,23 +19,23 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
 const CHART_HEIGHT: f64 = 236.0;
-/// Of a label, in most fonts.
+/// Width of a label's character in most fonts.
 const CHARACTER_WIDTH: f64 = 6.2;
-/// From the x axis to the feet of its labels: they are below those of the y axis.
+/// From the x axis to the baseline of its labels, which are below those of the y axis.
 const LABEL_DROP: f64 = 18.0;
-/// Labels of the x axis keep so far apart.
+/// Minimum distance between labels of the x axis.
 const LABEL_GAP: f64 = 6.0;
 const Y_TICKS: usize = 6;
 const X_TICKS: usize = 6;
 
-/// Characters of a name above bars.
+/// Maximum number of characters of a name above bars.
 const NAME_MAX: usize = 50;
 
 const BAR_HEIGHT: f64 = 14.0;
 const BAR_LEFT: f64 = 16.0;
-/// Width of the text behind a bar.
+/// Width of the text to the right of a bar.
 const BAR_RIGHT: f64 = 74.0;
-/// A part narrower than this has no number in it.
+/// A part narrower than this has no number.
 const NUMBERED_WIDTH_MIN: f64 = 12.0;
 
 /// Marks of lines, around 0 0.
@@ -50,7 +50,7 @@ const MARKS: [&str; SLOTS] = [
     "M-4-1.3L0-4.2L4-1.3L2.5 3.4h-5z",
 ];
 
-/// Draws a figure and the names of its series.
+/// Draws a figure and its legend.
 pub(super) fn draw(figure: &Figure, id: &str) -> String {
     match &figure.drawing {
         Drawing::Lines { x, y, series } => {
@@ -116,7 +116,7 @@ fn lines(figure: &Figure, id: &str, x: &Axis, y: &Axis, series: &[Series]) -> St
     svg
 }
 
-/// Where something was measured, as far as labels have room; round numbers where that is anywhere.
+/// Returns ticks at the measured positions if their labels have room; otherwise at round numbers.
 fn x_ticks(x: &Axis, scale: Scale, series: &[Series], at: impl Fn(f64) -> f64) -> Vec<f64> {
     let mut numbers: Vec<f64> =
         series.iter().flat_map(|series| series.points.iter().map(|point| point.x)).collect();
@@ -139,12 +139,12 @@ fn x_ticks(x: &Axis, scale: Scale, series: &[Series], at: impl Fn(f64) -> f64) -
     ticks
 }
 
-/// Nothing is cut at the edge.
+/// Moves a label's middle so that the edge does not cut it.
 fn label_middle(label: &str, at: f64) -> f64 {
     at.min(WIDTH - 1.0 - label_width(label) / 2.0)
 }
 
-/// An upper bound in most fonts.
+/// Returns an upper bound of a label's width in most fonts.
 fn label_width(label: &str) -> f64 {
     label.chars().count() as f64 * CHARACTER_WIDTH
 }
@@ -334,7 +334,7 @@ fn legend_of_bars(names: &[String]) -> String {
     html
 }
 
-/// Returns the beginning of a long text; the table has all of it.
+/// Returns the beginning of a long text; the table has the whole text.
 fn cut(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Tables of a run: its targets, how they compare, and all of its numbers.
+//! Tables of a run: its targets, their ratios, and all numbers.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ fn compared(data: &Data<'_>) -> Vec<Metric> {
     metrics
 }
 
-/// The median of the ratios of each round, the least and the greatest.
+/// Returns the median, the least and the greatest of the ratios of each round.
 fn ratio(own: &Cell<'_>, others: &Cell<'_>, metric: &Metric) -> [f64; 3] {
     let bases: BTreeMap<u32, f64> =
         others.rounds.iter().filter_map(|sample| Some((sample.round, metric.of_round(sample)?))).collect();
@@ -157,7 +157,7 @@ fn spread([median, least, greatest]: [f64; 3]) -> String {
     }
 }
 
-/// All numbers of all cases on all targets.
+/// Returns all numbers of all cases on all targets.
 pub(super) fn table(subcommand: &str, data: &Data<'_>) -> Table {
     let percentiles = [50.0, 90.0, 99.0, 99.9];
     let figures = data.figures();

@@ -3,14 +3,14 @@
 use super::table::Table;
 use super::text::Unit;
 
-/// A picture with its words and its data.
+/// A figure with its texts and data.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
     pub(super) title: String,
     /// A description of the axes, for screen readers.
     pub(super) description: String,
     pub(super) drawing: Drawing,
-    /// How to read it.
+    /// A hint for reading the figure.
     pub(super) hint: &'static str,
     /// Remarks needed to interpret it.
     pub(super) notes: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct Axis {
     pub(super) is_log: bool,
 }
 
-/// A line. `slot` says its color and its marks, `dash` its dashes: both go round.
+/// A line. `slot` selects its color and marks, `dash` its dashes; both wrap around.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -56,20 +56,20 @@ pub(super) struct Point {
 pub(super) enum Mark {
     None,
     Full,
-    /// The clients could not have done much more.
+    /// The clients were at their limit.
     Hollow,
 }
 
-/// Bars that belong together.
+/// A group of bars.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: String,
-    /// Which series, its value, and the least and the greatest of the rounds.
+    /// The series, its value, and the least and the greatest of the rounds.
     pub(super) bars: Vec<(usize, f64, (f64, f64))>,
 }
 
 impl Figure {
-    /// Whether there is anything to see.
+    /// Returns whether the figure shows nothing.
     pub(super) fn is_empty(&self) -> bool {
         match &self.drawing {
             Drawing::Lines { series, .. } => series.iter().all(|series| series.points.is_empty()),

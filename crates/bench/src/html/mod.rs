@@ -5,7 +5,7 @@
 //! - `everything.rs`: tables of ratios and of all numbers; `table.rs`: a table as HTML and as CSV.
 //! - `text.rs`: numbers with units; escapes text from files.
 //!
-//! Files may be anybody's: nothing in them becomes anything but text.
+//! Files are not trusted: their contents appear as text only.
 
 mod data;
 mod draw;
@@ -33,7 +33,7 @@ use text::{day_and_time, escape, spoken};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing is fetched, and nothing runs, whatever a file holds.
+/// The page loads nothing and runs nothing, regardless of the files' contents.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// The results of one subcommand, from one or more files.
@@ -42,7 +42,7 @@ struct Section {
     files: Vec<(String, Results)>,
 }
 
-/// Writes the page of these results, each with its file's name. Those of the same subcommand share their pictures.
+/// Writes the page of these results, each with its file's name. Files of one subcommand share figures.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -120,7 +120,7 @@ impl Section {
     }
 }
 
-/// When, where, of what, how.
+/// Returns the header of a run: when, where, what, how.
 fn run(file: &str, results: &Results, is_named: bool) -> String {
     let mut html = String::from("<div class=run>\n");
     if is_named {

@@ -1,4 +1,4 @@
-//! Which figures results ask for: what goes along the axis, what into lines of its own, and what into pictures of their own.
+//! Selects the figures for results: which conditions become the axis, lines, or separate figures.
 
 use crate::results::Parameter;
 
@@ -10,38 +10,38 @@ use super::text::{Unit, spoken};
 
 /// A logarithmic axis is used if the greatest number is this many times the least.
 const LOG_FROM: f64 = 12.0;
-/// Pictures for one metric; the rest is in the table of everything.
+/// Maximum number of figures for one metric; the rest is in the table of all numbers.
 const PICTURES_MAX: usize = 24;
-/// Pictures of distributions.
+/// Maximum number of distribution figures.
 const DISTRIBUTIONS_MAX: usize = 12;
-/// Groups of bars in a picture.
+/// Maximum number of bar groups in a figure.
 const GROUPS_MAX: usize = 40;
-/// With at most this many lines there is room for both percentiles.
+/// Up to this many lines, both percentiles are drawn.
 const LINES_FOR_BOTH: usize = 4;
-/// Points that are named beside a picture.
+/// Maximum number of points named beside a figure.
 const NAMED_MAX: usize = 6;
 /// The prefix of figures of blocking calls.
 const BLOCKING: &str = "blocking_";
-/// For a level that is the same along the whole axis.
+/// The dashes of a level that is constant along the axis.
 const LEVEL_DASH: usize = 3;
 /// Percentiles in tables of distributions.
 const PERCENTILES: [f64; 10] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
-/// Percentiles that have marks on a distribution's line.
+/// Percentiles with marks on a distribution's line.
 const MARKED: [f64; 3] = [0.5, 0.9, 0.99];
 /// The hops of a dissection in the order of an operation; others follow.
 const HOPS: [&str; 5] = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns"];
 
-/// How a subcommand's results are laid out. Conditions that are not named here are found by what varies.
+/// The layout of a subcommand's results. Conditions not named here are found by what varies.
 struct Layout {
     /// The x axis: the first of these that varies.
     x: &'static [&'static str],
-    /// Conditions that get lines of their own in the same picture.
+    /// Conditions with separate lines in the same figure.
     lines: &'static [&'static str],
-    /// Whether operations a second say more than latency does already.
+    /// Whether operations per second add information to the latency.
     shows_rate: bool,
-    /// A case with fewer conditions belongs to all pictures, for comparison.
+    /// Whether a case with fewer conditions appears in all figures, for comparison.
     joins: bool,
-    /// Draw also figures that describe the work rather than its performance.
+    /// Whether to draw figures that describe the work rather than its performance.
     draws_all: bool,
 }
 
@@ -81,7 +81,7 @@ struct Part<'d> {
     variants: Vec<Vec<Option<Parameter>>>,
 }
 
-/// One picture's cases.
+/// The cases of one figure.
 struct Facet {
     name: String,
     cases: Vec<usize>,
@@ -90,7 +90,7 @@ struct Facet {
 /// A bar's name and its parts.
 type StackRow = (String, Vec<f64>);
 
-/// All figures of results.
+/// Returns all figures of the results.
 pub(super) fn figures(subcommand: &str, data: &Data<'_>) -> Vec<Figure> {
     let layout = layout(subcommand);
     let mut figures = stacks(data);
@@ -105,8 +105,8 @@ pub(super) fn figures(subcommand: &str, data: &Data<'_>) -> Vec<Figure> {
     figures
 }
 
-/// Figures that belong into one picture: percentiles of several classes, and what calls that block do beside those that do
-/// not. Hops of a dissection are drawn as such.
+/// Groups metrics that belong into one figure: percentiles of several classes, and blocking calls
+/// beside non-blocking ones. Hops of a dissection have their own figures.
 fn together(names: &[&str]) -> Vec<Vec<Metric>> {
     let mut metrics: Vec<(&str, Vec<Metric>)> = Vec::new();
     for name in names.iter().filter(|name| !name.ends_with("_ns")) {
@@ -122,7 +122,7 @@ fn together(names: &[&str]) -> Vec<Vec<Metric>> {
     metrics.into_iter().map(|(_, metrics)| metrics).collect()
 }
 
-/// Cases by the conditions that they have.
+/// Groups cases by the names of their conditions.
 fn parts(data: &Data<'_>, joins: bool) -> Vec<Vec<usize>> {
     if joins {
         return vec![(0..data.cases.len()).collect()];
@@ -169,7 +169,7 @@ impl<'d> Part<'d> {
         Part { data, x, lines, facets, variants }
     }
 
-    /// Returns the pictures, each with its metrics.
+    /// Returns the metrics of each figure.
     fn metrics(&self, layout: &Layout) -> Vec<Vec<Metric>> {
         let latency = [Metric::Percentile(50.0), Metric::Percentile(99.0)];
         let is_crowded = self.variants.len() * self.data.targets.len() > LINES_FOR_BOTH || self.x.is_none();
@@ -233,7 +233,7 @@ impl<'d> Part<'d> {
         }
     }
 
-    /// All lines of a picture: target, variant, and its cases.
+    /// Returns all lines of a figure: target, variant, and its cases.
     fn members<'p>(&'p self, cases: &'p [usize]) -> impl Iterator<Item = (usize, usize, Vec<usize>)> + 'p {
         let targets = self.data.targets.len();
         (0..self.variants.len()).flat_map(move |variant| {
@@ -269,7 +269,7 @@ impl<'d> Part<'d> {
                     }
                     match number(case) {
                         Some(x) => points.push(point(x, cell, metric)),
-                        // The same along the whole axis.
+                        // A constant level along the axis.
                         None => points.extend(
                             ends(&numbers).map(|x| Point { mark: Mark::None, ..point(x, cell, metric) }),
                         ),
@@ -461,7 +461,7 @@ impl<'d> Part<'d> {
     }
 }
 
-/// Where the time of an operation goes: parts of a sum, for each operation.
+/// Returns the breakdown of each operation's time into parts.
 fn stacks(data: &Data<'_>) -> Vec<Figure> {
     let found = data.figures();
     let mut parts: Vec<&str> = HOPS.into_iter().filter(|hop| found.contains(hop)).collect();
@@ -540,7 +540,8 @@ fn variants(data: &Data<'_>, cases: &[usize], lines: &[&str]) -> Vec<Vec<Option<
     variants
 }
 
-/// Cases by these conditions. Those that have fewer of them belong to all pictures that they do not contradict.
+/// Groups cases by these conditions. A case that lacks some of them belongs to every group that it does
+/// not contradict.
 fn facets(data: &Data<'_>, cases: &[usize], names: &[&str], names_operation: bool) -> Vec<Facet> {
     let of = |case: usize| -> Vec<Option<Parameter>> {
         names.iter().map(|name| condition_of(data.cases[case], name)).collect()
@@ -580,7 +581,7 @@ fn point(x: f64, cell: &Cell<'_>, metric: &Metric) -> Point {
     Point { x, y: cell.value(metric), range: cell.range(metric), mark }
 }
 
-/// A histogram as points of a line, with marks.
+/// Converts a histogram to the points of a line, with marks.
 fn steps(latency: &crate::histogram::Histogram) -> Vec<Point> {
     let mut marks = MARKED.into_iter().peekable();
     let step = |(x, y): (f64, f64)| {
@@ -599,7 +600,7 @@ fn lines_table(caption: &str, x: &str, unit: Unit, numbers: &[f64], series: &[Se
     head.extend(series.iter().map(|series| heading(&series.name, unit)));
     let at = |series: &Series, x: f64| {
         let found = series.points.iter().find(|point| point.x == x).or_else(|| {
-            // A level is the same everywhere.
+            // A constant level has the same value everywhere.
             series.points.first().filter(|point| point.mark == Mark::None)
         });
         found.map_or(String::new(), |point| unit.cell(point.y))

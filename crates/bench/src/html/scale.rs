@@ -1,4 +1,4 @@
-//! An axis' numbers: where they are, and which are written beside it.
+//! The scale of an axis: positions of numbers, and the labelled ones.
 
 /// Maximum number of decades on a logarithmic axis.
 const DECADES_MAX: f64 = 15.0;
@@ -12,8 +12,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Returns a scale for all finite numbers: linear ones begin at zero, logarithmic ones omit numbers that are not
-    /// positive. With `room` it extends beyond the last.
+    /// Returns a scale for all finite numbers: linear ones begin at zero, logarithmic ones omit numbers
+    /// that are not positive. With `room` it extends beyond the last.
     pub(super) fn holding(numbers: impl Iterator<Item = f64>, is_log: bool, room: bool) -> Scale {
         let mut from = f64::INFINITY;
         let mut to = f64::NEG_INFINITY;
@@ -35,7 +35,7 @@ impl Scale {
         Scale { from, to: to.min(f64::MAX), is_log }
     }
 
-    /// From the least to the greatest, with some room beside both.
+    /// Returns a scale from the least to the greatest number, with some room on both sides.
     pub(super) fn between(numbers: impl Iterator<Item = f64>, is_log: bool) -> Scale {
         if is_log {
             return Scale::holding(numbers, true, false);
@@ -51,7 +51,7 @@ impl Scale {
         Scale::linear(from - room, to + room)
     }
 
-    /// Exactly from here to there.
+    /// Returns a linear scale with exactly these ends.
     pub(super) fn linear(from: f64, to: f64) -> Scale {
         Scale { from, to, is_log: false }
     }
@@ -67,7 +67,7 @@ impl Scale {
         if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// Round numbers, `count` of them or somewhat fewer.
+    /// Returns round numbers, at most about `count` of them.
     pub(super) fn ticks(self, count: usize) -> Vec<f64> {
         if self.is_log { self.log_ticks(count) } else { self.linear_ticks(count) }
     }

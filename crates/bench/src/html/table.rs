@@ -1,4 +1,4 @@
-//! A table: as HTML in a box that scrolls by itself, and as CSV.
+//! A table: as HTML in its own scrollable box, and as CSV.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// With a link that saves it as CSV.
+    /// Returns the table as HTML, with a link that saves it as CSV.
     pub(super) fn html(&self) -> String {
         let mut html = format!(
             "<div class=scroll tabindex=0><table><caption>{}</caption>\n<thead><tr>",
@@ -43,7 +43,7 @@ impl Table {
         html
     }
 
-    /// As RFC 4180 has it.
+    /// Returns the table as CSV (RFC 4180).
     fn csv(&self) -> String {
         let mut csv = String::new();
         for row in std::iter::once(&self.head).chain(&self.rows) {
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// A spreadsheet would take some texts for formulas: those begin with an apostrophe.
+/// Quotes a cell. A text that a spreadsheet would take for a formula gets an apostrophe in front.
 fn quoted(cell: &str) -> String {
     let is_number = cell.parse::<f64>().is_ok();
     let guard = if !is_number && cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };

@@ -23,7 +23,7 @@ fn results(name: &str) -> (String, Results) {
     (file.clone(), Results::read(&folder.join(file)).expect(name))
 }
 
-/// The names of all tags, in order; those that are opened must be closed as far as HTML asks for it.
+/// Returns the names of all tags, in order; asserts that they are closed where HTML requires it.
 fn tags(html: &str) -> Vec<&str> {
     let (_, after_style) = html.split_once("</style>").expect("a style sheet");
     let starts = after_style.match_indices('<').map(|(at, _)| &after_style[at + 1..]);
@@ -154,7 +154,7 @@ fn files_of_one_subcommand_share_their_pictures() {
     {
         assert!(html.contains(name), "{name}");
     }
-    // Rounds of different runs are not compared.
+    // Ratios are not computed across runs.
     assert_eq!(html.matches("Geometric means").count(), 3);
 }
 

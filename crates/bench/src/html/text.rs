@@ -1,27 +1,27 @@
-//! Text that a reader sees: made safe for HTML, numbers with their units, days.
+//! Text for readers: escaped for HTML, numbers with units, dates.
 
-/// From here on a number is written with its power of ten.
+/// Numbers from here on are written with a power of ten.
 const HUGE: f64 = 1e17;
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Nanoseconds, shown in whatever unit suits.
+    /// Nanoseconds, shown in a suitable unit.
     Time,
-    /// Operations or requests a second.
+    /// Operations or requests per second.
     PerSecond,
-    /// Bytes a second.
+    /// Bytes per second.
     BytesPerSecond,
     /// Bytes.
     Bytes,
-    /// A part of 1, shown in percent.
+    /// A fraction of 1, shown in percent.
     Part,
     /// Any other number.
     Plain,
 }
 
 impl Unit {
-    /// The unit of a figure of this name.
+    /// Returns the unit of the figure with this name.
     pub(super) fn of_figure(name: &str) -> Unit {
         let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
         if ends(&["_ns", "_ns_each", "_us", "_ms"]) {
@@ -39,7 +39,7 @@ impl Unit {
         }
     }
 
-    /// How many nanoseconds make one of a figure of this name, where it is a time.
+    /// Returns the nanoseconds in one unit of the figure with this name, if it is a time.
     pub(super) fn scale_of_figure(name: &str) -> f64 {
         match name {
             us if us.ends_with("_us") => 1e3,
@@ -74,7 +74,7 @@ impl Unit {
         }
     }
 
-    /// Short, with its unit.
+    /// Formats a number briefly, with its unit.
     pub(super) fn short(self, value: f64) -> String {
         match self {
             Unit::Time => {
@@ -109,7 +109,7 @@ fn scaled(value: f64, step: f64, units: [&str; 5]) -> String {
     format!("{}{space}{unit}", three_digits(rest))
 }
 
-/// At most three digits that say something, and no zeros at the end.
+/// Formats at most three significant digits, without trailing zeros.
 fn three_digits(value: f64) -> String {
     if value.abs() >= HUGE {
         return format!("{value:.0e}");
@@ -126,7 +126,7 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// For columns: places after the point by how large it is.
+/// Formats a number for a column: more decimals for smaller numbers.
 fn digits(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -137,8 +137,8 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Safe between tags and in quoted attributes. Characters that cannot be seen and those that turn the direction of text
-/// are shown as a replacement.
+/// Escapes text for HTML and quoted attributes. Invisible characters, and those that change the
+/// direction of text, become a replacement character.
 pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -159,7 +159,7 @@ pub(super) fn escape(text: &str) -> String {
     safe
 }
 
-/// For the part of a `data:` URL that follows the comma.
+/// Encodes the part of a `data:` URL after the comma.
 pub(super) fn percent_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
@@ -198,7 +198,7 @@ pub(super) fn spoken(name: &str) -> String {
     stem.replace('_', " ")
 }
 
-/// A condition as a phrase: `4 KiB`, `8 clients`, `drain wait`.
+/// Formats a condition as a phrase: `4 KiB`, `8 clients`, `drain wait`.
 pub(super) fn condition(name: &str, value: &crate::results::Parameter) -> String {
     use crate::results::Parameter;
     match value {
@@ -226,7 +226,7 @@ fn digits_of_condition(number: f64) -> String {
     if is_usual { format!("{number}") } else { format!("{number:e}") }
 }
 
-/// Seconds since 1970 as day and time, UTC.
+/// Formats seconds since 1970 as date and time in UTC.
 pub(super) fn day_and_time(unix_s: u64) -> String {
     const DAY_S: u64 = 86_400;
     // Days of the proleptic Gregorian calendar, counted from 1 March of the year 0.

@@ -1,8 +1,8 @@
 //! A cache with more data than memory: OHB's hybrid measurement.
 //!
-//! The spill factor says how much more is stored than the servers have memory for. Then the items are read in some
-//! order, and each miss costs what a back-end would take. A server with RAM only has evicted the excess; one with a
-//! second tier still has it.
+//! The spill factor is the ratio of stored bytes to the servers' memory. The items are then read in
+//! some order, and each miss costs the time of a back-end. A server with RAM only has evicted the
+//! excess; one with a second tier still has it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -20,25 +20,25 @@ use crate::target::Target;
 
 /// Bytes stored, as a multiple of the servers' memory, as in OHB.
 pub const SPILL_FACTOR: f64 = 1.33;
-/// The simulated time of a back-end for a miss.
+/// The simulated time of a back-end.
 pub const PENALTY: Duration = Duration::from_millis(2);
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 32 << 10;
-/// The part of keys that is hot with the normal scan, in percent, as OHB has it.
+/// The percentage of keys that is hot in the normal scan, as in OHB.
 pub const HOT_PERCENT: f64 = 80.0;
 /// In the normal scan one read in this many is of a cold key.
 const HOT_CYCLE: u32 = 5;
-/// Reads a round with `quick`, and otherwise.
+/// Reads per round: with `quick`, and otherwise.
 const READS: [u64; 2] = [500, 5_000];
-/// What chance hangs on, beside the round.
+/// Seed of the random sequence, combined with the round.
 const SEED: u64 = 0x0b;
 
 /// The order of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// All keys are as likely.
+    /// All keys with the same probability.
     Uniform,
-    /// Four of five reads are of the keys that were stored first.
+    /// Four of five reads are of hot keys, those stored first.
     Normal,
 }
 
@@ -49,33 +49,33 @@ pub struct Hybrid {
     pub scans: Vec<Scan>,
     /// The ratio of stored bytes to the servers' memory.
     pub spill_factor: f64,
-    /// That memory, in bytes; none to ask them.
+    /// The servers' memory in bytes; `None` to read it from their statistics.
     pub memory_bytes: Option<u64>,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// The additional time of a miss.
     pub penalty: Duration,
-    /// Sleep for the penalty; otherwise only add it.
+    /// Whether to sleep for the penalty, or only add it.
     pub sleeps: bool,
-    /// Whether misses are stored again.
+    /// Whether missed items are stored again.
     pub stores_again: bool,
-    /// The keys stored first that four of five reads of the normal scan are of, in percent.
+    /// The percentage of keys that is hot in the normal scan.
     pub hot_percent: f64,
-    /// Flush the servers before the items are stored.
+    /// Whether to flush the servers before storing the items.
     pub flushes: bool,
-    /// Reads a round.
+    /// Reads per round.
     pub reads: u64,
-    /// Whether every byte of every answer is compared.
+    /// Whether to compare every byte of every response.
     pub verify: bool,
     /// Keys and values.
     pub items: Items,
 }
 
 impl Scan {
-    /// All of them.
+    /// All scans.
     pub const ALL: [Scan; 2] = [Scan::Uniform, Scan::Normal];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Scan::Uniform => "uniform",
@@ -109,7 +109,7 @@ impl Scan {
 }
 
 impl Hybrid {
-    /// As OHB measures it: both scans over 1.33 times the servers' memory.
+    /// Returns OHB's configuration: both scans over 1.33 times the servers' memory.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -231,13 +231,13 @@ struct Reads<'e> {
     memory_bytes: u64,
     keys: u32,
     hot: u32,
-    /// How often a server refused to store when it was filled.
+    /// The number of items that a server refused while it was filled.
     refused: u64,
 }
 
 impl Rounds for Reads<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
-        // The same reads for each target.
+        // The same sequence for each target.
         let mut random = Random::new(SEED ^ u64::from(number) << 32);
         let (mut sample, mut times, mut hits) =
             (Sample::default(), Histogram::default(), Histogram::default());
@@ -285,7 +285,7 @@ impl Reads<'_> {
             return Ok(taken);
         }
         sample.misses += 1;
-        // Sleeping takes longer than it should; that is not the back-end's.
+        // The configured penalty: sleeping takes longer than that.
         taken += *penalty;
         if self.hybrid.sleeps {
             std::thread::sleep(*penalty);
@@ -304,7 +304,7 @@ impl Reads<'_> {
     }
 }
 
-/// A row for each scan on each target.
+/// Returns a row per scan and target.
 pub fn table(results: &Results) -> String {
     let names = results.targets.iter().map(|target| target.name.len()).max().unwrap_or(0).max(6);
     let base = results.targets.last().map_or("", |target| target.name.as_str());

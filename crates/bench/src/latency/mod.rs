@@ -1,6 +1,7 @@
-//! How long a call takes, by the size of its value: OHB's SET, GET and MIX (nine gets to a set), over sizes in powers of two.
+//! The time of one call by value size: OHB's SET, GET and MIX (nine gets per set), over sizes in powers
+//! of two.
 //!
-//! One thread calls, and waits for each answer before it goes on. Keys are read and written in turn.
+//! One thread calls and waits for each response. Keys are read and written in turn.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -16,16 +17,16 @@ use crate::limits::Limits;
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
-/// Of ten operations of MIX the last is a set.
+/// The last of every ten operations of MIX is a set.
 const MIX_CYCLE: u64 = 10;
-/// Calls before the clock counts, in each round.
+/// Untimed calls in each round.
 const CALLS_TO_WARM_UP: u64 = 20;
-/// Rounds of large values make fewer calls: at most so many bytes together.
+/// Rounds of large values make fewer calls: at most this many bytes in total.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
-/// But at least this many, so that there is a median.
+/// Minimum number of calls, for a median.
 const CALLS_MIN: u64 = 50;
 
-/// Calls a round with `quick`, and otherwise, as OHB has it.
+/// Calls per round: with `quick`, and otherwise as in OHB.
 const ITERATIONS: [u64; 2] = [200, 1_000];
 
 /// A measured call.
@@ -46,21 +47,22 @@ pub struct Latency {
     pub operations: Vec<Operation>,
     /// Bytes of values.
     pub sizes: Vec<usize>,
-    /// Calls a round.
+    /// Calls per round.
     pub iterations: u64,
-    /// Items that are called for in turn, at most: those of all sizes together take half of the servers' memory.
+    /// Maximum number of items called in turn; those of all sizes together take half of the servers'
+    /// memory.
     pub keys: u64,
-    /// Whether every byte of every answer is compared.
+    /// Whether to compare every byte of every response.
     pub verify: bool,
     /// Keys and values.
     pub items: Items,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 3] = [Operation::Set, Operation::Get, Operation::Mix];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Set => "set",
@@ -86,7 +88,7 @@ impl Operation {
 }
 
 impl Latency {
-    /// As OHB measures it: all operations over values of 1 byte to 512 KB.
+    /// Returns OHB's configuration: all operations over values of 1 byte to 512 KB.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -164,7 +166,7 @@ impl Rounds for Calls<'_> {
 }
 
 impl Calls<'_> {
-    /// Calls once; how long it took.
+    /// Makes one call; returns its duration.
     fn call(&mut self, sample: &mut Sample, times: &mut Histogram) -> Result<Duration> {
         let items = &self.latency.items;
         let number = self.next % self.keys;
@@ -211,7 +213,7 @@ fn wrong(key: &[u8]) -> String {
     format!("a wrong value under the key {}", String::from_utf8_lossy(key))
 }
 
-/// Every operation with values of every size.
+/// Returns every operation with values of every size.
 pub fn cases(operations: &[Operation], sizes: &[usize]) -> Vec<Case> {
     let of = |operation: &Operation| {
         let name = operation.name();
@@ -230,7 +232,7 @@ pub fn powers_of_two(from: usize, to: usize) -> Vec<usize> {
     sizes
 }
 
-/// OHB's rows, size and mean microseconds, with the median and the 99th percentile beside the mean.
+/// Returns OHB's columns, size and mean microseconds, and the median and the 99th percentile.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     let mut last = String::new();
@@ -245,7 +247,7 @@ pub fn table(results: &Results) -> String {
             }
             let us = |ns: f64| ns / 1_000.0;
             let samples = || results.rounds(&target.name, case);
-            // A miss transfers nothing and takes another time.
+            // A miss transfers no value and takes a different time.
             let note = match samples().map(|sample| sample.misses).sum::<u64>() {
                 0 => String::new(),
                 misses => {

@@ -1,4 +1,4 @@
-//! One connection, over which much is stored and some of it read back.
+//! One connection, which stores many items and reads some back.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// The system's.
+    /// The connection fails.
     pub fn connect(address: SocketAddr) -> Result<Client> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -30,10 +30,10 @@ impl Client {
         Ok(Client { stream, buffer: Vec::new() })
     }
 
-    /// Sends `count` requests that store, and reads as many answers; returns how many were stored.
+    /// Sends `count` storage requests and reads their responses; returns how many items were stored.
     ///
     /// # Errors
-    /// The connection breaks, or an answer is not one to a storage request.
+    /// The connection breaks, or a response is not one to a storage request.
     pub fn store(&mut self, requests: &[u8], count: u64) -> Result<u64> {
         self.stream.write_all(requests)?;
         let mut stored = 0;
@@ -59,10 +59,10 @@ impl Client {
         Ok(stored)
     }
 
-    /// The value of a key, if it is there.
+    /// Returns the value of a key; `None` if it is absent.
     ///
     /// # Errors
-    /// The connection breaks, or the answer is not one to `get`.
+    /// The connection breaks, or the response is not one to `get`.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>> {
         self.stream.write_all(&[b"get ", key, b"\r\n"].concat())?;
         self.buffer.clear();
@@ -81,7 +81,7 @@ impl Client {
         Ok(Some(&self.buffer[line + 1..end]))
     }
 
-    /// One statistic of `stats`.
+    /// Returns a number from `stats`.
     ///
     /// # Errors
     /// The server does not report it.

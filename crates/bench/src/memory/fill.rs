@@ -1,8 +1,8 @@
 //! Servers filled with items.
 //!
-//! A server is filled with distinct items until it has evicted as much as it holds. Then its anonymous, shared and
-//! huge pages are divided by the number of items that it reports, and a sample of everything stored is read back,
-//! byte for byte: the sample must agree with that number.
+//! A server is filled with distinct items until it has evicted as many bytes as it holds. Then its
+//! anonymous, shared and huge pages are divided by its number of items. A sample of everything stored
+//! is read back byte for byte, and must agree with that number.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::server::{Candidate, Server};
 
 /// Maximum memory overhead of an item, for the number of items to plan.
 const OVERHEAD_BYTES_MAX: u64 = 64;
-/// Bytes of requests that are sent before their answers are read.
+/// Bytes of requests sent before their responses are read.
 const BATCH_BYTES: usize = 48 << 10;
-/// Keys that are read back.
+/// Number of keys read back.
 const SAMPLE: u64 = 4_000;
-/// memcached makes room in the background.
+/// Time for memcached to evict in the background.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// One server filled with one mix.
@@ -31,20 +31,20 @@ pub struct Filled {
     pub mix: Mix,
     /// Its memory limit in megabytes.
     pub megabytes: u32,
-    /// Items that were stored, all different.
+    /// Number of distinct items stored.
     pub stored: u64,
-    /// Items that the server refused.
+    /// Number of items that the server refused.
     pub refused: u64,
-    /// Items that it says it has.
+    /// Number of items that the server reports.
     pub items: u64,
-    /// Of [`Filled::sampled`] items that were stored, those that were there, byte for byte.
+    /// How many of [`FilledServer::sampled`] items were found, byte for byte.
     pub found: u64,
-    /// Items sampled.
+    /// Number of items sampled.
     pub sampled: u64,
     /// Anonymous, shared and huge pages of the process, in bytes.
     pub resident_bytes: u64,
-    /// From `stats fabcache`: bytes of an item except key and value, and bytes of the index for an item. `None` if
-    /// the server does not report them.
+    /// Overhead per item from `stats fabcache`: beside key and value, including the index. `None` if the
+    /// server does not report it.
     pub overhead_bytes: Option<f64>,
 }
 
@@ -101,7 +101,7 @@ fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
         own.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.parse::<f64>().ok())
     };
     let overhead_bytes = own("item_bytes").zip(own("index_bytes")).map(|(item_bytes, index_bytes)| {
-        // Items stored first were evicted first.
+        // The items stored first were evicted first.
         let payload: u64 =
             (written - items..written).map(|i| mix.lengths(i)).map(|(k, v)| (k + v) as u64).sum();
         (item_bytes - payload as f64 + index_bytes) / items as f64
@@ -128,7 +128,7 @@ fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
     })
 }
 
-/// Reads items spread evenly over all that were stored; returns how many were found, of how many.
+/// Reads items spread evenly over all stored ones; returns the number found and the number read.
 fn read_back(client: &mut Client, mix: &Mix, written: u64) -> Result<(u64, u64)> {
     let sampled = written.min(SAMPLE);
     let (mut key, mut value) = (Vec::new(), Vec::new());

@@ -6,29 +6,29 @@ use serde::Serialize;
 
 use crate::random::Random;
 
-/// The sizes of items.
+/// A distribution of item sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mix {
     /// A name for tables.
     pub name: String,
-    /// Fewest and most bytes of a key; all lengths are as frequent.
+    /// Minimum and maximum key length; all lengths are equally frequent.
     pub key_bytes: (usize, usize),
     /// The same for values.
     pub value_bytes: (usize, usize),
 }
 
 impl Mix {
-    /// Keys of 20 bytes, and values all as long.
+    /// Returns keys of 20 bytes and values of one length.
     pub fn of_values(bytes: usize) -> Mix {
         Mix { name: format!("20 + {bytes}"), key_bytes: (20, 20), value_bytes: (bytes, bytes) }
     }
 
-    /// Small objects.
+    /// Returns small objects.
     pub fn small() -> Mix {
         Mix { name: "small".into(), key_bytes: (16, 40), value_bytes: (10, 200) }
     }
 
-    /// The mixes on which memory is judged.
+    /// Returns the mixes on which memory is judged.
     pub fn main() -> Vec<Mix> {
         vec![Mix::small(), Mix::of_values(100), Mix::of_values(1000), Mix::of_values(1024)]
     }
@@ -42,19 +42,19 @@ impl Mix {
         sizes.into_iter().map(Mix::of_values).collect()
     }
 
-    /// Both, each mix once.
+    /// Returns both, each mix once.
     pub fn all() -> Vec<Mix> {
         let mut all = Mix::main();
         all.extend(Mix::sweep().into_iter().filter(|mix| !Mix::main().contains(mix)));
         all
     }
 
-    /// Mean bytes of key and value.
+    /// Returns the mean bytes of key and value.
     pub fn mean_bytes(&self) -> f64 {
         (self.key_bytes.0 + self.key_bytes.1 + self.value_bytes.0 + self.value_bytes.1) as f64 / 2.0
     }
 
-    /// Lengths of the key and the value of item `i`.
+    /// Returns the lengths of key and value of item `i`.
     pub(super) fn lengths(&self, i: u64) -> (usize, usize) {
         let mut random = Random::new(i);
         let mut between =
@@ -68,7 +68,7 @@ impl Mix {
         let _ = write!(text, "{i:0len$}");
     }
 
-    /// The value of item `i`: its number, over and over.
+    /// Appends the value of item `i`: its number, repeated.
     pub(super) fn push_value(&self, i: u64, text: &mut Vec<u8>) {
         let (_, len) = self.lengths(i);
         let start = text.len();

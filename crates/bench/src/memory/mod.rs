@@ -1,4 +1,4 @@
-//! How many items each server holds in the memory that its process really takes.
+//! Items that each server holds in the memory that its process uses.
 //!
 //! - `mix.rs`: the sizes of items, and the items.
 //! - `fill.rs`: fills servers and counts their items; `client.rs`: a connection to one.

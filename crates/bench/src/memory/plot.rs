@@ -1,14 +1,14 @@
-//! A picture of items held over the bytes of a value, relative to the last server and to the goal.
+//! A figure of items held by value size, relative to the last server and to the goal.
 
 use super::fill::Filled;
 use super::report::Results;
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
-/// The panels for a run.
+/// Returns the panels of a run.
 pub fn panels(results: &Results) -> Vec<Panel> {
     let ratio = |one: &Filled| results.ratio(one);
     let ratios = results.filled.iter().map(ratio).filter(|ratio| ratio.is_finite());
-    // A tenth more and a tenth less must look different, so the axis does not begin at zero.
+    // The axis does not begin at zero, so that differences of a tenth are visible.
     let least = ratios.fold(1.0, f64::min);
     let payload = |one: &Filled| one.mix.mean_bytes() / one.bytes_per_item() * 100.0;
     vec![
@@ -33,7 +33,7 @@ fn values() -> Axis {
     Axis { title: "value, bytes", base: 4.0, label: size }
 }
 
-/// A size as briefly as can be: 1, 4K, 1M.
+/// Formats a size briefly: 1, 4K, 1M.
 fn size(bytes: f64) -> String {
     let units = [("M", f64::from(1 << 20)), ("K", f64::from(1 << 10)), ("", 1.0)];
     let (unit, factor) = units.into_iter().find(|(_, factor)| bytes >= *factor).unwrap_or(("", 1.0));

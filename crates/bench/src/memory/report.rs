@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::fill::Filled;
 use crate::report::ServersHeader;
 
-/// All of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// When, where, of what and how.
+    /// When, where, what and how it was measured.
     #[serde(flatten)]
     pub header: ServersHeader,
     /// Every server filled with every mix.
@@ -25,7 +25,7 @@ impl Results {
         peer.map_or(f64::NAN, |peer| peer.bytes_per_item() / one.bytes_per_item())
     }
 
-    /// A table; the ratio is of the items that fit in equal memory, to those of the server named last.
+    /// Returns a table. The ratio is of the items that fit in equal memory, relative to the last server.
     pub fn table(&self) -> String {
         let mut text = self.header.text();
         let _ = writeln!(

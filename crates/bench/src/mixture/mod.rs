@@ -15,19 +15,19 @@ use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 pub use olio::{Class, Olio};
 
-/// The part of requests that read.
+/// The fraction of requests that read.
 pub const GET_SHARE: f64 = 0.9;
-/// Bytes of a value, on average: those of Olio that the shares were published for.
+/// Average value size in bytes: that of Olio's published shares.
 pub const AVERAGE_BYTES: f64 = 2_048.0;
-/// How long a round lasts with `quick`, and otherwise, in seconds.
+/// Seconds of a round: with `quick`, and otherwise.
 const SECONDS: [f64; 2] = [1.0, 2.0];
-/// Keys with `quick`, and otherwise.
+/// Number of keys: with `quick`, and otherwise.
 const KEYS: [u64; 2] = [5_000, 100_000];
 
 /// The experiment.
 #[derive(Debug)]
 pub struct Mixture {
-    /// Bytes of a value on average.
+    /// Average value sizes in bytes.
     pub averages: Vec<f64>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
@@ -36,7 +36,7 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// An average of 2,048 bytes.
+    /// Returns an average of 2,048 bytes.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -49,10 +49,10 @@ impl Mixture {
         Ok(Mixture { averages: vec![AVERAGE_BYTES], clients, load })
     }
 
-    /// Whether all of it can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What cannot.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         self.load.check()?;
         ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
@@ -99,7 +99,7 @@ impl Experiment for Mixture {
 /// Clients of one target.
 struct Mixed<'e> {
     load: &'e Load,
-    /// For statistics.
+    /// A client for statistics.
     asks: Client,
     clients: Clients,
 }
@@ -154,7 +154,7 @@ const BY_CLASS: [Column; 4] = [
     figure!("evictions", "evictions"),
 ];
 
-/// Operations and bytes a second, times of requests in all and by class.
+/// Returns operations and bytes per second, and latencies in total and by class.
 pub fn table(results: &Results) -> String {
     let columns: Vec<_> = USUAL.iter().chain([&MEGABYTES]).chain(&BY_CLASS).collect();
     any_table(results, &columns)

@@ -1,8 +1,9 @@
 //! Sizes of values as in the Olio benchmark: three classes, with shares that give a chosen average.
 //!
-//! Within a class all sizes are as frequent, so its average is the middle. At 2,048 bytes the shares are 76%, 9.5% and
-//! 14.5%. For other averages the latter two keep their ratio, 9.5 to 14.5, and the share of the first follows. An average
-//! above what these two have together (8,341 bytes) has none of the first, and less of the second.
+//! Within a class all sizes are equally frequent, so its average is the middle. At 2,048 bytes the
+//! shares are 76%, 9.5% and 14.5%. For other averages the latter two keep their ratio, 9.5 to 14.5, and
+//! the share of the first follows. An average above 8,341 bytes, that of the latter two together, has
+//! none of the first class, and less of the second.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ pub struct Olio {
     shares: [f64; 3],
 }
 
-/// Sizes between these, both included.
+/// A class of sizes, both ends included.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
     /// Its name.
@@ -26,7 +27,7 @@ pub struct Class {
     pub max: u64,
 }
 
-/// Shares of the second and the third class beside each other.
+/// Ratio of the shares of the second and the third class.
 const SMALL_TO_MEDIUM: [f64; 2] = [9.5, 14.5];
 
 impl Class {
@@ -70,12 +71,12 @@ impl Olio {
         self.shares
     }
 
-    /// Bytes of a value on average.
+    /// Returns the average value size in bytes.
     pub fn average(&self) -> f64 {
         self.shares.iter().zip(Olio::CLASSES).map(|(share, class)| share * class.middle()).sum()
     }
 
-    /// The class of an item.
+    /// Returns the class of an item.
     #[inline]
     pub fn class(&self, number: u64) -> usize {
         let at = (mix(number) >> 11) as f64 / (1u64 << 53) as f64;
@@ -83,7 +84,7 @@ impl Olio {
         usize::from(at >= first) + usize::from(at >= first + second)
     }
 
-    /// Bytes of an item's value.
+    /// Returns the size of an item's value.
     #[inline]
     pub fn value_bytes(&self, number: u64) -> usize {
         let Class { min, max, .. } = Olio::CLASSES[self.class(number)];

@@ -1,4 +1,4 @@
-//! Many keys in a request beside one: keys a second and the time of a request, by the number of clients.
+//! Multigets beside single gets: keys per second and latency of a request, by the number of clients.
 
 use anyhow::{Context, Result, ensure};
 
@@ -8,19 +8,19 @@ use crate::experiment::{Experiment, Rounds};
 use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 
-/// Keys of a request, beside one.
+/// Keys of a multiget.
 pub const BATCH: usize = 48;
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 100;
-/// How long a round lasts with `quick`, and otherwise, in seconds.
+/// Seconds of a round: with `quick`, and otherwise.
 const SECONDS: [f64; 2] = [0.5, 1.0];
-/// Keys with `quick`, and otherwise.
+/// Number of keys: with `quick`, and otherwise.
 const KEYS: [u64; 2] = [5_000, 100_000];
 
 /// The experiment.
 #[derive(Debug)]
 pub struct Multiget {
-    /// Keys of a request.
+    /// Keys per request.
     pub batches: Vec<usize>,
     /// Bytes of values.
     pub sizes: Vec<usize>,
@@ -31,7 +31,7 @@ pub struct Multiget {
 }
 
 impl Multiget {
-    /// 48 keys and one.
+    /// Returns batches of 48 keys and of one.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -43,10 +43,10 @@ impl Multiget {
         Ok(Multiget { batches: vec![1, BATCH], sizes: vec![VALUE_BYTES], clients, load })
     }
 
-    /// Whether all of it can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What cannot.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         self.load.check()?;
         ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
@@ -102,7 +102,7 @@ impl Rounds for Batches<'_> {
     }
 }
 
-/// Keys a second, times of requests and CPU time of a key, by the number of clients.
+/// Returns keys per second, latencies and CPU time per key, by the number of clients.
 pub fn table(results: &Results) -> String {
     any_table(results, &USUAL.iter().collect::<Vec<_>>())
 }

@@ -10,36 +10,36 @@ use fabcache_client::{Client, CompletedRequest, Error, Outcome, Request, Ttl};
 use crate::histogram::Histogram;
 use crate::items::Items;
 
-/// Which calls.
+/// The non-blocking calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// `iset` and `iget`: key and value belong to the operation until it is over.
+    /// `iset` and `iget`: key and value belong to the request until it completes.
     Issued,
-    /// `bset` and `bget`: key and value may be used again at once.
+    /// `bset` and `bget`: key and value may be reused at once.
     Buffered,
 }
 
-/// How the end of a window is waited for.
+/// How a window is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// Each request is waited for, in the order in which they were made.
+    /// Waits for each request, in order.
     Wait,
-    /// All that are not over are tested in turn.
+    /// Tests all incomplete requests in turn.
     Test,
 }
 
 /// A kind of measured call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallKind {
-    /// Store values; otherwise read them.
+    /// Whether values are stored, or read.
     pub sets: bool,
-    /// Which calls.
+    /// The non-blocking calls.
     pub api: Api,
-    /// How they are waited for.
+    /// How windows are completed.
     pub drain: Drain,
 }
 
-/// An item, and how long its value is.
+/// An item, and the length of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemToCall {
     /// Its number.
@@ -51,7 +51,7 @@ pub struct ItemToCall {
 /// The results of some calls.
 #[derive(Clone, Debug, Default)]
 pub struct Pass {
-    /// Calls.
+    /// Number of calls.
     pub operations: u64,
     /// Values that were not found.
     pub misses: u64,
@@ -61,29 +61,29 @@ pub struct Pass {
     pub bytes: u64,
     /// The duration, without preparation and checks.
     pub elapsed: Duration,
-    /// The time of each call, from its start until its completion was noticed.
+    /// The time of each call, from its start until the caller noticed its completion.
     pub times: Histogram,
 }
 
 impl Pass {
-    /// Nanoseconds for a call.
+    /// Returns the nanoseconds per call.
     pub fn ns_each(&self) -> f64 {
         self.elapsed.as_nanos() as f64 / self.operations.max(1) as f64
     }
 
-    /// Bytes of values a second.
+    /// Returns the value bytes per second.
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.elapsed.as_nanos().max(1) as f64
     }
 }
 
-/// Makes calls, with memory for as many as are in flight.
+/// Makes calls, with memory for a window of them.
 pub struct Calls<'e> {
     client: Client,
     items: &'e Items,
     verify: bool,
     slots: Vec<Slot>,
-    /// The slots whose requests are not over.
+    /// The slots of incomplete requests.
     pending: Vec<usize>,
 }
 
@@ -98,7 +98,7 @@ struct Slot {
 }
 
 impl<'e> Calls<'e> {
-    /// With `window` calls in flight at most.
+    /// Returns calls with at most `window` in flight.
     pub fn new(client: Client, items: &'e Items, verify: bool, window: usize) -> Calls<'e> {
         let slot = || Slot {
             request: client.request(),
@@ -112,10 +112,10 @@ impl<'e> Calls<'e> {
         Calls { client, items, verify, slots, pending: Vec::new() }
     }
 
-    /// Each waits for its answer.
+    /// Makes blocking calls.
     ///
     /// # Errors
-    /// A call fails, or an answer is wrong.
+    /// A call fails, or a response is wrong.
     pub fn blocking(&mut self, sets: bool, wanted: &[ItemToCall]) -> Result<Pass> {
         let mut pass = Pass::default();
         let slot = &mut self.slots[0];
@@ -138,10 +138,10 @@ impl<'e> Calls<'e> {
         Ok(pass)
     }
 
-    /// A window of calls after the other.
+    /// Makes calls window by window.
     ///
     /// # Errors
-    /// A call fails, or an answer is wrong.
+    /// A call fails, or a response is wrong.
     pub fn windows(&mut self, how: CallKind, wanted: &[ItemToCall]) -> Result<Pass> {
         let mut pass = Pass::default();
         for window in wanted.chunks(self.slots.len()) {
@@ -187,7 +187,7 @@ fn test(slots: &mut [Slot], pending: &mut Vec<usize>, how: CallKind) {
 impl Slot {
     fn make_ready(&mut self, items: &Items, wanted: ItemToCall, sets: bool) {
         items.key(wanted.number, &mut self.key);
-        // A former answer there cannot be mistaken for the next.
+        // Cleared, so that a former response cannot be mistaken for the next.
         self.value.clear();
         if sets {
             items.value(wanted.number, wanted.value_bytes, &mut self.value);
@@ -205,7 +205,7 @@ impl Slot {
         }
     }
 
-    /// Waits, unless it is over.
+    /// Waits for a request, unless it is complete.
     fn end(&mut self, how: CallKind) {
         let CompletedRequest { key, value, result } = self.request.wait();
         self.taken = self.begun.elapsed();
@@ -228,7 +228,7 @@ impl Slot {
         pass: &mut Pass,
     ) -> Result<()> {
         let ItemToCall { number, value_bytes } = wanted;
-        // A faulty client may return anything.
+        // A faulty client library may return another key.
         let mut key = Vec::new();
         items.key(number, &mut key);
         let name = || String::from_utf8_lossy(&key).into_owned();

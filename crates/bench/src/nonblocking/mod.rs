@@ -1,7 +1,9 @@
-//! Time of non-blocking operations: OHB's non-blocking latency. A window of requests is issued, then all are waited
-//! for or tested until they complete; beside it, in the same round and over the same keys, blocking calls.
+//! Time of non-blocking operations: OHB's non-blocking latency.
 //!
-//! - `calls.rs`: the calls and their clock.
+//! A window of requests is issued, then all are awaited or tested until they complete. Blocking calls
+//! run in the same round over the same keys.
+//!
+//! - `calls.rs`: the timed calls.
 
 pub mod calls;
 
@@ -22,47 +24,47 @@ use calls::{Api, CallKind, Calls, Drain, ItemToCall, Pass};
 
 /// OHB's window.
 const WINDOW: usize = 32;
-/// Operations in flight on a connection from which on a non-blocking call blocks.
+/// Requests in flight on a connection from which on a non-blocking call blocks.
 const WINDOW_MAX: usize = 1024;
-/// OHB's exponent of Zipf's law.
+/// Exponent of OHB's Zipf distribution.
 const ALPHA: f64 = 1.01;
-/// Operations a round with `quick`, and otherwise, as OHB has it.
+/// Requests per round: with `quick`, and otherwise as in OHB.
 const ITERATIONS: [u64; 2] = [192, 1_000];
-/// Rounds of large values make fewer calls: at most so many bytes together, with `quick` and without.
+/// Rounds of large values make fewer calls: at most this many bytes, with `quick` and without.
 const ROUND_BYTES_MAX: [u64; 2] = [32 << 20, 256 << 20];
 
 /// The name of the figure with the nanoseconds of a blocking operation.
 pub const BLOCKING_NS_EACH: &str = "blocking_ns_each";
 
-/// Which keys.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// Any, each as often.
+    /// All keys with the same probability.
     Random,
-    /// By Zipf's law.
+    /// Zipf's law.
     Zipf,
 }
 
 /// The experiment.
 #[derive(Debug)]
 pub struct NonBlocking {
-    /// Which calls.
+    /// The non-blocking calls.
     pub apis: Vec<Api>,
     /// Bytes of values.
     pub sizes: Vec<usize>,
-    /// Operations a round.
+    /// Requests per round.
     pub iterations: u64,
-    /// The most bytes of values in a round, except for one window.
+    /// Maximum bytes of values in a round, except for one window.
     pub round_bytes_max: u64,
-    /// Requests in a window.
+    /// Requests per window.
     pub windows: Vec<usize>,
-    /// How its end is waited for.
+    /// How windows are completed.
     pub drains: Vec<Drain>,
-    /// Which keys.
+    /// Distributions of keys.
     pub keys: Vec<Keys>,
-    /// Items among which they are chosen, at most: all sizes together take half of the servers' memory.
+    /// Maximum number of items; all sizes together take half of the servers' memory.
     pub keys_max: u64,
-    /// Whether every byte of every answer is compared.
+    /// Whether to compare every byte of every response.
     pub verify: bool,
     /// Keys and values.
     pub items: Items,
@@ -86,7 +88,7 @@ fn name_of<T: Copy + PartialEq>(known: &[(&'static str, T)], chosen: T) -> &'sta
 impl Api {
     const NAMES: &[(&str, Api)] = &[("i", Api::Issued), ("b", Api::Buffered)];
 
-    /// Returns the API of this name.
+    /// Returns the calls of this name.
     ///
     /// # Errors
     /// The name is unknown.
@@ -94,7 +96,7 @@ impl Api {
         choose("kind of calls", Api::NAMES, name)
     }
 
-    /// The prefix of their names.
+    /// Returns the prefix of the calls' names.
     pub fn name(self) -> &'static str {
         name_of(Api::NAMES, self)
     }
@@ -103,7 +105,7 @@ impl Api {
 impl Drain {
     const NAMES: &[(&str, Drain)] = &[("wait", Drain::Wait), ("test", Drain::Test)];
 
-    /// Returns the value of this name.
+    /// Returns the way of draining with this name.
     ///
     /// # Errors
     /// The name is unknown.
@@ -111,7 +113,7 @@ impl Drain {
         choose("way to drain", Drain::NAMES, name)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         name_of(Drain::NAMES, self)
     }
@@ -120,7 +122,7 @@ impl Drain {
 impl Keys {
     const NAMES: &[(&str, Keys)] = &[("random", Keys::Random), ("zipf", Keys::Zipf)];
 
-    /// Returns the value of this name.
+    /// Returns the distribution of this name.
     ///
     /// # Errors
     /// The name is unknown.
@@ -128,14 +130,14 @@ impl Keys {
         choose("choice of keys", Keys::NAMES, name)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         name_of(Keys::NAMES, self)
     }
 }
 
 impl NonBlocking {
-    /// As OHB measures it, over values of 1 byte to 512 KB.
+    /// Returns OHB's configuration, over values of 1 byte to 512 KB.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -264,7 +266,7 @@ impl Rounds for Windows<'_> {
         let wanted: Vec<ItemToCall> =
             (0..self.count).map(|_| ItemToCall { number: self.number(), value_bytes }).collect();
         let Windows { calls, how, .. } = self;
-        // Connections, and caches of the processor.
+        // Warm up the connections and the CPU caches.
         let some = &wanted[..wanted.len().min(self.window)];
         calls.windows(*how, some)?;
         calls.blocking(how.sets, some)?;
@@ -283,8 +285,10 @@ impl Rounds for Windows<'_> {
     }
 }
 
-/// Runs blocking calls and windows, either first in turn, each after `before`, which is not measured. Returns the result of
-/// the blocking calls, and the sample of the windows.
+/// Runs blocking calls and windows in one round; returns the result of the former and the sample of the
+/// latter.
+///
+/// Which is first alternates. `before` runs before each and is not measured.
 ///
 /// # Errors
 /// As for the calls.
@@ -316,18 +320,18 @@ pub fn both(
             ..sample
         };
     }
-    // Answers are compared in both.
+    // Both compare their responses.
     sample.verified += waiting.verified;
     sample.base_latency = Some(waiting.times.clone());
     Ok((waiting, sample))
 }
 
-/// Nanoseconds for an operation, window by window.
+/// Returns the nanoseconds per operation of the windows.
 fn ns_each(sample: &Sample) -> Option<f64> {
     (sample.operations > 0).then(|| sample.elapsed_ns as f64 / sample.operations as f64)
 }
 
-/// Rows as OHB's, with the calls that wait beside them.
+/// Returns OHB's rows, with the blocking calls beside them.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     let mut last = String::new();

@@ -1,7 +1,7 @@
 //! Replays a trace through a server, over a Unix socket, and compares every hit with the stored value.
 //!
-//! GETs are sent many at a time, the SETs of those that missed before the next GETs. To keep the trace's order, an
-//! object that is requested again after its miss is requested again after its SET.
+//! GETs are sent in batches, then the SETs of those that missed, then the next GETs. To keep the
+//! trace's order, an object requested again in the batch of its miss is requested again after its SET.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ pub struct Replayed {
     pub misses: u64,
     /// SETs that the server refused.
     pub refused: u64,
-    /// By how much the replay was behind the trace at worst, if it kept to the trace's time.
+    /// The greatest lag behind the trace, if the replay was paced.
     pub late: Duration,
 }
 
@@ -43,7 +43,7 @@ impl<'c> Client<'c> {
     /// Connects.
     ///
     /// # Errors
-    /// The system's.
+    /// The connection fails.
     pub fn connect(socket: &Path, content: &'c Content) -> Result<Client<'c>> {
         let stream =
             UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
@@ -108,7 +108,7 @@ impl<'c> Client<'c> {
         Ok(done)
     }
 
-    /// One number of `stats` or `stats ARGUMENT`.
+    /// Returns a number from `stats` or `stats ARGUMENT`.
     ///
     /// # Errors
     /// The server does not report it.
@@ -200,9 +200,9 @@ mod tests {
     #[derive(Clone, Copy, PartialEq)]
     enum Fault {
         None,
-        /// It forgets every hundredth SET.
+        /// Drops every hundredth SET.
         Forgets,
-        /// It changes a bit.
+        /// Flips a bit.
         Wrong,
     }
 
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((replayed.misses, replayed.refused), (trace.objects.len() as u64, 0));
         let sets = asked.iter().filter(|text| text.starts_with("set ")).count();
         assert_eq!(sets, trace.objects.len());
-        // Each request is a GET, and one more if it was sent before the SET.
+        // Each request is one GET, and another if it was sent before the SET of its object.
         let gets: Vec<&str> = asked.iter().filter_map(|text| text.strip_prefix("get ")).collect();
         assert!(gets.len() >= trace.requests.len() && gets.len() < trace.requests.len() * 11 / 10);
         let first = |key: &str| gets.iter().position(|other| *other == key);

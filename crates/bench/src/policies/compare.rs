@@ -11,23 +11,23 @@ use crate::trace::content::{Content, VALUE_BYTES_MAX};
 use crate::trace::generate::{Kind, LOOP_EXCESS, Shape};
 use crate::trace::{Trace, file};
 
-/// Where a trace comes from.
+/// The origin of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is made.
+    /// Generated.
     Synthetic(Kind),
-    /// It was recorded.
+    /// Recorded.
     File(PathBuf),
 }
 
 /// A comparison.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// On which traces.
+    /// The traces.
     pub sources: Vec<Source>,
-    /// At which parts of a trace's footprint, in percent.
+    /// Memory sizes in percent of a trace's footprint.
     pub percents: Vec<f64>,
-    /// How large synthetic traces are.
+    /// The size of synthetic traces.
     pub shape: Shape,
 }
 
@@ -38,38 +38,38 @@ pub struct Row {
     pub trace: String,
     /// Memory in percent of the footprint.
     pub percent: f64,
-    /// Bytes of memory: of the whole store, and of all that a policy keeps.
+    /// Bytes of memory: of the whole store, and of everything that a policy keeps.
     pub memory_bytes: u64,
     /// Requests.
     pub requests: u64,
     /// Objects.
     pub objects: u64,
-    /// The bytes charged for an object beside its key and value.
+    /// Bytes charged per object beside its key and value.
     pub overhead_bytes: f64,
-    /// The store; none if no store is that small.
+    /// The store's run; `None` if no store is that small.
     pub store: Option<StoreRun>,
-    /// Misses of the policies.
+    /// Misses of each policy.
     pub policies: Vec<(policy::Name, u64)>,
 }
 
 impl Row {
-    /// The part of requests that misses.
+    /// Returns the fraction of requests that misses.
     pub fn ratio(&self, misses: u64) -> f64 {
         misses as f64 / self.requests.max(1) as f64
     }
 
-    /// The miss ratio of the store.
+    /// Returns the miss ratio of the store.
     pub fn store_ratio(&self) -> Option<f64> {
         self.store.map(|store| self.ratio(store.misses))
     }
 
-    /// The miss ratio of a policy.
+    /// Returns the miss ratio of a policy.
     pub fn policy_ratio(&self, name: policy::Name) -> f64 {
         let found = self.policies.iter().find(|(other, _)| *other == name);
         found.map_or(f64::NAN, |(_, misses)| self.ratio(*misses))
     }
 
-    /// The store's miss ratio over that of the better of S3-FIFO and memcached's LRU.
+    /// Returns the store's miss ratio relative to the better of S3-FIFO and memcached's LRU.
     pub fn relative(&self) -> Option<f64> {
         let best = self.policy_ratio(policy::Name::S3Fifo).min(self.policy_ratio(policy::Name::Segmented));
         self.store_ratio().map(|store| store / best)
@@ -80,7 +80,7 @@ impl Row {
         format!("{} {}%: {}", self.trace, self.percent, self.store_ratio().map_or("skipped".into(), misses))
     }
 
-    /// The part of the store's memory that valid items take at the end, their overhead included.
+    /// Returns the fraction of the store's memory that valid items take at the end, with their overhead.
     pub fn live_share(&self) -> Option<f64> {
         let live = |run: StoreRun| run.content_bytes as f64 + run.items as f64 * self.overhead_bytes;
         self.store.map(|run| live(run) / self.memory_bytes as f64)
@@ -93,11 +93,11 @@ pub trait Progress: Sync {
     fn begin(&self, what: &str, requests: u64);
     /// Reports so many more completed requests.
     fn advance(&self, requests: u64);
-    /// Something that was found.
+    /// Reports a finding.
     fn note(&self, text: &str);
 }
 
-/// Compares.
+/// Runs a comparison.
 ///
 /// # Errors
 /// A file cannot be read, or the store returns a wrong value.
@@ -115,19 +115,19 @@ pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A trace and the memory it is replayed in.
+/// A trace and the memory sizes it is replayed in.
 #[derive(Debug)]
 pub struct Case {
     /// The trace.
     pub trace: Trace,
     /// The bytes charged for an object beside its key and value.
     pub overhead_bytes: f64,
-    /// Percents of the footprint, and bytes.
+    /// Memory sizes: percent of the footprint, and bytes.
     pub memory: Vec<(f64, u64)>,
 }
 
 impl Case {
-    /// Returns the cases of a source: a loop is another trace for each size.
+    /// Returns the cases of a source: a loop is a different trace for each size.
     ///
     /// # Errors
     /// A file cannot be read, or the store does not work.
@@ -179,7 +179,7 @@ impl Case {
             let requests = self.trace.requests.len() as u64;
             let what = format!("{} {percent}%", self.trace.name);
             progress.begin(&what, requests * (1 + policy::Name::ALL.len() as u64));
-            // Alone, because it is timed.
+            // Runs alone, because it is timed.
             let store = replay::replay(&self.trace, content, memory_bytes, &|done| progress.advance(done))
                 .with_context(|| format!("the store, replaying {what}"))?;
             let policies = self.policies(memory_bytes, &charges, &next, progress);
@@ -197,7 +197,7 @@ impl Case {
         self.memory.iter().map(row).collect()
     }
 
-    /// All policies, each in a thread.
+    /// Runs all policies, each in a thread.
     fn policies(
         &self,
         memory_bytes: u64,

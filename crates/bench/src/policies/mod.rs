@@ -5,7 +5,7 @@
 //! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
 //! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: the results.
 //!
-//! A cache is used as aside: a request is a GET, and a miss is followed by a SET.
+//! Traces are replayed cache-aside: a request is a GET, and a miss is followed by a SET.
 
 pub mod client;
 pub mod compare;

@@ -1,10 +1,10 @@
-//! Miss ratios as a picture: a panel for each trace, a line for the store and each policy.
+//! Miss ratios as a figure: a panel per trace, a line for the store and each policy.
 
 use super::compare::Row;
 use super::policy::Name;
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
-/// The panels for the rows of a run.
+/// Returns the panels of a run.
 pub fn panels(rows: &[Row]) -> Vec<Panel> {
     let mut traces: Vec<&str> = rows.iter().map(|row| row.trace.as_str()).collect();
     traces.dedup();

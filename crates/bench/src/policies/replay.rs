@@ -17,7 +17,7 @@ use crate::trace::{Object, Trace};
 
 /// Requests between progress reports.
 const PROGRESS_REQUESTS: usize = 10_000;
-/// Least and most memory of the store in which the overhead is measured.
+/// Minimum and maximum memory of the store in which the overhead is measured.
 const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
 
 /// The result of a replay.
@@ -25,19 +25,19 @@ const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
 pub struct StoreRun {
     /// Requests that missed.
     pub misses: u64,
-    /// SETs that the store refused: the value is too long for so little memory.
+    /// SETs that the store refused because the value is too long for its memory.
     pub refused: u64,
     /// Valid items at the end.
     pub items: u64,
     /// Bytes of their keys and values.
     pub content_bytes: u64,
-    /// Time of a request, including making its key and value and comparing the answer, in nanoseconds.
+    /// Nanoseconds per request, including making its key and value and comparing the response.
     pub ns_per_request: f64,
-    /// Bytes of keys and values that were stored.
+    /// Bytes of keys and values stored.
     pub stored_bytes: u64,
-    /// Bytes of items that reclaim moved.
+    /// Bytes of items moved by reclaim.
     pub moved_bytes: u64,
-    /// Segments emptied by moving what lived in them.
+    /// Segments emptied by moving their live items.
     pub segments_compacted: u64,
     /// Segments emptied by eviction.
     pub segments_evicted: u64,
@@ -57,7 +57,7 @@ impl TimeSource for TraceTime {
     }
 }
 
-/// A store in use.
+/// A store with its handle.
 struct Cache<'c> {
     handle: Handle,
     time: TraceTime,
@@ -67,7 +67,7 @@ struct Cache<'c> {
 }
 
 impl<'c> Cache<'c> {
-    /// None if a store needs more memory than that.
+    /// Creates a store; `None` if it needs more memory.
     fn create(memory_bytes: u64, content: &'c Content) -> Result<Option<Cache<'c>>> {
         let time = TraceTime::default();
         let options = StoreOptions {
@@ -86,13 +86,13 @@ impl<'c> Cache<'c> {
         }
     }
 
-    /// What the server's housekeeping does every second.
+    /// Advances the clock by a second and runs the housekeeping.
     fn advance(&self, second: u32) {
         self.time.0.store(second.into(), Ordering::Relaxed);
         self.handle.maintain();
     }
 
-    /// Whether it is a hit, which must be right.
+    /// Returns whether the object is a hit; a wrong value is an error.
     fn get(&mut self, number: u32, object: &Object) -> Result<bool> {
         self.content.key(number, object, &mut self.key);
         self.value.clear();
@@ -108,7 +108,7 @@ impl<'c> Cache<'c> {
         Ok(true)
     }
 
-    /// Whether it was stored. The key is that of the last `get`.
+    /// Stores an object; returns whether that succeeded. The key is the one of the last `get`.
     fn set(&mut self, number: u32, object: &Object) -> bool {
         self.content.value(number, object, &mut self.value);
         let store = self.handle.store();
@@ -119,7 +119,7 @@ impl<'c> Cache<'c> {
         self.handle.mutate(&self.key, |_| (Change::Write(write), ())).is_ok()
     }
 
-    /// Valid items, and bytes of their keys and values.
+    /// Returns the number of valid items, and the bytes of their keys and values.
     fn live(&self) -> (u64, u64) {
         let (mut items, mut bytes) = (0, 0);
         let mut cursor = Cursor::START;
@@ -134,9 +134,10 @@ impl<'c> Cache<'c> {
     }
 }
 
-/// Bytes an item takes beside key and value, its share of the index included: in a store that was filled with the
-/// trace's objects until the first was evicted. What the store keeps besides (the region's header and tables, free
-/// segments) is not in it.
+/// Measures the bytes of an item beside key and value, including its share of the index.
+///
+/// The store is filled with the trace's objects until the first eviction. The region's header and
+/// tables and free segments do not count.
 ///
 /// # Errors
 /// Memory is exhausted, or the store refuses an item that it should accept.
@@ -254,7 +255,7 @@ mod tests {
         let objects = vec![object; 100_000];
         let trace = Trace { name: String::new(), objects, requests: Vec::new() };
         let without_expiry = overhead_bytes(&trace, &content).expect("a store");
-        // A slot has eight bytes, an item at least a state word, options and lengths.
+        // A slot has eight bytes; an item has at least a state word, options and lengths.
         assert!((13.0..60.0).contains(&without_expiry), "{without_expiry}");
         let objects = vec![Object { ttl_s: 60, ..object }; 100_000];
         let with_expiry = overhead_bytes(&Trace { objects, ..trace }, &content).expect("a store");

@@ -10,19 +10,19 @@ use super::servers::ServersRow;
 use crate::report::Header;
 use crate::trace::generate::Shape;
 
-/// Everything of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results<R> {
     /// When and where.
     #[serde(flatten)]
     pub header: Header,
-    /// How large synthetic traces were.
+    /// The size of synthetic traces.
     pub shape: Shape,
     /// All traces at all sizes.
     pub rows: Vec<R>,
 }
 
-/// Miss ratios in percent, and how the store did it.
+/// Returns miss ratios in percent, and the store's behaviour.
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!("{:<14} {:>5} {:>9} {:>7}", "trace", "size", "memory", "store");
     for name in Name::ALL {
@@ -54,7 +54,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Miss ratios in percent and memory of two servers.
+/// Returns miss ratios in percent and the memory of two servers.
 pub fn servers_table(names: [&str; 2], rows: &[ServersRow]) -> String {
     let mut text = format!("{:<14} {:>5}", "trace", "size");
     for name in names {
@@ -86,12 +86,12 @@ pub fn servers_table(names: [&str; 2], rows: &[ServersRow]) -> String {
     text
 }
 
-/// What the columns of [`table`] are.
+/// Describes the columns of [`table`].
 pub const LEGEND: &str = "Misses in percent of all requests. /best: the store's over the better of S3-FIFO and \
 memcached's segmented LRU. ns/req: of the store. moved: item bytes that reclaim moved, a byte stored. live: part of the \
 store's memory that valid items take at the end. over: bytes an item is charged beside key and value, measured in the \
 store.\n";
 
-/// What the columns of [`servers_table`] are.
+/// Describes the columns of [`servers_table`].
 pub const SERVERS_LEGEND: &str = "Misses in percent of all requests; -m and resident memory (anonymous, shared and huge \
 pages of the process) at the end, in MB; ratio: the second's misses over the first's.\n";

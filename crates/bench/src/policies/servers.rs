@@ -1,7 +1,8 @@
-//! Two servers with the same memory: the miss ratio of each.
+//! Two servers with the same memory, and the miss ratio of each.
 //!
-//! The first is memcached, or a server with its flags, with `-m` for the size; the other may use as much memory as
-//! the first really uses at the end. Its `-m` is found by trials: from its use when empty, then from the difference.
+//! The first is memcached, or a server with its flags, with `-m` for the size. The second may use as
+//! much memory as the first uses at the end. Its `-m` is found by trials: first from its memory when
+//! empty, then from the difference.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +16,12 @@ use crate::server::{Candidate, Server};
 use crate::trace::Trace;
 use crate::trace::content::Content;
 
-/// The least -m that memcached takes.
+/// The minimum -m of memcached.
 const MEGABYTES_MIN: u64 = 2;
-/// Maximum number of adjustments of the second server's memory. Each one converges, and one is mostly enough.
+/// Maximum number of adjustments of the second server's memory. They converge, mostly after one.
 const TRIES_MAX: u32 = 4;
 
-/// The second server leaves at most this part (1/n) unused.
+/// The second server may leave at most this part (1/n) unused.
 const UNUSED_DIVISOR: u64 = 100;
 
 /// A server after a trace.
@@ -28,13 +29,13 @@ const UNUSED_DIVISOR: u64 = 100;
 pub struct ServerRun {
     /// Its `-m`, in bytes.
     pub memory_bytes: u64,
-    /// Memory that it alone had at the end: anonymous, shared and huge pages.
+    /// Unshared memory at the end: anonymous, shared and huge pages.
     pub resident_bytes: u64,
     /// Requests that missed.
     pub misses: u64,
-    /// SETs that it refused.
+    /// SETs that the server refused.
     pub refused: u64,
-    /// Milliseconds by which the replay was behind a trace with expiry times at worst.
+    /// The greatest lag, in milliseconds, behind a trace with expiry times.
     pub late_ms: u64,
 }
 
@@ -47,14 +48,14 @@ pub struct ServersRow {
     pub percent: f64,
     /// Requests.
     pub requests: u64,
-    /// The server that sets how much memory there is, and the other: none if the size was skipped.
+    /// The runs of both servers, the first of which defines the memory; `None` if the size was skipped.
     pub runs: Option<[ServerRun; 2]>,
     /// Why it was skipped.
     pub skipped: Option<String>,
 }
 
 impl ServersRow {
-    /// Miss ratios of both, if it was not skipped.
+    /// Returns the miss ratios of both, unless the size was skipped.
     pub fn ratios(&self) -> Option<[f64; 2]> {
         self.runs.map(|runs| runs.map(|run| run.misses as f64 / self.requests.max(1) as f64))
     }
@@ -63,7 +64,7 @@ impl ServersRow {
 /// Compares `other` with `first`.
 ///
 /// # Errors
-/// A server does not come up, does not answer, or returns a wrong value.
+/// A server does not start, does not answer, or returns a wrong value.
 pub fn compare(
     plan: &Plan,
     first: &Candidate,
@@ -85,7 +86,7 @@ pub fn compare(
     Ok(rows)
 }
 
-/// The trace and memory that two servers are compared on.
+/// A trace and memory that two servers are compared on.
 struct Pair<'a> {
     trace: &'a Trace,
     percent: f64,
@@ -107,7 +108,7 @@ impl Pair<'_> {
             return Ok(row(None, Some(format!("{} takes at least -m {MEGABYTES_MIN}", first.name))));
         }
         let (run, slab_bytes) = self.replay(first, &megabytes.to_string(), megabytes << 20)?;
-        // Each slab class gets a page, whatever -m says.
+        // Each slab class gets a page, regardless of -m.
         if slab_bytes > megabytes << 20 {
             let taken = slab_bytes as f64 / f64::from(1 << 20);
             let why = format!("{} at -m {megabytes} takes {taken:.0} MB for pages of slabs", first.name);
@@ -154,8 +155,9 @@ impl Pair<'_> {
     }
 }
 
-/// Tries `-m` after `-m` for a run that uses at most `allowed_bytes`, and nearly all of them. A server takes
-/// `empty_bytes` with nothing in it.
+/// Tries values of `-m` for a run that uses at most `allowed_bytes`, and nearly all of them.
+///
+/// An empty server takes `empty_bytes`.
 fn fit(
     allowed_bytes: u64,
     empty_bytes: u64,
@@ -215,7 +217,7 @@ impl ServersRow {
 mod tests {
     use super::*;
 
-    /// Simulates a server that uses so much in addition to a part of its `-m`.
+    /// Simulates a server that uses `beside` bytes and a part of its `-m`.
     fn run(memory_bytes: u64, beside: u64) -> ServerRun {
         let resident_bytes = memory_bytes + memory_bytes / 50 + beside;
         ServerRun { memory_bytes, resident_bytes, misses: 0, refused: 0, late_ms: 0 }

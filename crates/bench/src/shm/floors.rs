@@ -1,4 +1,4 @@
-//! The machine's floor for any program, over memory like that of the server.
+//! Floors of the machine for any program, over memory like that of the server.
 
 use std::hint::{black_box, spin_loop};
 use std::os::fd::AsFd;
@@ -21,9 +21,9 @@ use fabcache_testbed::statistics::median;
 
 const LINE_BYTES: u64 = 64;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// More than this is not touched besides the servers: latency hardly grows beyond.
+/// Maximum size of this memory: latency hardly grows beyond it.
 const BYTES_MAX: u64 = 1 << 30;
-/// Loads, or round trips, between readings of a clock.
+/// Loads, or round trips, between clock readings.
 const STEPS: u64 = 4096;
 /// Polls for an answer of the other CPU: some seconds.
 const LOOKS_MAX: u32 = 1 << 28;
@@ -33,22 +33,22 @@ const COPIED_AT_ONCE: u64 = 4 << 20;
 /// The machine's floors over memory of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Floors {
-    /// Bytes that were walked over.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Nanoseconds of a load whose address comes from the last one.
+    /// Nanoseconds of a load whose address depends on the previous load.
     pub dependent_load_ns: f64,
-    /// Nanoseconds of a load whose address does not.
+    /// Nanoseconds of a load whose address is independent of others.
     pub independent_load_ns: f64,
-    /// Nanoseconds to copy a value from anywhere to where the last one was copied.
+    /// Nanoseconds to copy a value from a random address to the destination of the previous copy.
     pub copy_cold_ns: f64,
-    /// The same for 64 values repeatedly.
+    /// The same for 64 repeated values.
     pub copy_hot_ns: f64,
 }
 
-/// A cache line's way from the client's CPU to the server's and back, in nanoseconds of wall time: the median of runs.
-///
+/// Measures a cache line's round trip between the client's and the server's CPU: nanoseconds of wall
+/// time, median of runs.
 /// # Errors
-/// There are no two CPUs.
+/// The machine has fewer than two CPUs.
 pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
     let line = AtomicU64::new(0);
     const END: u64 = u64::MAX;
@@ -130,7 +130,7 @@ pub fn measure(items: u64, value_bytes: usize, plan: &Plan) -> Result<Floors> {
     // SAFETY: it is not used any more when this function returns, which keeps the mapping until then.
     let memory = unsafe { mapping.memory() };
     let lines = bytes / LINE_BYTES;
-    // One cycle through all lines, of the kind x -> ax + c modulo a power of two, which no prefetcher predicts.
+    // One cycle through all lines, x -> ax + c modulo a power of two, which no prefetcher predicts.
     let next = |line: u64| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
     for line in 0..lines {
         memory.store(line * LINE_BYTES, next(line) * LINE_BYTES, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Reads that the server does not see.
+//! Reads that bypass the server.
 
 use anyhow::{Result, ensure};
 use fabcache_client::Request;
@@ -13,49 +13,49 @@ use crate::server::Candidate;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 use fabcache_testbed::statistics::median;
 
-/// Keys of a call that reads many.
+/// Keys per multiget.
 pub const KEYS_AT_ONCE: usize = 64;
-/// Requests of a window of reads.
+/// Requests per window of reads.
 pub const WINDOW: usize = 32;
 
-/// Reads of one number of items with values of one length.
+/// Reads of one number of items with one value size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gets {
-    /// Items that were to be resident …
+    /// Requested number of items …
     pub wanted_items: u64,
-    /// … and those that are: fewer where more do not fit.
+    /// … and the actual one, which is smaller if not all fit.
     pub items: u64,
     /// Bytes of each value.
     pub value_bytes: usize,
     /// The machine's floors.
     pub floors: Floors,
-    /// Any of the items, through shared memory.
+    /// Reads of random items through shared memory.
     pub cold: Percentiles,
-    /// One of 64, through shared memory.
+    /// Reads of 64 hot items through shared memory.
     pub hot: Percentiles,
-    /// CPU time of the server for one of these reads, in nanoseconds: with many items it is that of the first reads
-    /// of each, which are reported to the server.
+    /// The server's CPU time per read, in nanoseconds. With many items these are the first reads of each,
+    /// which are reported to the server.
     pub server_cpu_ns: f64,
-    /// The same when each was read so often that nothing is reported: short values only.
+    /// The same after so many reads that nothing is reported; short values only.
     pub server_cpu_later_ns: Option<f64>,
-    /// Any of the items, over the other server's Unix socket.
+    /// Reads of random items over the other server's Unix socket.
     pub against: Option<Percentiles>,
-    /// Many keys at once, in a window, and one after the other: of short values only.
+    /// Rates of multigets, of windows and of single reads; short values only.
     pub rates: Option<Rates>,
 }
 
-/// Any of the items, in reads a second.
+/// Reads of random items per second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rates {
-    /// One after the other.
+    /// Single reads.
     pub single_per_s: f64,
-    /// 64 keys a call, each value in memory of its own.
+    /// 64 keys per call, each value in its own memory.
     pub many_per_s: f64,
-    /// 64 keys a call, the values checked one by one.
+    /// 64 keys per call, each value checked in place.
     pub each_per_s: f64,
-    /// 32 request objects, used again and again.
+    /// 32 request objects, reused.
     pub window_per_s: f64,
-    /// 64 keys a call, to the other server.
+    /// 64 keys per call, over the other server's socket.
     pub against_many_per_s: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ pub fn measure(
                 continue;
             }
             progress(&format!("reads of {items} items of {value_bytes} bytes"));
-            // Before the servers are filled: both need memory.
+            // Before the servers are filled, because both need memory.
             let floors = floors::measure(items, *value_bytes, plan)?;
             let servers = Servers::start(ours, against, items, *value_bytes, plan)?;
             measured.push(Gets { wanted_items, ..one(&servers, floors, plan)? });
@@ -152,7 +152,7 @@ fn read_all(shared: &PathClient, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// CPU time of the server for a read of any of the items.
+/// Measures the server's CPU time per read of random items.
 fn server_cpu_ns(servers: &Servers, shared: &PathClient, seed: usize, plan: &Plan) -> Result<f64> {
     let mut keys = Keys::new(shared.items, seed);
     let mut reads = 0;
@@ -216,7 +216,7 @@ fn get_each(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Each request object is waited for when its turn comes again; its buffers are used again.
+/// Waits for each request object before its next use, and reuses its buffers.
 fn get_window(window: &mut [Request], keys: &Keys, len: usize) -> Result<()> {
     for (i, (_, key)) in keys.0.iter().enumerate() {
         let at = i % WINDOW;
@@ -239,7 +239,7 @@ fn get_window(window: &mut [Request], keys: &Keys, len: usize) -> Result<()> {
     window.iter_mut().try_for_each(|request| Ok(request.wait().result.map(drop)?))
 }
 
-/// A batch of keys of any of the items, with their numbers and without.
+/// A batch of random keys, with and without their numbers.
 struct Keys(Vec<(u64, [u8; KEY_BYTES])>, Vec<[u8; KEY_BYTES]>, Random, u64);
 
 impl Keys {

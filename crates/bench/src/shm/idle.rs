@@ -15,9 +15,9 @@ const MEGABYTES: u64 = 64;
 pub struct Idle {
     /// Clients attached.
     pub clients: usize,
-    /// Milliseconds of CPU time a second with them.
+    /// Milliseconds of CPU time per second with the clients.
     pub cpu_ms_per_s: f64,
-    /// The same without clients.
+    /// Milliseconds of CPU time per second without clients.
     pub alone_cpu_ms_per_s: f64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - `servers.rs`: the servers, connections to them, and their items.
 //! - `timing.rs`: percentiles of single calls, and calls per second.
-//! - `gets.rs`: reads that the server does not see.
+//! - `gets.rs`: reads that bypass the server.
 //! - `sets.rs`: requests through the channel: one at a time, in windows, and with one CPU for both.
 //! - `idle.rs`: the cost of many idle clients for a server.
 //! - `floors.rs`: loads, copies, and a cache line's round trip.
@@ -32,24 +32,24 @@ pub const CLIENT_CPU: usize = 1;
 /// The number of hot keys.
 pub const HOT_KEYS: u64 = 64;
 
-/// What is measured, and for how long.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Items resident.
+    /// Numbers of resident items.
     pub items: Vec<u64>,
-    /// Bytes of a value, each with each number of items.
+    /// Value sizes, each measured with each number of items.
     pub value_bytes: Vec<usize>,
-    /// Bytes of keys and values resident at most: fewer items are where this is less.
+    /// Maximum bytes of resident keys and values; it may reduce the number of items.
     pub resident_bytes_max: u64,
-    /// Bytes of a value of SETs, and of reads of many keys.
+    /// Value size of SETs, and of multigets.
     pub small_value_bytes: usize,
     /// Interleaved rounds of everything.
     pub rounds: usize,
-    /// How long each lasts.
+    /// Duration of a round.
     pub round: Duration,
-    /// The server's memory, and that of the floors, is in huge pages.
+    /// Whether the server's memory, and that of the floors, is in huge pages.
     pub huge_pages: bool,
-    /// Clients of a server that has nothing to do.
+    /// Number of idle clients.
     pub idle_clients: usize,
     /// The duration of the idle measurement.
     pub idle: Duration,
@@ -58,7 +58,8 @@ pub struct Plan {
 /// Measures everything.
 ///
 /// # Errors
-/// A server does not come up, shares no memory, or answers wrongly; or there are no two CPUs.
+/// A server does not start, shares no memory, or answers wrongly; or the machine has fewer than two
+/// CPUs.
 pub fn measure(
     ours: &Candidate,
     against: Option<&Candidate>,

@@ -1,11 +1,11 @@
-//! Figures of shared memory as a picture: reads by the length of the value, beside a copy and the other server, and
-//! requests by how many are in flight.
+//! Figures of shared memory: reads by value size, beside a copy and the other server, and requests by
+//! the number in flight.
 
 use super::gets::Gets;
 use super::report::Results;
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
-/// The panels for a run.
+/// Returns the panels of a run.
 pub fn panels(results: &Results) -> Vec<Panel> {
     let bandwidth = by_value(
         results,
@@ -28,7 +28,7 @@ pub fn panels(results: &Results) -> Vec<Panel> {
 /// A name, its line style, and its value.
 type Figure = (&'static str, Stroke, fn(&Gets) -> f64);
 
-/// A line for each figure and each number of items.
+/// Returns a line per figure and number of items.
 fn by_value(results: &Results, caption: &str, y_title: &'static str, figures: &[Figure]) -> Panel {
     let gets = &results.figures.gets;
     let mut items: Vec<u64> = gets.iter().map(|gets| gets.wanted_items).collect();

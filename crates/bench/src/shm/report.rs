@@ -13,23 +13,23 @@ use crate::report::ServersHeader;
 const PUBLISHED: &str = "as published, for context, of other machines: SHMemCache (OpenSHMEM 2016), one client, one server: GET 5 us, \
      SET 6 us; 900,000 GETs and 650,000 SETs a second\n";
 
-/// The results.
+/// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Reads that the server does not see.
+    /// Reads that bypass the server.
     pub gets: Vec<Gets>,
-    /// The floor of a request.
+    /// The floor of a SET.
     pub set_floor: SetFloor,
-    /// Requests, by the way they take.
+    /// Requests, by transport.
     pub sets: Vec<Requests>,
     /// An idle server.
     pub idle: Idle,
 }
 
-/// Everything of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// When, where, of what and how.
+    /// When, where, what and how it was measured.
     #[serde(flatten)]
     pub header: ServersHeader,
     /// The figures.
@@ -38,7 +38,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// All figures as tables.
+    /// Returns all figures as tables.
     pub fn table(&self) -> String {
         let mut text = self.header.text();
         self.reads(&mut text);
@@ -161,12 +161,12 @@ impl Results {
 }
 
 impl Gets {
-    /// The median cold read, relative to two dependent loads.
+    /// Returns the median cold read, relative to two dependent loads.
     pub fn cold_to_loads(&self) -> f64 {
         self.cold.p50_ns / (2.0 * self.floors.dependent_load_ns)
     }
 
-    /// The other server's middle read, by the middle hot one.
+    /// Returns the other server's median read, relative to the median hot read.
     pub fn against_to_hot(&self) -> f64 {
         self.against.map_or(f64::NAN, |against| against.p50_ns / self.hot.p50_ns)
     }

@@ -10,14 +10,15 @@ use super::{Plan, SERVER_CPU};
 use crate::server::{Candidate, Server};
 use crate::store::keys::{KEY_BYTES, key};
 
-/// Bytes of an item besides key and value, including index and free space, with a margin.
+/// Upper bound of an item's overhead, including index and free space.
 const OVERHEAD_BYTES: u64 = 60;
 /// Requests in flight while servers are filled.
 const FILL_WINDOW: usize = 256;
-/// Items of servers that are reached by a socket: more would change nothing, and take long to store.
+/// Maximum number of items of servers reached over a socket: more would not change the figures, and
+/// take long to store.
 const ITEMS_OVER_SOCKET_MAX: u64 = 100_000;
 
-/// A server, on a Unix socket of its own.
+/// A server on its own Unix socket.
 #[derive(Debug)]
 pub struct Running {
     /// Its name in tables.
@@ -27,7 +28,7 @@ pub struct Running {
     socket: PathBuf,
 }
 
-/// The server that shares its memory, and the one it is compared with.
+/// The server that shares its memory, and the server it is compared with.
 #[derive(Debug)]
 pub struct Servers {
     /// Shares its memory.
@@ -72,10 +73,10 @@ impl Running {
         Running::start(candidate, &flags)
     }
 
-    /// A client of it, connected.
+    /// Connects a client.
     ///
     /// # Errors
-    /// It cannot be reached, or not in this way.
+    /// The server cannot be reached, or not over this transport.
     pub fn client(&self, shared_memory: SharedMemory) -> Result<Client> {
         let address = format!("unix://{}", self.socket.display());
         let client = Client::new([address], Options { shared_memory, ..Options::default() })?;
@@ -88,16 +89,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A server that was killed has not removed it.
+        // A killed server does not remove its socket.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
 impl Servers {
-    /// Starts both and stores `items` items.
+    /// Starts both servers and stores `items` items.
     ///
     /// # Errors
-    /// One does not come up, or does not store.
+    /// A server does not start, or does not store.
     pub fn start(
         ours: &Candidate,
         against: Option<&Candidate>,
@@ -120,28 +121,28 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Through shared memory.
+    /// Connects to the first server through shared memory.
     ///
     /// # Errors
-    /// The server shares none.
+    /// The server does not share its memory.
     pub fn shared(&self) -> Result<PathClient> {
         let client = self.ours.client(SharedMemory::Required)?;
         Ok(PathClient { name: "shared memory".into(), client, items: self.items })
     }
 
-    /// Connects to the same server over its Unix socket.
+    /// Connects to the first server over its Unix socket.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The server cannot be reached.
     pub fn socket(&self) -> Result<PathClient> {
         let client = self.ours.client(SharedMemory::Never)?;
         Ok(PathClient { name: "Unix socket".into(), client, items: self.items })
     }
 
-    /// To the other server over its Unix socket, if there is one.
+    /// Connects to the other server over its Unix socket, if there is one.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The server cannot be reached.
     pub fn against(&self) -> Result<Option<PathClient>> {
         let way = self.against.as_ref().map(|against| {
             let client = against.client(SharedMemory::Never)?;
@@ -157,7 +158,7 @@ pub fn resident_bytes(items: u64, value_bytes: usize) -> u64 {
     items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES)
 }
 
-/// The value under the key with this number.
+/// Returns the value under the key with this number.
 pub fn value(number: u64, len: usize) -> Vec<u8> {
     let mut value = vec![number as u8; len];
     let told = len.min(8);
@@ -174,10 +175,10 @@ pub fn is_value(found: &[u8], number: u64, len: usize) -> bool {
         && (told == len || found[len - 1] == number as u8)
 }
 
-/// An item that must be there.
+/// Checks an item that must be present.
 ///
 /// # Errors
-/// It is missing or wrong.
+/// The item is missing or wrong.
 pub fn check(item: Option<&Item>, number: u64, len: usize) -> Result<()> {
     let item = item.with_context(|| format!("the item of number {number} is missing"))?;
     ensure!(is_value(&item.value, number, len), "a wrong value under the key with number {number}");

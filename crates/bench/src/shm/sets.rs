@@ -1,4 +1,4 @@
-//! Requests through the channel: one at a time, in windows, with one CPU for both ends.
+//! Requests through the channel: single, in windows, and with one CPU for both ends.
 
 use anyhow::Result;
 use fabcache_client::{Request, Ttl};
@@ -15,55 +15,55 @@ use fabcache_testbed::statistics::median;
 /// Items resident.
 const ITEMS: u64 = 10_000;
 
-/// A round's time, by that of measuring a cache line's way.
+/// Time to measure a cache line's round trip, as a part (1/n) of a round.
 const ROUND_TRIP_SHARE: u32 = 4;
 
 /// Requests in flight.
 pub const WINDOWS: [usize; 3] = [1, 8, 32];
 
-/// Requests that one way takes.
+/// Requests over one transport.
 #[derive(Clone, Debug, Serialize)]
 pub struct Requests {
-    /// The way.
+    /// The transport.
     pub way: String,
-    /// A SET that is waited for.
+    /// A blocking SET.
     pub set: Percentiles,
-    /// SETs a second: each window with `iset`, and with `bset`.
+    /// SETs per second: each window with `iset`, and with `bset`.
     pub windows: Vec<Window>,
-    /// The same with one CPU for both ends: a SET, and a GET that needs the server, because it extends the item's
-    /// life.
+    /// A SET with one CPU for both ends.
     pub one_cpu_set: Percentiles,
-    /// See above.
+    /// A GET with one CPU for both ends; it extends the item's life, and so needs the server.
     pub one_cpu_get: Percentiles,
 }
 
 /// SETs per second with so many in flight.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Window {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
-    /// Key and value belong to the operation meanwhile.
+    /// With `iset`: key and value belong to the request until it completes.
     pub iset_per_s: f64,
-    /// They are the caller's when the call returns.
+    /// With `bset`: key and value may be reused at once.
     pub bset_per_s: f64,
 }
 
-/// What the machine and the store take for a SET.
+/// The floor of a SET: the machine's and the store's time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SetFloor {
-    /// A cache line's way from the client's CPU to the server's and back, in nanoseconds: measured in each round.
+    /// A cache line's round trip between the client's CPU and the server's, in nanoseconds, measured in
+    /// each round.
     pub round_trip_ns: f64,
-    /// A SET of a store in this process.
+    /// A SET on a store in this process.
     pub store_ns: f64,
-    /// The SET of each round through shared memory, relative to three round trips of a line and the store's own time.
+    /// The SET of each round through shared memory, relative to three round trips plus the store's time.
     pub set_to_floor: f64,
 }
 
-/// Round trips of a line for a SET, at most: request, answer, and one more.
+/// Maximum round trips of a line for a SET: request, response, and one more.
 const ROUND_TRIPS: f64 = 3.0;
 
 impl SetFloor {
-    /// Three times there and back, and the store's own.
+    /// Returns the floor: three round trips and the store's time.
     pub fn floor_ns(&self) -> f64 {
         ROUND_TRIPS * self.round_trip_ns + self.store_ns
     }
@@ -100,7 +100,7 @@ pub fn measure(
     let mut round_trips = Vec::new();
     for round in 0..plan.rounds {
         progress(&format!("requests, round {} of {}", round + 1, plan.rounds));
-        // How near to each other a virtual machine's CPUs are changes from one moment to the next.
+        // The distance of a virtual machine's CPUs changes from one moment to the next.
         round_trips.push(cache_line_round_trip_ns(plan.round / ROUND_TRIP_SHARE)?);
         for (way, rounds) in ways.iter().zip(&mut all) {
             rounds.set.push(set(way, clock_ns, plan)?);
@@ -146,7 +146,7 @@ impl Rounds {
     }
 }
 
-/// Of 64 keys, one after the other.
+/// Returns the hot keys in turn.
 fn hot_keys() -> impl FnMut() -> (u64, [u8; KEY_BYTES]) {
     let mut number = 0;
     move || {

@@ -1,4 +1,4 @@
-//! Percentiles of single calls, and calls a second.
+//! Percentiles of single calls, and calls per second.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use fabcache_testbed::statistics::median;
 
-/// Calls between readings of the clock that ends a round.
+/// Calls between clock readings that end a round.
 const CALLS_AT_ONCE: usize = 64;
-/// Calls before a round that are not counted: they bring program and data into the cache.
+/// Untimed calls before a round, which warm the caches.
 const CALLS_TO_WARM_UP: usize = 512;
 /// Maximum nanoseconds of a call that are distinguished.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -18,16 +18,16 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Percentiles of the calls of a round, or medians over several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// The middle one, in nanoseconds.
+    /// Median, in nanoseconds.
     pub p50_ns: f64,
-    /// One in a hundred takes longer.
+    /// 99th percentile, in nanoseconds.
     pub p99_ns: f64,
-    /// One in a thousand takes longer.
+    /// 99.9th percentile, in nanoseconds.
     pub p999_ns: f64,
 }
 
 impl Percentiles {
-    /// Medians over rounds.
+    /// Returns the medians over rounds.
     pub fn medians(rounds: &[Percentiles]) -> Percentiles {
         let of = |figure: fn(&Percentiles) -> f64| median(rounds.iter().map(figure));
         Percentiles { p50_ns: of(|p| p.p50_ns), p99_ns: of(|p| p.p99_ns), p999_ns: of(|p| p.p999_ns) }
@@ -42,7 +42,9 @@ pub fn clock_ns() -> f64 {
     }))
 }
 
-/// Times single calls for a round: `prepare` makes the arguments, `call` is timed, `check` checks the result.
+/// Times single calls for a round: `prepare` makes the arguments, `call` is timed, `check` checks the
+/// result.
+///
 /// `clock_ns` is subtracted from each.
 ///
 /// # Errors
@@ -76,8 +78,10 @@ pub fn percentiles<G, R>(
     Ok(Percentiles { p50_ns: at(50.0), p99_ns: at(99.0), p999_ns: at(99.9) })
 }
 
-/// Calls a second in a round: of batches that `prepare` makes (it says how many calls they are) and `calls` does, the
-/// median. So what disturbs less than half of them does not count, nor does what `prepare` takes.
+/// Measures calls per second over a round: the median of its batches.
+///
+/// `prepare` makes a batch and returns its number of calls; `calls` makes them. Only `calls` is timed,
+/// and the median ignores disturbances of less than half of the batches.
 ///
 /// # Errors
 /// A call fails.
@@ -89,7 +93,7 @@ pub fn rate<B>(
 ) -> Result<f64> {
     let started = Instant::now();
     let mut each_ns = Vec::new();
-    // The first brings program and data into the cache.
+    // The first batch warms the caches.
     while each_ns.len() < 2 || started.elapsed() < round {
         let count = prepare(batch);
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The machine's floor for any program: dependent loads and a copy.
+//! Floors of the machine for any program: dependent loads and a copy.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,17 +11,17 @@ use fabcache_testbed::statistics::median;
 
 const LINE_BYTES: u64 = 64;
 const LINE_WORDS: usize = 8;
-/// More than this is not touched besides the store: latency hardly grows beyond.
+/// Maximum size of the memory beside the store: latency hardly grows beyond it.
 const BYTES_MAX: u64 = 2 << 30;
 
 /// The machine's floors over memory of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Floors {
-    /// Bytes that were walked over.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Nanoseconds of a load whose address comes from the last one.
+    /// Nanoseconds of a load whose address depends on the previous load.
     pub dependent_load_ns: f64,
-    /// Nanoseconds to copy a value that is in the cache.
+    /// Nanoseconds to copy a cached value.
     pub copy_ns: f64,
 }
 
@@ -30,7 +30,7 @@ pub fn measure(store_bytes: u64, plan: &Plan) -> Floors {
     let lines = (store_bytes.min(BYTES_MAX) / LINE_BYTES).max(64);
     let lines = 1usize << lines.ilog2();
     let mut memory = vec![0u64; lines * LINE_WORDS];
-    // One cycle through all lines, of the kind x -> ax + c modulo a power of two, which no prefetcher predicts.
+    // One cycle through all lines, x -> ax + c modulo a power of two, which no prefetcher predicts.
     let next = |line: usize| (line.wrapping_mul(0x5_deec_e66d) + 11) & (lines - 1);
     for line in 0..lines {
         memory[line * LINE_WORDS] = (next(line) * LINE_WORDS) as u64;

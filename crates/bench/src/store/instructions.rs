@@ -1,5 +1,6 @@
-//! Instructions an operation: callgrind counts those of a child process that does the operation a number of times,
-//! twice, and the difference is the operations'.
+//! Instructions per operation, counted by callgrind.
+//!
+//! A child process runs twice with different numbers of operations; the difference is theirs.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ use super::operations::{Bench, Operation};
 
 /// Items in the child's store.
 const ITEMS: u64 = 10_000;
-/// Operations of the two runs.
+/// Numbers of operations of the two runs.
 const COUNTS: [u64; 2] = [1_000, 11_000];
 
 /// Instructions of one kind of operation.
@@ -19,17 +20,17 @@ const COUNTS: [u64; 2] = [1_000, 11_000];
 pub struct Instructions {
     /// The operation.
     pub operation: Operation,
-    /// Instructions each, with those that make its key.
+    /// Instructions per operation, including making its key.
     pub each: f64,
     /// Items resident.
     pub items: u64,
 }
 
-/// Counts, if valgrind is there. `program` does what [`run_child`] does when given `arguments`, the index of the
-/// operation and the count.
+/// Counts instructions; returns `None` without valgrind. `program`, given `arguments`, the operation's
+/// index and the count, calls [`run_child`].
 ///
 /// # Errors
-/// Valgrind is there and fails.
+/// Valgrind fails.
 pub fn measure(program: &Path, arguments: &[&str]) -> Result<Option<Vec<Instructions>>> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
@@ -45,7 +46,7 @@ pub fn measure(program: &Path, arguments: &[&str]) -> Result<Option<Vec<Instruct
 /// Performs the counted operations.
 ///
 /// # Errors
-/// There is no such operation.
+/// The operation does not exist.
 pub fn run_child(operation: usize, count: u64) -> Result<()> {
     let operation = *Operation::ALL.get(operation).context("no such operation")?;
     let bench = Bench::new(ITEMS, 100)?;

@@ -1,4 +1,4 @@
-//! Keys and the store they go to.
+//! Keys and the store for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use fabcache_store::{
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 20;
-/// Bytes that an item takes beside key and value, index included, with much to spare.
+/// Upper bound of an item's overhead, index included.
 const OVERHEAD_BYTES: u64 = 60;
-/// Keys made before they are used, so that making them is not measured: few enough to stay in the cache.
+/// Keys made in advance, so that making them is not timed; few enough to stay in the cache.
 pub const BATCH: usize = 512;
 
-/// The key with this number.
+/// Returns the key with this number.
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = *b"key-0000000000000000";
     for (i, byte) in key[4..].iter_mut().rev().enumerate() {
@@ -25,7 +25,7 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// A clock that stays until it is set.
+/// A clock that advances only when told.
 #[derive(Clone, Debug, Default)]
 pub struct SetClock(Arc<AtomicU64>);
 
@@ -46,13 +46,13 @@ impl TimeSource for SetClock {
     }
 }
 
-/// Returns memory for so many items with values of `value_bytes`, without filling up.
+/// Returns the memory for so many items with values of `value_bytes`, with room to spare.
 pub fn memory_for(items: u64, value_bytes: usize) -> u64 {
     let bytes = items * (KEY_BYTES as u64 + value_bytes as u64 + OVERHEAD_BYTES);
     (bytes + bytes / 4).max(8 << 20)
 }
 
-/// A store for `threads` handles, and its clock.
+/// Creates a store for `threads` handles, and its clock.
 ///
 /// # Errors
 /// Memory is exhausted.
@@ -69,7 +69,7 @@ pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)
     Ok((Arc::new(store), clock))
 }
 
-/// A plain write.
+/// Returns a write without options.
 fn write(value: NewValue<'_>, expiry: Expiry) -> Write<'_> {
     Write { expiry, ..Write::plain(value) }
 }
@@ -81,7 +81,7 @@ pub fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) {
     handle.mutate(key, |_| (Change::Write(write), ())).expect("what is there may be evicted");
 }
 
-/// Reads a key into `out`; whether it is there.
+/// Reads a key into `out`; returns whether it was present.
 #[inline]
 pub fn get(handle: &Handle, key: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
@@ -92,7 +92,7 @@ pub fn get(handle: &Handle, key: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Removes a key; whether it was there.
+/// Removes a key; returns whether it was present.
 #[inline]
 pub fn delete(handle: &Handle, key: &[u8]) -> bool {
     let done = handle.mutate(key, |existing| (Change::Remove, existing.info.is_ok()));

@@ -1,12 +1,13 @@
-//! The store by itself, in this process: what an operation costs, how that scales with threads, and how long one may
-//! take at worst.
+//! The store by itself, in this process: the cost of an operation, its scaling with threads, and its
+//! worst-case duration.
 //!
 //! - `keys.rs`: keys and their store.
-//! - `operations.rs`: nanoseconds an operation, by items resident, hot and cold, beside the machine's limits.
+//! - `operations.rs`: nanoseconds per operation, by resident items, hot and cold, beside the machine's
+//! limits.
 //! - `floors.rs`: the machine's dependent load and copy.
-//! - `instructions.rs`: instructions an operation, counted by callgrind in a child process.
-//! - `scaling.rs`: CPU time an operation by threads.
-//! - `stalls.rs`: the longest operations while the store is busy with something else.
+//! - `instructions.rs`: instructions per operation, counted by callgrind in a child process.
+//! - `scaling.rs`: CPU time per operation, by threads.
+//! - `stalls.rs`: the longest operations while the store does background work.
 //! - `report.rs`, `plot.rs`: the results.
 
 pub mod floors;
@@ -20,19 +21,19 @@ pub mod stalls;
 
 use std::time::Duration;
 
-/// What is measured, and for how long.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Items resident, for each measurement of single operations.
+    /// Numbers of resident items for the measurements of single operations.
     pub items: Vec<u64>,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Items resident while threads are scaled.
+    /// Resident items while threads are scaled.
     pub scaling_items: u64,
-    /// How long each figure is measured.
+    /// Duration of the measurement of each figure.
     pub time: Duration,
-    /// Measure the longest operations.
+    /// Whether to measure the longest operations.
     pub stalls: bool,
 }

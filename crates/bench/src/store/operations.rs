@@ -1,4 +1,4 @@
-//! Nanoseconds of CPU time an operation by items resident, over all of them and over a few hot ones.
+//! Nanoseconds of CPU time per operation by resident items, over all of them and over a few hot ones.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use super::scaling::thread_cpu_ns;
 use crate::random::Random;
 use fabcache_testbed::statistics::median;
 
-/// Keys that hot operations use.
+/// Number of hot keys.
 pub const HOT_KEYS: u64 = 64;
-/// Numbers of keys that are never stored begin here.
+/// First number of the keys that are never stored.
 const ABSENT: u64 = 1 << 60;
-/// Numbers of keys whose values are numbers.
+/// First number of the keys whose values are numbers.
 const NUMBERS: u64 = 1 << 59;
-/// Numbers of keys that are stored when memory is full.
+/// First number of the keys that are stored when memory is full.
 const NEW: u64 = 1 << 58;
 
 /// A measured operation.
@@ -41,7 +41,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order in which they are measured.
+    /// All operations, in the order of their measurement.
     pub const ALL: [Operation; 6] = [
         Operation::GetHit,
         Operation::GetMiss,
@@ -51,7 +51,7 @@ impl Operation {
         Operation::SetNew,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Operation::GetHit => "get, hit",
@@ -63,17 +63,17 @@ impl Operation {
         }
     }
 
-    /// Whether the value goes from or to the caller, so that it cannot take less than a copy.
+    /// Returns whether the value is copied from or to the caller, so that a copy is the floor.
     pub fn copies_value(self) -> bool {
         matches!(self, Operation::GetHit | Operation::Overwrite | Operation::SetNew)
     }
 
-    /// The number of the next key.
+    /// Returns the number of the next key.
     fn number(self, random: &mut Random, over: u64, done: &mut u64) -> u64 {
         *done += 1;
         match self {
             Operation::GetHit | Operation::Overwrite => random.below(over as u32) as u64,
-            // Different ones, for one that is deleted is not there to be deleted again.
+            // A new key each time: a deleted item cannot be deleted again.
             Operation::Delete => {
                 (random.below(over as u32) as u64 / BATCH as u64 * BATCH as u64 + *done % BATCH as u64) % over
             }
@@ -104,7 +104,7 @@ pub struct Resident {
     pub memory_bytes: u64,
     /// The machine's floors.
     pub floors: Floors,
-    /// What the operations take.
+    /// The costs of the operations.
     pub costs: Vec<Cost>,
 }
 
@@ -138,7 +138,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Returns a store with so many items.
+    /// Returns a store with this many items.
     ///
     /// # Errors
     /// Memory is exhausted.
@@ -149,7 +149,7 @@ impl Bench {
         for number in 0..HOT_KEYS {
             set(&handle, &key(NUMBERS + number), b"1000000000", Expiry::NEVER);
         }
-        // Complete the growth of tables now, so that it does not happen during the first measurement.
+        // Grow the tables now, so that it does not happen during the first measurement.
         handle.maintain();
         Ok(Bench { handle, value: vec![b'v'; value_bytes] })
     }
@@ -174,7 +174,7 @@ impl Bench {
         }
     }
 
-    /// Median nanoseconds over batches whose keys were made before.
+    /// Returns the median nanoseconds over batches of keys made in advance.
     fn time(&self, operation: Operation, over: u64, time: Duration) -> f64 {
         let mut random = Random::new(7);
         let mut done = 0;
@@ -193,7 +193,7 @@ impl Bench {
                 keys.iter().for_each(|key| set(&self.handle, key, &self.value, Expiry::NEVER));
             }
         }
-        // The first ones bring program and tables into the cache.
+        // The first batches warm the caches.
         median(batches[8..].iter().copied())
     }
 

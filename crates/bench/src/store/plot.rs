@@ -1,4 +1,4 @@
-//! Figures of the store as a picture: a panel for each operation by items resident, and two by threads.
+//! Figures of the store: a panel for each operation by resident items, and two by threads.
 
 use super::operations::{Operation, Resident};
 use super::report::Results;
@@ -33,7 +33,7 @@ fn operation_panel(operation: Operation, resident: &[Resident]) -> Panel {
     let mut lines = vec![
         line("cold", COLORS[0], Stroke::Bold, &|one| cost(one)?.cold_ns),
         line("hot", COLORS[2], Stroke::Bold, &|one| cost(one)?.hot_ns),
-        // Hot items need not come from memory.
+        // Hot items may be in the cache.
         line("dependent load", COLORS[5], Stroke::Dashed, &|one| {
             cost(one)?.cold_ns.map(|_| one.floors.dependent_load_ns)
         }),
@@ -72,7 +72,7 @@ fn scaling_panel(
     }
 }
 
-/// A number as briefly as can be: 1, 10k, 100M.
+/// Formats a number briefly: 1, 10k, 100M.
 fn count(number: f64) -> String {
     let (unit, factor) = match number {
         1e6.. => ("M", 1e6),

@@ -10,19 +10,19 @@ use super::scaling::{Mix, Scaled};
 use super::stalls::Stalls;
 use crate::report::Header;
 
-/// Everything of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
     /// When and where.
     #[serde(flatten)]
     pub header: Header,
-    /// Bytes of a value; keys have 20.
+    /// Value size; keys have 20 bytes.
     pub value_bytes: usize,
-    /// By items resident.
+    /// Figures by resident items.
     pub resident: Vec<Resident>,
-    /// None where there is no callgrind.
+    /// `None` without callgrind.
     pub instructions: Option<Vec<Instructions>>,
-    /// Items resident while threads were scaled.
+    /// Resident items while threads were scaled.
     pub scaling_items: u64,
     /// By threads.
     pub scaling: Vec<Scaled>,
@@ -31,7 +31,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// All figures as tables.
+    /// Returns all figures as tables.
     pub fn table(&self) -> String {
         let mut text = format!("{}\nkeys of 20 bytes, values of {}\n", self.header.machine, self.value_bytes);
         self.operations(&mut text);

@@ -1,4 +1,4 @@
-//! CPU time an operation by threads, more of them than processors too.
+//! CPU time per operation by threads, including more threads than CPUs.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::Plan;
 use super::keys::{BATCH, KEY_BYTES, fill, get, key, memory_for, set, store};
 use crate::random::Random;
 
-/// What the threads do.
+/// The operations of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
@@ -25,10 +25,10 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// All of them.
+    /// All mixes.
     pub const ALL: [Mix; 3] = [Mix::Get, Mix::Set, Mix::Mixed];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Mix::Get => "get",
@@ -51,11 +51,11 @@ impl Mix {
 pub struct Scaled {
     /// What the threads do.
     pub mix: Mix,
-    /// How many.
+    /// Number of threads.
     pub threads: usize,
-    /// CPU time of all threads, by operations.
+    /// CPU time per operation, over all threads.
     pub cpu_ns: f64,
-    /// Operations a second of all threads.
+    /// Operations per second of all threads.
     pub operations_per_s: f64,
 }
 
@@ -78,7 +78,7 @@ pub fn measure(plan: &Plan) -> Result<Vec<Scaled>> {
     Ok(all)
 }
 
-/// CPU time that this thread has had.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -87,7 +87,7 @@ pub fn thread_cpu_ns() -> u64 {
 fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
     let start = Barrier::new(threads);
     let start_of_all = Instant::now();
-    // Each thread has a few slices of time of its own, however many share a processor.
+    // Long enough for a few time slices of each thread, however many share a CPU.
     let time = plan.time.max(Duration::from_millis(20) * threads as u32);
     let work = |seed: usize| {
         let handle = Handle::new(store);

@@ -1,5 +1,5 @@
-//! The longest operations of workers while the store is busy with something else: growing, reclaiming, expiring a
-//! million items together, flushing everything.
+//! The longest operations of workers while the store grows, reclaims, expires a million items at once,
+//! or flushes everything.
 //!
 //! On shared processors most long operations are those during which the scheduler took the processor away. The system
 //! counts such switches, and those of threads that waited for a lock, so each operation is classified: its own CPU
@@ -24,22 +24,22 @@ use crate::random::Random;
 
 /// Items that expire together, and items held meanwhile.
 const MANY: u64 = 1_000_000;
-/// Numbers of keys that are stored meanwhile begin here.
+/// First number of the keys that are stored meanwhile.
 const OTHERS: u64 = 1 << 40;
-/// Threads that do operations.
+/// Number of worker threads.
 const WORKERS: usize = 2;
-/// As the server's housekeeper pauses.
+/// The pause of the server's housekeeper.
 const PAUSE: Duration = Duration::from_micros(200);
 /// Bytes of a long value.
 const LONG_VALUE_BYTES: usize = 4 << 20;
 
-/// The store's activity.
+/// What the store does meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// No store at all: what the machine does to a loop that measures itself.
+    /// No store at all: the machine's effect on a loop that times itself.
     Nothing,
-    /// Nothing but the operations: 9 GETs to an overwriting SET.
+    /// Only the operations: 9 GETs per overwriting SET.
     Quiet,
     /// The index, from empty to two million items.
     Growth,
@@ -56,7 +56,7 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// All of them.
+    /// All activities.
     pub const ALL: [Activity; 8] = [
         Activity::Nothing,
         Activity::Quiet,
@@ -68,7 +68,7 @@ impl Activity {
         Activity::Flush,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Activity::Nothing => "nothing",
@@ -83,28 +83,28 @@ impl Activity {
     }
 }
 
-/// The worst of many operations, in microseconds.
+/// The longest of many operations, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stalls {
-    /// The store's activity.
+    /// What the store did meanwhile.
     pub activity: Activity,
     /// Operations measured.
     pub operations: u64,
-    /// Wall time: 99.99th percentile and longest.
+    /// Wall time: 99.99th percentile and maximum.
     pub wall_us: [f64; 2],
-    /// CPU time of its own: 99.99th percentile and longest.
+    /// CPU time: 99.99th percentile and maximum.
     pub cpu_us: [f64; 2],
     /// Operations that waited for a lock.
     pub waited: u64,
-    /// Wall time of those: the longest, including other threads' turns on the processor.
+    /// Maximum wall time of those, including other threads' time on the CPU.
     pub waited_us_max: f64,
-    /// Items whose memory came back meanwhile without anybody touching them.
+    /// Items whose memory was reclaimed without an access to them.
     pub reclaimed: u64,
-    /// Wall time until it did, in milliseconds; 0 where nothing expired.
+    /// Wall time until that was complete, in milliseconds; 0 if nothing expired.
     pub reclaimed_ms: f64,
 }
 
-/// Measures workers beside every activity.
+/// Measures workers during every activity.
 ///
 /// # Errors
 /// Memory is exhausted, or the system does not report a thread's times.

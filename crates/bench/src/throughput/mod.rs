@@ -1,6 +1,8 @@
-//! What many clients get in all: random keys at once, as OHB's multi-client benchmark has it, with values of 4 bytes and of
-//! 4 KB or any other size. In a closed loop, or in an open one at given rates, with latency from when a request should have
-//! been made; or the highest rate whose latency stays below a bound.
+//! Throughput of many clients on random keys, as in OHB's multi-client benchmark, with values of 4
+//! bytes and 4 KB or any other size.
+//!
+//! In a closed loop; in an open loop at given rates, with latency from the due time of a request; or
+//! the highest rate whose latency stays below a bound.
 
 mod saturation;
 
@@ -13,15 +15,15 @@ use crate::results::{Case, Results, Sample};
 use crate::target::Target;
 pub use saturation::Saturation;
 
-/// OHB's.
+/// OHB's value sizes.
 const SIZES: [usize; 2] = [4, 4_096];
-/// How long a round lasts with `quick`, and otherwise, in seconds.
+/// Seconds of a round: with `quick`, and otherwise.
 const SECONDS: [f64; 2] = [0.5, 1.0];
-/// Maximum requests per second: more than clients make, so that lateness is noticed early enough.
+/// Maximum requests per second: more than clients can make, so that lateness is noticed early.
 const RATE_MAX: f64 = 1e8;
-/// Clients that are busy for this part of the time are late because of themselves.
+/// Clients that are busy for this fraction of the time cause latency themselves.
 const BUSY_PART: f64 = 0.9;
-/// Keys with `quick`, and otherwise.
+/// Number of keys: with `quick`, and otherwise.
 const KEYS: [u64; 2] = [5_000, 100_000];
 
 /// The experiment.
@@ -31,16 +33,17 @@ pub struct Throughput {
     pub sizes: Vec<usize>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
-    /// Requests a second; a closed loop if empty.
+    /// Requests per second; empty for a closed loop.
     pub rates: Vec<f64>,
-    /// How requests are spread over time, if there are rates.
+    /// The distribution of requests over time, if there are rates.
     pub arrivals: Arrivals,
     /// The clients and their work.
     pub load: Load,
 }
 
 impl Throughput {
-    /// As OHB measures it: values of 4 bytes and of 4 KB, read by ever more clients in a closed loop.
+    /// Returns OHB's configuration: values of 4 bytes and 4 KB, read by more and more clients in a closed
+    /// loop.
     ///
     /// # Errors
     /// The key length is invalid.
@@ -57,10 +60,10 @@ impl Throughput {
         })
     }
 
-    /// Whether all of it can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What cannot.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         self.load.check()?;
         ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
@@ -146,13 +149,14 @@ impl Rounds for Loaded<'_> {
     }
 }
 
-/// Operations a second, times of requests and CPU time by the number of clients; with the steps where a rate was searched.
+/// Returns operations per second, latencies and CPU time by the number of clients, and the steps of a
+/// search.
 pub fn table(results: &Results) -> String {
     let columns: Vec<_> = USUAL.iter().chain([&MEGABYTES]).collect();
     saturation::steps(results) + &any_table(results, &columns) + &busy(results)
 }
 
-/// Returns a line for each open loop whose clients were hardly idle. Those through shared memory poll all the time.
+/// Returns a line for each open loop whose clients were busy. Shared-memory clients always poll.
 fn busy(results: &Results) -> String {
     let mut text = String::new();
     for target in results.targets.iter().filter(|target| target.transport != "shm") {

@@ -1,5 +1,6 @@
-//! The highest rate at which the latency of nearly all requests stays below a bound: a binary search between none and what
-//! a closed loop does, each step an open loop.
+//! The highest rate at which the 99th percentile of latency stays below a bound.
+//!
+//! A binary search between zero and somewhat more than a closed loop's rate; each step is an open loop.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,19 +15,19 @@ use crate::target::Target;
 
 /// Steps of the search: the result is accurate to a hundredth of a closed loop's rate.
 const STEPS: u32 = 7;
-/// Attempts at a rate before it counts as too high: other programs of the machine make latency longer, never shorter.
+/// Attempts at a rate before it is too high: other programs on the machine only make latency longer.
 const TRIES: u32 = 2;
 /// The search ends at this multiple of a closed loop's rate.
 const BEYOND: f64 = 1.25;
-/// The part of a rate that must complete, or it was too high however short the latency.
+/// The fraction of a rate that must be reached; otherwise it is too high, regardless of the latency.
 const DONE_PART: f64 = 0.95;
 
 /// The experiment.
 #[derive(Debug)]
 pub struct Saturation {
-    /// The clients. Its rates are not used.
+    /// The clients; its rates are not used.
     pub throughput: Throughput,
-    /// The latency within which 99% of all requests are to be answered, in microseconds.
+    /// The bound of the 99th percentile, in microseconds.
     pub p99_us_max: f64,
 }
 
@@ -85,7 +86,7 @@ impl Rounds for Search<'_> {
     }
 }
 
-/// Searches beyond `closed_per_s`. The sample is of the best step, or has no operations if none was good.
+/// Searches beyond `closed_per_s`. The sample is of the best step, or has no operations if all failed.
 fn search(
     closed_per_s: f64,
     p99_us_max: f64,
@@ -129,7 +130,7 @@ fn p99_us(sample: &Sample) -> Option<f64> {
     sample.latency.as_ref().map(|latency| latency.percentile_ns(99.0) / 1e3)
 }
 
-/// The steps of all searches, in words.
+/// Describes the steps of all searches.
 pub fn steps(results: &Results) -> String {
     let mut text = String::new();
     for sample in &results.samples {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use crate::histogram::Histogram;
 
-    /// A server that does up to 60,000 requests a second in 100 us.
+    /// Simulates a server that serves up to 60,000 requests per second in 100 us each.
     fn served(rate_per_s: f64) -> Sample {
         let fits = rate_per_s <= 60_000.0;
         let mut latency = Histogram::default();

@@ -1,4 +1,4 @@
-//! The values of objects: every byte follows from the object, so that hits can be checked.
+//! Values of objects: the object determines every byte, so that hits can be checked.
 
 use super::Object;
 use crate::random::Random;
@@ -11,7 +11,7 @@ pub const VALUE_BYTES_MAX: u32 = 1 << 20;
 /// Length of the object's number, with which a value begins if it is long enough.
 const NUMBER_BYTES: usize = 4;
 
-/// Makes keys and values.
+/// Generates keys and values.
 #[derive(Debug)]
 pub struct Content {
     pool: Vec<u8>,
@@ -26,7 +26,7 @@ impl Default for Content {
 }
 
 impl Content {
-    /// Puts the key of an object into `key`: letters and digits, the number in it.
+    /// Writes the key of an object to `key`: letters and digits that include its number.
     pub fn key(&self, number: u32, object: &Object, key: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         key.clear();
@@ -38,7 +38,7 @@ impl Content {
         }
     }
 
-    /// Puts the value of an object into `value`.
+    /// Writes the value of an object to `value`.
     pub fn value(&self, number: u32, object: &Object, value: &mut Vec<u8>) {
         let len = object.value_bytes as usize;
         value.clear();
@@ -46,7 +46,7 @@ impl Content {
         value.extend_from_slice(self.rest(number, len));
     }
 
-    /// Whether these parts are the value of an object.
+    /// Returns whether these parts form the value of an object.
     pub fn is_value<'v>(&self, number: u32, object: &Object, parts: impl Iterator<Item = &'v [u8]>) -> bool {
         let len = object.value_bytes as usize;
         let number_bytes = &number.to_le_bytes()[..NUMBER_BYTES.min(len)];

@@ -1,8 +1,8 @@
-//! Sends a trace's requests to a cache, and checks the answers.
+//! Sends a trace's requests to a cache, and checks the responses.
 //!
-//! Many gets and sets are in flight at a time. The order of each object's requests is that of the trace: a change
-//! waits for reads of the same object in flight, and a read issued after a miss of the same object, but before the
-//! set that follows the miss, is repeated after it. Operations without a non-blocking call are blocking.
+//! Many gets and sets are in flight at a time, in the trace's order for each object: a change waits for
+//! reads of the same object in flight. A read issued between a miss of the same object and the set that
+//! follows the miss is repeated after the set. Operations without a non-blocking call are blocking.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,35 +16,35 @@ use super::record::{Operation, Record};
 use crate::fill::is_refusal;
 use crate::histogram::Histogram;
 
-/// Bytes of values in flight at most.
+/// Maximum bytes of values in flight.
 const BYTES_IN_FLIGHT_MAX: usize = 16 << 20;
 
 /// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Records replayed.
+    /// Replayed records.
     pub records: u64,
-    /// Those that read.
+    /// Records that read.
     pub gets: u64,
-    /// Reads that found nothing.
+    /// Reads that missed.
     pub misses: u64,
-    /// Bytes of values that were found.
+    /// Bytes of values found.
     pub hit_bytes: u64,
-    /// Bytes that those had which were not found, as the trace says.
+    /// Bytes of values that were missed, according to the trace.
     pub miss_bytes: u64,
     /// Sets that followed a miss.
     pub fills: u64,
     /// Changes that a server refused.
     pub refused: u64,
-    /// Other operations than reads that found nothing, or something, as it should not have been.
+    /// Other operations that found nothing, or found an item, and so did not store.
     pub not_stored: u64,
-    /// Reads that were repeated after a set.
+    /// Reads repeated after a set.
     pub again: u64,
-    /// Values found of which every byte was compared.
+    /// Values of which every byte was compared.
     pub verified: u64,
-    /// By how much the replay was behind at worst, where it is paced.
+    /// The greatest lag, if the replay is paced.
     pub late: Duration,
-    /// Of reads, where they are waited for one by one.
+    /// Durations of reads, if each is awaited.
     pub times: Option<Histogram>,
 }
 
@@ -59,7 +59,7 @@ pub struct Engine<'e> {
     counts: Counts,
 }
 
-/// Request objects and memory that are used again.
+/// Reusable request objects and buffers.
 struct Spare {
     request: Request,
     key: Vec<u8>,
@@ -78,7 +78,7 @@ struct InFlight {
 enum Asked {
     /// To store this version.
     Store(u32),
-    /// A value; and whether one was stored since.
+    /// A read; and whether a value was stored since.
     Read(Record, bool),
 }
 
@@ -109,7 +109,7 @@ impl<'e> Engine<'e> {
         Ok(self.counts)
     }
 
-    /// Waits until a record is due, so many seconds into the trace.
+    /// Waits until a record is due, `since_s` seconds into the trace.
     fn pace(&mut self, start: Instant, since_s: u64) -> Result<()> {
         let Some(speed) = self.plan.speed else { return Ok(()) };
         let due = Duration::try_from_secs_f64(since_s as f64 / speed).unwrap_or(Duration::MAX);
@@ -117,7 +117,7 @@ impl<'e> Engine<'e> {
             self.drain()?;
             std::thread::sleep(due.saturating_sub(start.elapsed()));
         }
-        // Times are whole seconds: until the next begins nothing is late.
+        // Timestamps are whole seconds: nothing is late before the next one begins.
         let over = due.saturating_add(Duration::try_from_secs_f64(1.0 / speed).unwrap_or(Duration::MAX));
         self.counts.late = self.counts.late.max(start.elapsed().saturating_sub(over));
         Ok(())
@@ -168,7 +168,7 @@ impl<'e> Engine<'e> {
         Ok(())
     }
 
-    /// Makes room for a request with so many bytes.
+    /// Waits until a request with this many bytes fits.
     fn make_room(&mut self, bytes: usize) -> Result<()> {
         while self.in_flight.len() >= self.plan.window
             || (self.bytes_in_flight + bytes > BYTES_IN_FLIGHT_MAX && !self.in_flight.is_empty())
@@ -217,7 +217,7 @@ impl<'e> Engine<'e> {
     }
 
     fn read_and_wait(&mut self, record: &Record) -> Result<()> {
-        // Blocking calls use other connections, and must follow completed operations.
+        // Blocking calls use other connections, so all requests in flight must complete first.
         self.drain()?;
         let Spare { request, mut key, mut value } = self.spare();
         self.expected.key(record.object, &mut key);
@@ -246,7 +246,7 @@ impl<'e> Engine<'e> {
         Ok(())
     }
 
-    /// Stores a missing object, if requested and its length is known.
+    /// Stores a missed object, if the plan fills misses and its length is known.
     fn fill(&mut self, record: &Record) -> Result<()> {
         let value_bytes = self.expected.object(record.object, record.key_bytes).value_bytes;
         if !self.plan.fills || value_bytes == 0 {
@@ -322,7 +322,7 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// In place of what must have been there.
+    /// Handles the result of an operation that requires an item.
     fn stored_over(&mut self, record: &Record, done: Stored) -> Result<()> {
         if done == Stored::Stored {
             self.expected.was_there(record.object)?;
@@ -406,7 +406,7 @@ impl<'e> Engine<'e> {
     }
 }
 
-/// What went wrong, and under which key.
+/// Describes a failed operation and its key.
 fn wrong(what: &str, key: &[u8]) -> String {
     format!("{what} of the key {}", String::from_utf8_lossy(key))
 }

@@ -1,8 +1,9 @@
-//! What a server should hold: keys and values of a replay, and whether an answer is right.
+//! The contents that a server should have during a replay, and checks of its responses.
 //!
-//! Every store of a key has another value, which follows from the object and the number of its stores, so that an old
-//! value differs from the last one. Values of up to 19 bytes are decimal numbers, so that they can be incremented and
-//! decremented. Keys differ between runs. A few bytes are kept for each object, whatever the length of its values.
+//! Every store of a key has another value, determined by the object and the number of its stores, so
+//! that an old value is recognized. Values of up to 19 bytes are decimal numbers, so that they can be
+//! incremented and decremented. Keys differ between runs. The memory per object is a few bytes,
+//! independent of its values.
 
 use std::collections::HashMap;
 
@@ -11,19 +12,19 @@ use anyhow::{Result, ensure};
 use crate::items::{Items, KEY_BYTES_MIN};
 use fabcache_testbed::random::mix;
 
-/// What keys consist of.
+/// The characters of keys.
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
-/// The shortest key: an object's number in such digits.
+/// Length of the shortest key: an object's number in such digits.
 const NUMBER_DIGITS: u32 = u64::BITS.div_ceil(6);
-/// Decimal digits that always form a countable number.
+/// Maximum number of decimal digits of a counter.
 const COUNTED_BYTES_MAX: usize = 19;
 
-/// The known facts of an object.
+/// The known state of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownObject {
     content: Content,
     key_bytes: u8,
-    /// How often it was stored.
+    /// Number of stores.
     version: u32,
     /// Bytes of its value, as last given by the trace.
     pub value_bytes: u32,
@@ -31,16 +32,16 @@ pub struct KnownObject {
     pub ttl_s: u32,
 }
 
-/// The stored value, if any.
+/// The expected value, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Nothing can be there.
+    /// No item.
     Nothing,
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Value(u32),
-    /// A number that was counted.
+    /// A number changed by `incr` or `decr`.
     Number(u64),
-    /// A joined value of so many bytes.
+    /// A value of this many bytes, changed by `append` or `prepend`.
     Joined(u64),
     /// Anything: a server refused to change it.
     Unsure,
@@ -57,7 +58,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Expects nothing to be stored yet. Runs of different `salt` have different keys.
+    /// Returns expectations without any item. Runs with different `salt` have different keys.
     ///
     /// # Errors
     /// The CPU lacks a known source of random numbers.
@@ -65,12 +66,12 @@ impl Expected {
         Ok(Expected { known: HashMap::new(), items: Items::new(KEY_BYTES_MIN)?, salt: mix(salt), verify })
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn objects(&self) -> usize {
         self.known.len()
     }
 
-    /// Returns the facts of an object. A key keeps its first length.
+    /// Returns the state of an object. A key keeps its first length.
     pub fn object(&mut self, object: u64, key_bytes: u8) -> &mut KnownObject {
         let nothing =
             KnownObject { content: Content::Nothing, key_bytes, version: 0, value_bytes: 0, ttl_s: 0 };
@@ -95,13 +96,13 @@ impl Expected {
         }
     }
 
-    /// Writes the next value of an object to `value`, with `len` bytes.
+    /// Writes the next value of an object, of `len` bytes, to `value`.
     pub fn next_value(&self, object: u64, len: u32, value: &mut Vec<u8>) {
         let version = self.get(object).map_or(0, |known| known.version) + 1;
         self.value(self.number(object, version), len, value);
     }
 
-    /// The value that was made last is stored, or will be. Which one it is.
+    /// Records that the value made last is or will be stored; returns its version.
     pub fn stored(&mut self, object: u64, len: u32) -> u32 {
         let known = self.object(object, 0);
         known.version += 1;
@@ -109,7 +110,7 @@ impl Expected {
         known.version
     }
 
-    /// Notes that a server refused this version: the former value may remain.
+    /// Records that a server refused this version: the former value may remain.
     pub fn refused(&mut self, object: u64, version: Option<u32>) {
         let known = self.object(object, 0);
         if version.is_none_or(|version| version == known.version) {
@@ -117,12 +118,12 @@ impl Expected {
         }
     }
 
-    /// It was deleted.
+    /// Records a deletion.
     pub fn deleted(&mut self, object: u64) {
         self.object(object, 0).content = Content::Nothing;
     }
 
-    /// Notes that so many bytes were appended or prepended.
+    /// Records an `append` or `prepend` of `len` bytes.
     pub fn joined(&mut self, object: u64, len: u32) {
         let known = self.object(object, 0);
         known.content = match known.content {
@@ -133,7 +134,7 @@ impl Expected {
         };
     }
 
-    /// A server found something to change, which must be there then.
+    /// Checks that an item may exist, because a server found one to change.
     ///
     /// # Errors
     /// Nothing was stored.
@@ -143,10 +144,10 @@ impl Expected {
         Ok(())
     }
 
-    /// It was counted up or down by one, and is now `now`.
+    /// Records an `incr` or `decr` by one that returned `now`.
     ///
     /// # Errors
-    /// That is not right.
+    /// The number is not the expected one.
     pub fn counted(&mut self, object: u64, up: bool, now: u64) -> Result<()> {
         self.was_there(object)?;
         let before = match self.get(object).map(|known| known.content) {
@@ -167,7 +168,7 @@ impl Expected {
     /// Checks a value found; returns whether every byte was compared.
     ///
     /// # Errors
-    /// It is not: why.
+    /// The value is wrong; the error says why.
     pub fn check(&self, object: u64, found: &[u8]) -> Result<bool> {
         self.was_there(object)?;
         let content = self.get(object).map_or(Content::Nothing, |known| known.content);
@@ -215,7 +216,7 @@ impl Expected {
         }
         value.clear();
         let mut rest = number;
-        // No zero comes first: that would not outlast counting.
+        // The first digit is not zero: counting would remove it.
         value.extend((0..len).map(|i| {
             let digits = if i == 0 { 9 } else { 10 };
             let digit = rest % digits + 10 - digits;
@@ -225,7 +226,7 @@ impl Expected {
     }
 }
 
-/// The number that this is, in decimal. Servers leave spaces behind one that became shorter.
+/// Parses a decimal number. Servers pad one that became shorter with spaces.
 fn decimal(value: &[u8]) -> Option<u64> {
     str::from_utf8(value).ok()?.trim_end_matches(' ').parse().ok()
 }

@@ -1,6 +1,7 @@
-//! Recorded traces: records of 24 bytes, little endian: seconds (u32), object (u64), bytes (u32), and the index of the
-//! object's next access (i64), which is not used: it is worked out here as for any other trace. This is the
-//! `oracleGeneral` format of libCacheSim.
+//! Recorded traces in the `oracleGeneral` format of libCacheSim.
+//!
+//! Records have 24 bytes, little endian: seconds (u32), object (u64), bytes (u32), and the index of the
+//! object's next access (i64). The last is ignored, and computed as for any other trace.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::record::{ORACLE_BYTES, Record};
 use super::{Object, Request, Trace};
 
-/// Reads a trace. An object has the size it had first.
+/// Reads a trace. An object keeps its first size.
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.

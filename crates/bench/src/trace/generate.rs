@@ -20,18 +20,18 @@ pub enum Kind {
     /// Zipf's law with exponent 1, interrupted by scans over objects that are requested once: a fifth of all
     /// requests.
     Scan,
-    /// The same objects repeatedly, a tenth more than fit.
+    /// A loop over objects, a tenth more than fit.
     Loop,
-    /// Objects become and cease to be popular, with times to live from some seconds to unlimited.
+    /// Objects gain and lose popularity, with times to live from some seconds to unlimited.
     Churn,
-    /// Zipf's law with exponent 1, whose ranks change hands.
+    /// Zipf's law with exponent 1, whose ranks drift between objects.
     Drift,
     /// Zipf's law with exponent 0.9 over values of 4 B to 20 KB.
     Sizes,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::Zipf08,
         Kind::Zipf10,
@@ -43,7 +43,7 @@ impl Kind {
         Kind::Sizes,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Zipf08 => "zipf-0.8",
@@ -57,23 +57,23 @@ impl Kind {
         }
     }
 
-    /// The one with this name.
+    /// Returns the kind with this name.
     pub fn of_name(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// By how much a loop is larger than the cache.
+/// The size of a loop, relative to the cache.
 pub const LOOP_EXCESS: f64 = 1.1;
 
-/// How large traces are made.
+/// The size and seed of synthetic traces.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shape {
-    /// Objects and requests are this many times those of a full run.
+    /// Objects and requests, as a multiple of a full run.
     pub scale: f64,
-    /// What chance hangs on.
+    /// Seed of the random sequence.
     pub seed: u64,
-    /// Time goes by this many times faster: more requests a second, and shorter times to live.
+    /// Speed of time: a multiple means more requests per second, and shorter times to live.
     pub speed: u32,
 }
 
@@ -82,7 +82,7 @@ impl Shape {
         ((f64::from(full) * self.scale).round() as u32).max(100)
     }
 
-    /// Makes a trace. A loop is over `share` of the objects that it has when it is whole.
+    /// Generates a trace. A loop has `share` of the objects of the full loop.
     pub fn generate(&self, kind: Kind, share: f64) -> Trace {
         let maker = |objects| Maker::new(kind, *self, self.count(objects), self.count(REQUESTS));
         match kind {
@@ -106,7 +106,7 @@ impl Shape {
 const REQUESTS: u32 = 4_000_000;
 /// Requests in one second of a trace.
 const REQUESTS_PER_SECOND: u32 = 4_000;
-/// Not yet requested.
+/// An object that is not yet requested.
 const UNKNOWN: u32 = u32::MAX;
 
 /// Adds requests to a trace.
@@ -119,7 +119,7 @@ struct Maker {
     /// The number of possible objects.
     universe: u32,
     requests: u32,
-    /// The trace's index of each of them.
+    /// The trace's index of each object.
     known: Vec<u32>,
 }
 
@@ -182,7 +182,8 @@ impl Maker {
         self.trace
     }
 
-    /// A new object every eighth request; the others request older ones, each age `a` as often as `1/a`.
+    /// Every eighth request is for a new object; the others are for older ones, of age `a` in proportion to
+    /// `1/a`.
     fn churn(mut self) -> Trace {
         let ages = Zipf::new(self.universe / 16, 1.0);
         // The trace begins with objects of all ages.
@@ -199,7 +200,7 @@ impl Maker {
         self.trace
     }
 
-    /// Every tenth request an object of a popular rank and one of any rank change places.
+    /// Every tenth request, an object of a popular rank and one of any rank swap.
     fn drift(mut self) -> Trace {
         let zipf = Zipf::new(self.universe, 1.0);
         let mut of_rank: Vec<u32> = (0..self.universe).collect();

@@ -3,8 +3,8 @@
 //! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory.
 //! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
 //! - `content.rs`: the key and value of an object.
-//! - `replay.rs`: traces replayed on servers; `engine.rs`: what sends requests and takes answers; `expected.rs`: whether
-//!   these are right.
+//! - `replay.rs`: traces replayed on servers; `engine.rs`: sends requests; `expected.rs`: checks
+//! responses.
 
 pub mod content;
 mod engine;
@@ -28,7 +28,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Bytes of key and value.
+    /// Returns the bytes of key and value.
     pub fn bytes(&self) -> u64 {
         u64::from(self.key_bytes) + u64::from(self.value_bytes)
     }
@@ -37,13 +37,13 @@ impl Object {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When, in seconds; these never go back.
+    /// The time in seconds; never decreases.
     pub second: u32,
-    /// Of what: an index into the trace's objects.
+    /// The object: an index into the trace's objects.
     pub object: u32,
 }
 
-/// A sequence of requests. Each of its objects is requested at least once.
+/// A sequence of requests. Each object is requested at least once.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// Its name in tables.
@@ -54,16 +54,16 @@ pub struct Trace {
     pub requests: Vec<Request>,
 }
 
-/// There is no next access.
+/// No next access.
 pub const NEVER: u32 = u32::MAX;
 
 impl Trace {
-    /// Bytes of memory that all objects take, each with `overhead_bytes` beside key and value.
+    /// Returns the memory of all objects, each with `overhead_bytes` beside key and value.
     pub fn footprint_bytes(&self, overhead_bytes: f64) -> u64 {
         self.charges(overhead_bytes).iter().map(|&bytes| u64::from(bytes)).sum()
     }
 
-    /// Bytes of memory that each object is charged.
+    /// Returns the bytes that each object is charged.
     pub fn charges(&self, overhead_bytes: f64) -> Vec<u32> {
         self.objects.iter().map(|object| (object.bytes() as f64 + overhead_bytes).round() as u32).collect()
     }

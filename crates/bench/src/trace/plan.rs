@@ -6,24 +6,24 @@ use super::reader::Format;
 /// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How large synthetic traces are.
+    /// The size of synthetic traces.
     pub shape: Shape,
-    /// How files are written; none to find it out.
+    /// The format of files; `None` to detect it.
     pub format: Option<Format>,
-    /// Malformed records are skipped and counted; otherwise they are an error.
+    /// Whether malformed records are skipped and counted; otherwise they are an error.
     pub skips_malformed: bool,
-    /// Requests of each trace at most.
+    /// Maximum number of requests of each trace.
     pub requests_max: u64,
-    /// Gets and sets in flight at most. With one each is waited for, and its time taken.
+    /// Maximum number of gets and sets in flight. With 1, each is awaited and timed.
     pub window: usize,
-    /// A get that misses is followed by a set.
+    /// Whether a get that misses is followed by a set.
     pub fills: bool,
-    /// How many times as fast as the trace; none for as fast as it goes.
+    /// Speed relative to the trace; `None` for as fast as possible.
     pub speed: Option<f64>,
-    /// Times to live are shorter by the speed.
+    /// Whether times to live are divided by the speed.
     pub scales_ttl: bool,
-    /// Servers are emptied before each round.
+    /// Whether servers are flushed before each round.
     pub flushes: bool,
-    /// Whether every byte of every hit is compared.
+    /// Whether to compare every byte of every hit.
     pub verify: bool,
 }

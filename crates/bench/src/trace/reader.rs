@@ -10,7 +10,7 @@ use super::record::{LINE_BYTES_MAX, ORACLE_BYTES, Record};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 256 << 10;
-/// How compressed files begin, and what reads them.
+/// The first bytes of compressed files, their format, and the program that reads them.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1f\x8b", "gzip", "gzip -dc"),
     (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
@@ -18,7 +18,7 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"BZh", "bzip2", "bzip2 -dc"),
 ];
 
-/// How records are written.
+/// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// libCacheSim's `oracleGeneral`: records of 24 bytes.
@@ -43,7 +43,7 @@ impl Format {
         })
     }
 
-    /// The format of what begins so: a record has bytes that no text has.
+    /// Detects the format by its beginning: records contain bytes that no text has.
     fn of_start(head: &[u8]) -> Format {
         let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\n' | b'\r' | b'\t');
         if head.iter().all(is_text) { Format::Csv } else { Format::Oracle }
@@ -57,7 +57,7 @@ pub struct Reader {
     input: Box<dyn BufRead + Send>,
     format: Format,
     skips_malformed: bool,
-    /// Records or lines seen.
+    /// Number of records or lines read.
     seen: u64,
     skipped: u64,
     line: Vec<u8>,
@@ -70,20 +70,20 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Reads a file.
+    /// Opens a file.
     ///
     /// # Errors
-    /// It cannot be read, or is compressed.
+    /// The file cannot be read, or is compressed.
     pub fn open(path: &Path, format: Option<Format>, skips_malformed: bool) -> Result<Reader> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot read the trace {name}"))?;
         Reader::new(&name, file, format, skips_malformed)
     }
 
-    /// Reads anything. Without a format it is found out.
+    /// Reads from any source. Without a format it is detected.
     ///
     /// # Errors
-    /// It cannot be read, or is compressed.
+    /// The source cannot be read, or is compressed.
     pub fn new(
         name: &str,
         mut input: impl Read + Send + 'static,
@@ -114,7 +114,7 @@ impl Reader {
         })
     }
 
-    /// Records that were malformed, and skipped.
+    /// Returns the number of malformed records that were skipped.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
@@ -146,7 +146,7 @@ impl Reader {
             return Ok(None);
         }
         if self.line.last() != Some(&b'\n') && self.line.len() == LINE_BYTES_MAX {
-            // A part at a time: a file without any end of line takes no more memory.
+            // A chunk at a time: a file without line breaks takes no more memory.
             while self.line.last() != Some(&b'\n') && self.read_part()? > 0 {}
             return Ok(Some(Err(anyhow::anyhow!("it is longer than {LINE_BYTES_MAX} bytes"))));
         }
@@ -154,14 +154,15 @@ impl Reader {
         Ok(Some(Record::of_line(line.strip_suffix(b"\r").unwrap_or(line))))
     }
 
-    /// Reads to the end of the line, but not more than a line may have.
+    /// Reads to the end of the line, but at most the maximum length of a line.
     fn read_part(&mut self) -> std::io::Result<usize> {
         self.line.clear();
         self.input.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut self.line)
     }
 }
 
-/// Iterates over records. A malformed record, unless such are skipped, and a read failure are errors.
+/// Iterates over records. A read failure is an error, and so is a malformed record unless it is
+/// skipped.
 impl Iterator for Reader {
     type Item = Result<Record>;
 

@@ -1,18 +1,18 @@
-//! One request of a recorded trace, as its file has it.
+//! One request of a recorded trace.
 
 use anyhow::{Context, Result, ensure};
 
-/// The longest key.
+/// Maximum length of a key.
 pub const KEY_BYTES_MAX: u32 = 250;
-/// The longest value: what memcached can be made to take.
+/// Maximum length of a value: the largest that memcached can be configured for.
 pub const VALUE_BYTES_MAX: u32 = 1 << 30;
 /// Bytes of a record of libCacheSim's `oracleGeneral` format.
 pub const ORACLE_BYTES: usize = 24;
-/// The longest line: the longest key with room for all numbers, and more.
+/// Maximum length of a line: the longest key with room for all numbers, and more.
 pub const LINE_BYTES_MAX: usize = 4_096;
-/// Records of 24 bytes name no keys: these are as long as the number of a block on a volume, written out.
+/// Key length for 24-byte records, which have no keys: that of a volume's block number in text.
 pub const ORACLE_KEY_BYTES: u8 = 24;
-/// Columns of a line behind the key.
+/// Columns of a line after the key.
 const COLUMNS_BEHIND_KEY: usize = 5;
 
 /// One request.
@@ -24,7 +24,7 @@ pub struct Record {
     pub object: u64,
     /// Bytes of the key.
     pub key_bytes: u8,
-    /// Bytes of the value. Where nothing is stored and no value was found it may be 0.
+    /// Bytes of the value. May be 0 if nothing is stored and no value was found.
     pub value_bytes: u32,
     /// The operation.
     pub operation: Operation,
@@ -50,7 +50,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 11] = [
         Operation::Get,
         Operation::Gets,
@@ -65,7 +65,7 @@ impl Operation {
         Operation::Decr,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Get => "get",
@@ -82,20 +82,20 @@ impl Operation {
         }
     }
 
-    /// Whether a value is read.
+    /// Returns whether the operation reads a value.
     pub fn reads(self) -> bool {
         matches!(self, Operation::Get | Operation::Gets)
     }
 
-    /// Whether a value is stored, and its time to live.
+    /// Returns whether the operation stores a value with a time to live.
     pub fn stores_whole(self) -> bool {
         matches!(self, Operation::Set | Operation::Add | Operation::Replace | Operation::Cas)
     }
 }
 
 impl Record {
-    /// A record of the `oracleGeneral` format, little endian: seconds (u32), object (u64), bytes (u32), and the index of the
-    /// object's next access (i64), which is not used.
+    /// Parses a record of the `oracleGeneral` format, little endian: seconds (u32), object (u64), bytes
+    /// (u32), and the index of the object's next access (i64), which is ignored.
     ///
     /// # Errors
     /// The value is too long for any server.
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// Distinguishes keys. Among a thousand million keys the probability of a collision is one in forty.
+/// Hashes a key. For a thousand million keys the probability of a collision is one in forty.
 fn hash(key: &[u8]) -> u64 {
     use std::hash::Hasher;
     // The same in each run.

@@ -1,4 +1,4 @@
-//! `fabcache bench trace`: traces replayed on servers, for hit ratio and speed.
+//! `fabcache bench trace`: replays traces on servers, for hit ratio and speed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,24 +23,24 @@ use fabcache_testbed::random::mix;
 
 /// Default number of gets and sets in flight.
 pub const WINDOW: usize = 64;
-/// The most, so that no connection takes more at a time.
+/// Maximum number of gets and sets in flight, so that each connection accepts them.
 pub const WINDOW_MAX: usize = 1_024;
 /// Requests of each trace with `quick`.
 const QUICK_REQUESTS: u64 = 10_000;
-/// How large synthetic traces are with `quick`, and otherwise.
+/// The size of synthetic traces: with `quick`, and otherwise.
 const SCALES: [f64; 2] = [0.01, 0.25];
-/// Synthetic traces where none is named: all but the loop, which is made for one size of memory, and those that only differ
-/// in how popular the popular are.
+/// Default synthetic traces: all but the loop, which suits one memory size, and those that differ only
+/// in their exponent.
 const KINDS: [Kind; 5] = [Kind::Zipf10, Kind::Scan, Kind::Churn, Kind::Drift, Kind::Sizes];
 
-/// Where a trace comes from.
+/// The origin of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is made.
+    /// Generated.
     Synthetic(Kind),
-    /// It was recorded.
+    /// A file.
     File(PathBuf),
-    /// It comes from standard input.
+    /// Standard input.
     Input,
 }
 
@@ -49,13 +49,13 @@ pub enum Source {
 pub struct Replay {
     plan: Plan,
     sources: Vec<Source>,
-    /// Generated traces, so that each is generated once.
+    /// Generated traces, each generated once.
     made: Vec<OnceLock<Trace>>,
     input_is_read: AtomicBool,
 }
 
 impl Source {
-    /// Its name in tables.
+    /// Returns the name for tables.
     pub fn name(&self) -> String {
         match self {
             Source::Synthetic(kind) => kind.name().to_owned(),
@@ -64,14 +64,14 @@ impl Source {
         }
     }
 
-    /// A file, or standard input for `-`.
+    /// Returns a source for a file, or standard input for `-`.
     pub fn of_path(path: &Path) -> Source {
         if path == Path::new("-") { Source::Input } else { Source::File(path.to_owned()) }
     }
 }
 
 impl Plan {
-    /// A cache aside, as fast as it goes.
+    /// Returns a plan for cache-aside as fast as possible.
     pub fn new(quick: bool, verify: bool) -> Plan {
         Plan {
             shape: Shape { scale: SCALES[usize::from(!quick)], seed: 1, speed: 1 },
@@ -89,7 +89,7 @@ impl Plan {
 }
 
 impl Replay {
-    /// Replays these traces, or some synthetic ones if the list is empty.
+    /// Replays these traces, or the default ones if the list is empty.
     pub fn new(sources: Vec<Source>, plan: Plan) -> Replay {
         let sources = if sources.is_empty() { KINDS.map(Source::Synthetic).to_vec() } else { sources };
         let made = sources.iter().map(|_| OnceLock::new()).collect();
@@ -104,7 +104,7 @@ impl Replay {
         Ok(Replay::new(Vec::new(), Plan::new(quick, verify)))
     }
 
-    /// Runs `replay` over the records of a trace; also how many were skipped.
+    /// Runs `replay` over the records of a trace; also returns the number of skipped ones.
     fn over(
         &self,
         index: usize,
@@ -187,14 +187,14 @@ impl Experiment for Replay {
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let index = self.cases().iter().position(|known| known == case).context("there is no such case")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // No other run or trace has these keys.
+        // Keys are unique to this run and trace.
         let salt = mix(now.as_nanos() as u64) ^ mix(u64::from(std::process::id())) ^ index as u64;
         let expected = Expected::new(salt, self.plan.verify)?;
         Ok(Box::new(Run { replay: self, index, client: target.client()?, expected }))
     }
 }
 
-/// A trace on one cache.
+/// A replay of one trace on one cache.
 struct Run<'e> {
     replay: &'e Replay,
     index: usize,
@@ -254,14 +254,14 @@ fn sample(counts: Counts, skipped: u64, objects: u64, elapsed_ns: u64, is_paced:
     }
 }
 
-/// A client that is busy for this part of the time is at its limit.
+/// A client that is busy for this fraction of the time is at its limit.
 const BUSY_PART: f64 = 0.9;
 
-/// What the columns of [`table`] are.
+/// Describes the columns of [`table`].
 const LEGEND: &str = "hit %, byte hit %: of gets, and of bytes of their values. CPU: of the servers, for a request of the trace. \
 p50, p99: of gets, where each is waited for (--window 1).\n";
 
-/// A row for each trace on each target.
+/// Returns a row per trace and target.
 pub fn table(results: &Results) -> String {
     let mut text = String::new();
     let base = results.targets.last().map_or("", |target| target.name.as_str());

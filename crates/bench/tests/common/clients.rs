@@ -1,11 +1,11 @@
-//! Many clients, as the engine drives them.
+//! Load for the engine's many clients.
 
 use fabcache_bench::engine::{Plan, Popularity, Sizes, Work};
 use fabcache_bench::fill::fill;
 use fabcache_bench::items::Items;
 use fabcache_bench::target::{PATIENCE, Target, protocol};
 
-/// Reads of single keys.
+/// Returns a work of single-key reads.
 pub fn work(keys: u64, sizes: Sizes) -> Work {
     Work {
         keys,
@@ -19,20 +19,20 @@ pub fn work(keys: u64, sizes: Sizes) -> Work {
     }
 }
 
-/// One client.
+/// Returns a plan with one client.
 pub fn plan(urls: &[String], protocol: &str, work: &Work) -> Plan {
     let patience_ns = PATIENCE.as_nanos() as u64;
     let (urls, protocol, work) = (urls.to_vec(), protocol.into(), work.clone());
     Plan { urls, protocol, work, clients: 1, threads: 1, patience_ns }
 }
 
-/// The target of a plan.
+/// Returns a plan's target.
 pub fn target(plan: &Plan) -> Target {
     let urls: Vec<_> = plan.urls.iter().map(|url| url.parse().expect("a URL")).collect();
     Target::new("server", &urls, protocol(&plan.protocol).expect("a protocol")).expect("it is up")
 }
 
-/// Stores all items of a plan, by the client library.
+/// Stores all items of a plan through the client library.
 pub fn filled(plan: &Plan) {
     let items = Items::new(plan.work.key_bytes).expect("a length of keys");
     let sizes = plan.work.sizes;

@@ -1,6 +1,6 @@
-//! What tests of measurements share: a server in this process, and a run of an experiment on it.
+//! Shared by the experiment tests: a server in this process, and a runner for experiments.
 
-// Not every test uses all of it.
+// Not every test file uses every item.
 #![allow(dead_code)]
 
 pub mod clients;
@@ -54,7 +54,7 @@ impl Progress for Silent {
     fn round(&self, _: &str) {}
 }
 
-/// Two rounds of each case on each target.
+/// Runs two rounds of each case on each target.
 pub fn run(experiment: &dyn Experiment, targets: &[&Target]) -> anyhow::Result<Results> {
     let plan = Plan { rounds: 2, ..Plan::default() };
     let measured: Vec<_> = targets.iter().map(|target| (*target, None)).collect();

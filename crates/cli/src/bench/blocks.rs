@@ -9,18 +9,19 @@ use super::common::Common;
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
 
-/// How much, and in which pieces.
+/// The amount of data and the block size.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Bytes of a pair's value, as all sizes here with k, m or g if need be: 512m unless given, and 8m with --quick
+    /// Bytes of a pair's value, as all sizes here optionally with k, m or g [default: 512m, with --quick
+    /// 8m]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pair_bytes: Option<u64>,
     /// Bytes of a block, which is one item [default: the server's largest item (-I)]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     block_bytes: Option<u64>,
-    /// Bytes of all pairs together, which must fit the server's memory (-m): 5g unless given, and 40m with --quick
+    /// Bytes of all pairs together, which must fit the server's memory (-m) [default: 5g, with --quick 40m]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     total_bytes: Option<u64>,
     /// Calls in flight, from 1 to 1024
@@ -29,7 +30,7 @@ pub struct Arguments {
     window: u32,
 }
 
-/// A number of bytes: 1024 of them are 1k, 1024k are 1m, 1024m are 1g.
+/// Parses a number of bytes with an optional unit: 1k is 1024, 1m is 1024k, 1g is 1024m.
 fn bytes(text: &str) -> Result<u64> {
     let unit = |last: char| "kmg".find(last.to_ascii_lowercase()).map(|at| 10 * (at as u32 + 1));
     let (digits, shift) = match text.chars().last().and_then(unit) {
@@ -42,7 +43,7 @@ fn bytes(text: &str) -> Result<u64> {
     number.checked_mul(1 << shift).with_context(|| format!("{text} is too much"))
 }
 
-/// Measures, and prints bytes a second.
+/// Runs the benchmark, and prints bytes per second.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or has too little memory; or the results cannot be written.
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let standard = Blocks::standard(common.quick, common.verify, common.key_bytes)?;
     let total_bytes = arguments.total_bytes.unwrap_or(standard.total_bytes);
     let experiment = Blocks {
-        // A total that is smaller than a pair is one.
+        // A total smaller than a pair is one pair.
         pair_bytes: arguments.pair_bytes.unwrap_or(standard.pair_bytes.min(total_bytes)),
         block_bytes: arguments.block_bytes.map(usize::try_from).transpose()?,
         total_bytes,

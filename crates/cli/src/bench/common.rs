@@ -1,4 +1,4 @@
-//! Options of all measurements of servers: the cache, the rounds, the output.
+//! Options shared by all measurements of servers: the cache, the rounds, the output.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,20 +15,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 
-/// The name of a target that has none.
+/// The name of the target of `--server`.
 const NAME: &str = "server";
 
 /// Options of every measurement of servers.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// A server that is up: tcp://HOST:PORT, unix:///PATH, shm:///PATH for the memory that it shares through this
-    /// socket, or fab://HOST:PORT for the fabric that it has. Several are one cache, among which keys are spread
+    /// A running server: tcp://HOST:PORT, unix:///PATH, shm:///PATH for the shared memory of the server on
+    /// this socket, or fab://HOST:PORT for the server's fabric. Several servers form one cache, over which
+    /// keys are spread
     #[arg(long = "server", value_name = "URL", required = true)]
     servers: Vec<Url>,
     /// Protocol over sockets: auto, meta, text or binary
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
     pub protocol: Protocol,
-    /// Small and short: done in ten seconds
+    /// Run small and short, in about ten seconds
     #[arg(long)]
     pub quick: bool,
     /// Compare every byte of every value
@@ -40,16 +41,16 @@ pub struct Common {
     /// Rounds of each case
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// The CPUs on which requests are made, as 1 or 4-7,9
+    /// CPUs of the clients, as 1 or 4-7,9
     #[arg(long, value_name = "CPUS")]
     client_cpus: Option<Cpus>,
-    /// The CPUs on which the servers of this host are to run
+    /// CPUs of the servers on this host
     #[arg(long, value_name = "CPUS")]
     pub server_cpus: Option<Cpus>,
-    /// Do not measure first what the client can do at most, with a server that does nothing
+    /// Do not measure the client's own limit first, with a server that only answers
     #[arg(long)]
     no_ceiling: bool,
-    /// Where the results go as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the results as a page: one HTML file without external resources
@@ -58,7 +59,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The cache that is measured.
+    /// Returns the measured cache.
     ///
     /// # Errors
     /// A server cannot be reached.
@@ -66,8 +67,9 @@ impl Common {
         Target::new(NAME, &self.servers, self.protocol)
     }
 
-    /// Measures, prints the table that `table` makes, and keeps the results if requested. `rounds` are those of a
-    /// full run.
+    /// Measures, prints the table that `table` makes, and keeps the results if requested.
+    ///
+    /// `rounds` are those of a full run.
     ///
     /// # Errors
     /// A server fails or answers wrongly, or the results cannot be written.
@@ -88,10 +90,10 @@ impl Common {
         output::check(&[("--json", self.json.as_deref()), ("--report", self.report.as_deref())])
     }
 
-    /// Each server as a cache of its own, by the name of the way to it.
+    /// Returns each server as a separate cache, named after its transport.
     ///
     /// # Errors
-    /// One cannot be reached.
+    /// A server cannot be reached.
     pub fn targets(&self) -> Result<Vec<Target>> {
         let ways: Vec<&str> = self.servers.iter().map(Url::transport).collect();
         let target = |(number, url): (usize, &Url)| {
@@ -102,10 +104,10 @@ impl Common {
         self.servers.iter().enumerate().map(target).collect()
     }
 
-    /// As [`Common::measure`], for several caches.
+    /// Measures several caches as [`Common::measure`] does one.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Common::measure`].
     pub fn measure_all(
         &self,
         targets: &[Target],
@@ -129,7 +131,7 @@ impl Common {
             text.push('\n');
             text.push_str(&limits);
         }
-        // Try all of these: results are not lost because one of them fails.
+        // Try all outputs, so that a failure of one does not lose the others.
         let kept = self.json.as_deref().map_or(Ok(()), |path| results.save(path));
         let page = |path| html::save(vec![(experiment.name().to_owned(), results)], path);
         let reported = self.report.as_deref().map_or(Ok(()), page);
@@ -138,7 +140,7 @@ impl Common {
     }
 }
 
-/// This very program, which is the dummy as well ([`Plan::ceiling`]).
+/// Returns the path of this program, which is also the dummy ([`Plan::ceiling`]).
 ///
 /// # Errors
 /// The system does not report it.
@@ -158,7 +160,7 @@ impl Default for Bar {
 }
 
 impl Bar {
-    /// Removes the bar, so that others may write.
+    /// Removes the bar, so that others may print.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }
@@ -167,7 +169,7 @@ impl Bar {
 impl Progress for Bar {
     fn begin(&self, rounds: u64) {
         self.0.set_length(rounds);
-        // Not before: a bar without a length is drawn as a full one.
+        // Not earlier: a bar without a length is drawn as a full one.
         self.0.enable_steady_tick(Duration::from_millis(200));
     }
 

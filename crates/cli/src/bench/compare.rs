@@ -15,26 +15,26 @@ use fabcache_client::Protocol;
 use super::common::{Bar, this_program};
 use super::output;
 
-/// Default CPUs of servers and clients: no CPU has both.
+/// Default CPUs of servers and clients, one each.
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
 
 /// The servers and the measurements.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of a running one. A program is started with
-    /// memcached's flags, or if its flags contain {port} or {socket} with just these. The last is the baseline
+    /// Servers: NAME=PROGRAM, or 'NAME=PROGRAM FLAGS', or NAME=URL of a running one. A program gets
+    /// memcached's flags, unless its own flags contain {port} or {socket}. The last is the baseline
     #[arg(required = true, value_name = "SERVER")]
     servers: Vec<ServerUnderTest>,
     /// Measurements, separated by commas: quick, latency, throughput, pipelined, multiget, mixture, nonblocking,
     /// hybrid, blocks, trace, or all
     #[arg(long = "set", value_name = "NAMES", value_delimiter = ',', default_value = "quick")]
     sets: Vec<String>,
-    /// The ways to the servers, separated by commas: tcp, unix, shm for those started with --shm, and fab for those
-    /// started with --fabric. All that they have, unless given
+    /// Transports, separated by commas: tcp, unix, shm for servers started with --shm, and fab for servers
+    /// started with --fabric [default: all that each server supports]
     #[arg(long, value_name = "WAYS", value_delimiter = ',')]
     over: Vec<Route>,
-    /// Flags of every server that is started, beside its own, as '-t 1 -m 1024'
+    /// Additional flags of every started server, as '-t 1 -m 1024'
     #[arg(
         long,
         value_name = "FLAGS",
@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Protocol over sockets: auto, meta, text or binary
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = protocol)]
     protocol: Protocol,
-    /// Small and short: a set of two servers is done in ten seconds
+    /// Run small and short: a set of two servers takes about ten seconds
     #[arg(long)]
     quick: bool,
     /// Compare every byte of every value
@@ -55,33 +55,33 @@ pub struct Arguments {
     /// Bytes of a key
     #[arg(long, value_name = "BYTES", default_value_t = 20)]
     key_bytes: usize,
-    /// Rounds of each case on each server: 11 unless given, and 3 with --quick
+    /// Rounds of each case on each server [default: 11, with --quick 3]
     #[arg(long, value_name = "NUMBER")]
     rounds: Option<u32>,
-    /// The CPUs of the servers, as 0 or 0-3,5; CPU 0 unless given
+    /// CPUs of the servers, as 0 or 0-3,5 [default: 0]
     #[arg(long, value_name = "CPUS", conflicts_with = "no_pin")]
     server_cpus: Option<Cpus>,
-    /// The CPUs of the clients; CPU 1 unless given
+    /// CPUs of the clients [default: 1]
     #[arg(long, value_name = "CPUS", conflicts_with = "no_pin")]
     client_cpus: Option<Cpus>,
-    /// Do not measure first what the client can do at most, with a server that does nothing
+    /// Do not measure the client's own limit first, with a server that only answers
     #[arg(long)]
     no_ceiling: bool,
-    /// Let servers and clients run where they may
+    /// Do not pin servers and clients to CPUs
     #[arg(long)]
     no_pin: bool,
-    /// Where the results go as JSON: a file, or a folder, which several sets need: a file there for each
+    /// Write the results as JSON to this file, or with several sets to a file per set in this folder
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Where the results of all sets go as one page of HTML
+    /// Write the results of all sets as one HTML page to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
 
-/// Measures them, set by set, and prints a table of each.
+/// Runs the sets one by one, and prints a table of each.
 ///
 /// # Errors
-/// A server does not come up, ends or answers wrongly, or the results cannot be written.
+/// A server does not start, ends or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let comparison = Comparison {
         contenders: arguments.servers.clone(),
@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         kept?;
         all.push((results.subcommand.clone(), results));
         if let Some(path) = &arguments.report {
-            // After each set, so that its results are kept whatever happens to the next.
+            // After each set, so that its results are kept if the next one fails.
             html::save(all.clone(), path)?;
         }
     }

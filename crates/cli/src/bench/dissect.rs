@@ -21,7 +21,7 @@ pub struct Arguments {
     /// Bytes of values
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64,4096,65536")]
     sizes: Vec<usize>,
-    /// Calls a round at each stage: 2000 unless given, and 100 with --quick
+    /// Calls per round and stage [default: 2000, with --quick 100]
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
 }
@@ -38,7 +38,7 @@ fn operations(name: &str) -> Result<Operations> {
     }))
 }
 
-/// Measures, and prints bars.
+/// Runs the benchmark, and prints bars.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

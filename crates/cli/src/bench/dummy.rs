@@ -1,4 +1,4 @@
-//! `fabcache bench dummy`: a server that does nothing but answer.
+//! `fabcache bench dummy`: a server that only answers.
 
 use std::io::{Read, Write};
 
@@ -10,31 +10,32 @@ use fabcache_bench::limits::Limits;
 /// The addresses and the fault.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to listen: tcp://HOST:PORT, where port 0 selects a free one, or unix:///PATH. May be repeated
+    /// Listen at tcp://HOST:PORT, where port 0 selects a free one, or unix:///PATH. May be repeated
     #[arg(long, value_name = "URL", required = true)]
     listen: Vec<Listen>,
-    /// Fault of one in EVERY answers: wrong, foreign, truncated, dropped, swapped with the next, or closed (cut off,
-    /// and the connection closed); with the prefix set- the last three concern answers to sets
+    /// Fault in one of EVERY responses: wrong, foreign, truncated, dropped, swapped with the next, or
+    /// closed (cut off, and the connection closed); with the prefix set- the last three affect responses to
+    /// sets
     #[arg(long, value_name = "KIND@EVERY")]
     fault: Option<Fault>,
-    /// Threads that answer
+    /// Number of threads
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     threads: usize,
-    /// Bytes of memory that it says it has. It keeps only how long each value is
+    /// Reported memory limit in bytes. The server keeps only the length of each value
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().memory_bytes)]
     memory_bytes: u64,
-    /// Bytes of the largest item that it says it takes. It takes any
+    /// Reported maximum item size in bytes. The server accepts any size
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().item_bytes)]
     item_bytes: u64,
-    /// End when the standard input does, and not only when stopped
+    /// Exit at the end of the standard input, too
     #[arg(long)]
     until_input_ends: bool,
 }
 
-/// Says where it listens, a line each, and answers.
+/// Prints its URLs, one per line, and serves.
 ///
 /// # Errors
-/// It cannot listen there.
+/// A listener cannot be opened.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.threads > 0, "--threads is at least 1");
     let settings = Settings {

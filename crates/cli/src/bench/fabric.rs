@@ -13,7 +13,7 @@ use fabcache_bench::server::Candidate;
 use super::common::this_program;
 use super::{candidate, output};
 
-/// Which provider, which servers, how many bytes, and how long.
+/// The provider, the servers, the sizes, and the duration.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The server, as NAME=PROGRAM; without one, libfabric is measured by itself
@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Which of libfabric's providers, at which interface: of this host alone unless that is named
     #[arg(long, value_name = "PROVIDER[,INTERFACE]", default_value = "tcp;ofi_rxm")]
     provider: String,
-    /// The client's interface, if it differs: both are of this host
+    /// The client's interface, if it differs; both are on this host
     #[arg(long, value_name = "INTERFACE")]
     client_interface: Option<String>,
     /// Also measure clients that choose between reads and requests (auto), and multigets
@@ -35,27 +35,27 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
         default_values_t = [4, 64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576])]
     sizes: Vec<usize>,
-    /// Bytes of the values measured with many in flight
+    /// Value sizes in bytes that are also measured with windows
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [64, 4096, 65_536])]
     window_sizes: Vec<usize>,
-    /// Operations in flight
+    /// Numbers of operations in flight
     #[arg(long, short, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1, 8, 32])]
     windows: Vec<usize>,
-    /// Interleaved rounds of everything
+    /// Number of interleaved rounds
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds of a round
     #[arg(long, default_value_t = 0.2)]
     seconds: f64,
-    /// Few sizes and short rounds, done in seconds: a check that it works
+    /// Use few sizes and short rounds, for a check in seconds
     #[arg(long, conflicts_with_all = ["sizes", "window_sizes", "rounds", "seconds"])]
     quick: bool,
-    /// Where the results go as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Is the other end of what libfabric does by itself.
+/// Arguments of the remote end of plain libfabric.
 #[derive(Debug, Args)]
 pub struct PeerArguments {
     /// The provider, as one word
@@ -64,9 +64,9 @@ pub struct PeerArguments {
     bytes: usize,
 }
 
-/// Values of no more bytes are measured: servers take them by default, or nearly.
+/// Maximum value size, which servers accept by default.
 const BYTES_MAX: usize = 1 << 20;
-/// Maximum number in flight: an endpoint has room for as many.
+/// Maximum number of operations in flight, for which an endpoint has room.
 const WINDOW_MAX: usize = 64;
 
 impl Arguments {
@@ -101,10 +101,11 @@ impl Arguments {
     }
 }
 
-/// Measures it, and prints tables.
+/// Runs the benchmark, and prints tables.
 ///
 /// # Errors
-/// There is no such provider, a server does not come up, has no fabric or answers wrongly, or the results cannot be written.
+/// The provider does not exist; a server does not start, has no fabric or answers wrongly; or the
+/// results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = arguments.plan()?;
     let provider = fabric::provider(&plan.requirements)?;
@@ -148,7 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     kept
 }
 
-/// Is the peer.
+/// Runs the remote end of plain libfabric.
 ///
 /// # Errors
 /// The provider cannot be opened, or fails.

@@ -11,12 +11,12 @@ use super::common::Common;
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
 
-/// How much is stored, and in which order it is read.
+/// The amount of data, and the order of reads.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// The order of reads: uniform, normal (four of five are of the first keys), or all
+    /// The order of reads: uniform, normal (four of five are of hot keys), or all
     #[arg(long, value_name = "NAME", default_value = "all", value_parser = scans)]
     scan: Scans,
     /// Ratio of stored bytes to the servers' memory
@@ -37,13 +37,13 @@ pub struct Arguments {
     /// Store an item after a miss
     #[arg(long)]
     store_again: bool,
-    /// The keys that four of five gets of the normal scan are of, in percent
+    /// Percentage of keys that are hot in the normal scan
     #[arg(long, value_name = "PERCENT", default_value_t = HOT_PERCENT)]
     hot: f64,
-    /// Empty the servers before: ALL that is cached in them is lost
+    /// Flush the servers first: ALL cached items are lost
     #[arg(long)]
     flush: bool,
-    /// Gets a round: 5000 unless given, and 500 with --quick
+    /// Gets per round [default: 5000, with --quick 500]
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
 }
@@ -55,7 +55,7 @@ fn scans(name: &str) -> Result<Scans> {
     Scan::of_name(name).map(Scans)
 }
 
-/// Measures, and prints latency and success rate.
+/// Runs the benchmark, and prints latency and success rate.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

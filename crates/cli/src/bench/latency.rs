@@ -1,4 +1,4 @@
-//! `fabcache bench latency`: how long a call takes, by the size of its value.
+//! `fabcache bench latency`: the time of a call by value size.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -20,10 +20,10 @@ pub struct Arguments {
     benchmark: Operations,
     #[command(flatten)]
     sizes: SizeArguments,
-    /// Calls a round: 1000 unless given, and 200 with --quick
+    /// Calls per round [default: 1000, with --quick 200]
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
-    /// Items that are called for in turn
+    /// Number of items called in turn
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
     keys: u64,
 }
@@ -35,7 +35,7 @@ fn operations(name: &str) -> Result<Operations> {
     Operation::of_name(name).map(Operations)
 }
 
-/// Measures, and prints OHB's rows.
+/// Runs the benchmark, and prints OHB's columns.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

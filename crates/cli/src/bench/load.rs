@@ -1,4 +1,4 @@
-//! Options of measurements with many clients: their places and their work.
+//! Options of measurements with many clients: the clients, and their work.
 
 use clap::Args;
 use fabcache_bench::engine::{Load, Popularity};
@@ -6,19 +6,19 @@ use fabcache_bench::engine::{Load, Popularity};
 /// Options of clients.
 #[derive(Debug, Args)]
 pub struct LoadArguments {
-    /// Clients, each number by itself. A client has a connection to each server
+    /// Numbers of clients, measured one by one. A client has a connection to each server
     #[arg(long, value_name = "NUMBER,…", value_delimiter = ',')]
     pub clients: Option<Vec<usize>>,
-    /// Threads that the clients of a process are driven by; through shared memory each client has its own
+    /// Threads per process that drive the clients; shared-memory clients have one thread each
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     threads: usize,
-    /// Processes that clients are spread over; 0 is this one
+    /// Client processes; 0 runs the clients in this process
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     processes: usize,
-    /// Requests of a client that may be in flight at once
+    /// Requests in flight per client
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pipeline: usize,
-    /// Keys, as far as all items take no more than half of the servers' memory
+    /// Number of keys, limited so that all items take at most half of the servers' memory
     #[arg(long, value_name = "NUMBER")]
     keys: Option<u64>,
     /// Distribution of keys: Zipf's law with this exponent [default: uniform]
@@ -30,10 +30,10 @@ pub struct LoadArguments {
 }
 
 impl LoadArguments {
-    /// A load as these options have it.
+    /// Applies these options to a load.
     ///
     /// # Errors
-    /// It cannot be.
+    /// A value is out of range.
     pub fn change(&self, load: &mut Load) -> anyhow::Result<()> {
         load.threads = self.threads;
         load.processes = self.processes;

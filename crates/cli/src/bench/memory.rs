@@ -14,7 +14,7 @@ use fabcache_bench::server::Candidate;
 
 use super::output;
 
-/// Which servers, and with what.
+/// The servers and the items.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Servers, as NAME=PROGRAM; the last one is the baseline
@@ -29,10 +29,10 @@ pub struct Arguments {
     /// Use keys of 20 bytes and values of these sizes instead, separated by commas
     #[arg(long, value_delimiter = ',')]
     values: Vec<usize>,
-    /// Where the results go as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where they go as an SVG picture
+    /// Write the results as an SVG figure to this file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -48,10 +48,10 @@ enum Mixes {
     All,
 }
 
-/// Measures them, and prints a table.
+/// Runs the benchmark, and prints a table.
 ///
 /// # Errors
-/// A server does not come up or answers wrongly, or the results cannot be written.
+/// A server does not start or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let servers = &arguments.servers;
     let mixes = match arguments.mixes {

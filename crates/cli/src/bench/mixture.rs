@@ -17,15 +17,15 @@ pub struct Arguments {
     common: Common,
     #[command(flatten)]
     load: LoadArguments,
-    /// Bytes of a value on average, from 52 to 12800, each number by itself
+    /// Average value sizes in bytes, from 52 to 12800, measured one by one
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [AVERAGE_BYTES])]
     average: Vec<f64>,
-    /// Part of requests that read; the others store
+    /// Fraction of requests that read; the others store
     #[arg(long, value_name = "0 to 1", default_value_t = GET_SHARE)]
     get_share: f64,
 }
 
-/// Measures, and prints a table.
+/// Runs the benchmark, and prints a table.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

@@ -33,52 +33,52 @@ use fabcache_bench::server::Candidate;
 use fabcache_testbed::cleanup;
 use serde::Serialize;
 
-/// The measurements.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measures how long a call takes, by the size of its value
+    /// Measures the time of a call by value size
     Latency(latency::Arguments),
     /// Measures where the time of a call goes, hop by hop
     Dissect(dissect::Arguments),
-    /// Is a server that does nothing but answer, to measure what clients can do at most
+    /// Runs a server that only answers, to measure the limit of clients
     Dummy(dummy::Arguments),
-    /// Measures what an operation takes that is not waited for by itself
+    /// Measures the time of non-blocking operations
     Nonblocking(nonblocking::Arguments),
     /// Measures large values written in blocks, then read back in order
     Blocks(blocks::Arguments),
-    /// Measures what many clients get at once: in a closed loop, at a given rate, or up to a bound of latency
+    /// Measures the throughput of many clients: in a closed loop, at a given rate, or up to a latency bound
     Throughput(throughput::Arguments),
-    /// Measures many clients with values of very different sizes, as the Olio benchmark has them
+    /// Measures many clients with values of very different sizes, as in the Olio benchmark
     Mixture(mixture::Arguments),
-    /// Measures requests for many keys beside requests for one
+    /// Measures multigets beside single gets
     Multiget(multiget::Arguments),
-    /// Is a process of clients: what a benchmark with --processes starts
+    /// Runs a client process: started by benchmarks with --processes
     #[command(hide = true)]
     Worker,
-    /// Measures servers side by side, and starts and stops them
+    /// Starts servers, and measures them side by side
     Compare(Box<compare::Arguments>),
     /// Measures gets of working sets larger than the servers' memory, with a penalty for misses
     Hybrid(hybrid::Arguments),
     /// Replays traces on servers, for hit ratio and speed
     Trace(Box<trace::Arguments>),
-    /// Measures miss ratios of the store beside reference policies
+    /// Measures miss ratios of the store and of reference policies
     Policies(Box<policies::Arguments>),
     /// Measures the store by itself, in this process
     Store(store::Arguments),
-    /// Measures a server through the memory that it shares with its clients
+    /// Measures a server through its shared memory
     Shm(shm::Arguments),
-    /// Measures a fabric (RDMA, by libfabric) by itself, and a server over it
+    /// Measures a fabric (RDMA, through libfabric), and a server over it
     Fabric(fabric::Arguments),
-    /// Is the other end of a fabric: what `fabric` starts
+    /// Runs the remote end of a fabric: started by `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::PeerArguments),
-    /// Measures how many items servers hold in the memory they take
+    /// Measures how many items servers hold in their memory
     Memory(memory::Arguments),
-    /// Makes a page of results that were kept as JSON
+    /// Writes a page from results kept as JSON
     Report(report::Arguments),
 }
 
-/// Measures.
+/// Runs a subcommand.
 pub fn run(command: Command) -> Result<()> {
     cleanup::handle_signals()?;
     match command {
@@ -123,7 +123,7 @@ fn version(server: &Candidate) -> String {
         .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Keeps results if requested: as a picture, as JSON.
+/// Keeps results if requested: as a figure, as JSON.
 fn keep<R: Serialize>(
     results: &R,
     panels: impl FnOnce(&R) -> Vec<Panel>,

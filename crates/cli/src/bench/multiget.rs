@@ -1,4 +1,4 @@
-//! `fabcache bench multiget`: many keys in a request beside one.
+//! `fabcache bench multiget`: multigets beside single gets.
 
 use anyhow::Result;
 use clap::Args;
@@ -10,22 +10,22 @@ use super::load::LoadArguments;
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
 
-/// Which requests.
+/// The requests.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     load: LoadArguments,
-    /// Keys of a request, each number by itself
+    /// Keys per request, measured one by one
     #[arg(long, value_name = "NUMBER,…", value_delimiter = ',', default_values_t = [1, BATCH])]
     batch: Vec<usize>,
-    /// Bytes of a value, each number by itself
+    /// Value sizes in bytes, measured one by one
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [VALUE_BYTES])]
     sizes: Vec<usize>,
 }
 
-/// Measures, and prints a table.
+/// Runs the benchmark, and prints a table.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

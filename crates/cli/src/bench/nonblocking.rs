@@ -1,4 +1,4 @@
-//! `fabcache bench nonblocking`: what an operation takes that is not waited for by itself.
+//! `fabcache bench nonblocking`: the time of non-blocking operations.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -16,30 +16,30 @@ const ROUNDS: u32 = 5;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Which calls, comma-separated: i (iset and iget), b (bset and bget)
+    /// Non-blocking calls, comma-separated: i (iset and iget), b (bset and bget)
     #[arg(long, value_name = "NAMES", default_value = "i,b", value_delimiter = ',', value_parser = Api::of_name)]
     api: Vec<Api>,
-    /// Requests in a window, from 1 to 1024; several are comma-separated
+    /// Requests per window, from 1 to 1024; several are comma-separated
     #[arg(long, short, value_name = "NUMBERS", default_value = "32", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: Vec<u32>,
-    /// How the end of a window is waited for, comma-separated: wait (for one after the other), test (all in turn)
+    /// How windows are completed, comma-separated: wait (for one after the other), test (all in turn)
     #[arg(long, value_name = "NAMES", default_value = "wait", value_delimiter = ',', value_parser = Drain::of_name)]
     drain: Vec<Drain>,
-    /// Which keys, comma-separated: random, zipf (Zipf's law with the exponent 1.01)
+    /// Distributions of keys, comma-separated: random, zipf (Zipf's law with the exponent 1.01)
     #[arg(long, value_name = "NAMES", default_value = "random", value_delimiter = ',', value_parser = Keys::of_name)]
     keys: Vec<Keys>,
     #[command(flatten)]
     sizes: SizeArguments,
-    /// Operations a round: 1000 unless given, and 192 with --quick
+    /// Operations per round [default: 1000, with --quick 192]
     #[arg(long, short, value_name = "NUMBER")]
     iterations: Option<u64>,
-    /// Items of a size among which keys are chosen; fewer where half of the servers' memory would not hold all sizes
+    /// Items per size; fewer if all sizes would exceed half of the servers' memory
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
     items: u64,
 }
 
-/// Measures, and prints OHB's rows with the calls that wait beside them.
+/// Runs the benchmark, and prints OHB's rows with blocking calls beside them.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

@@ -1,4 +1,4 @@
-//! Where results go: the standard output, and files.
+//! Output of results: the standard output, and files.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 /// Prints a text. A reader that closes the pipe, such as `head`, is not a failure.
 ///
 /// # Errors
-/// It cannot be written.
+/// The text cannot be written.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -18,10 +18,12 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Checks before a measurement that files, each given with its option, can be written. Their contents stay.
+/// Checks before a measurement that the output files, given with their options, can be written.
+///
+/// Existing contents stay.
 ///
 /// # Errors
-/// One cannot be written, or is named by two options.
+/// A file cannot be written, or is named by two options.
 pub fn check(files: &[(&str, Option<&Path>)]) -> Result<()> {
     let given = || files.iter().filter_map(|(option, path)| path.map(|path| (option, path)));
     for (number, (option, path)) in given().enumerate() {
@@ -37,7 +39,7 @@ pub fn check(files: &[(&str, Option<&Path>)]) -> Result<()> {
 fn writable(path: &Path) -> std::io::Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
-        // A reader of a pipe would take this for its end.
+        // Opening and closing a pipe would look like its end to the reader.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             OpenOptions::new().append(true).create_new(true).open(path)?;

@@ -18,16 +18,16 @@ use serde::Serialize;
 
 use super::{candidate, output};
 
-/// How much smaller traces are with `--quick`.
+/// Scale of traces with `--quick`.
 const QUICK_SCALE: f64 = 0.05;
 
-/// How much faster time goes by in traces for servers.
+/// Speed of time in traces for servers.
 const SERVERS_SPEED: u32 = 10;
 
-/// Which traces, and at which sizes.
+/// The traces and cache sizes.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Synthetic traces; all of them if neither these nor files are given
+    /// Synthetic traces [default: all, unless files are given]
     #[arg(long = "trace", value_name = "NAME", value_delimiter = ',', value_parser = kind)]
     traces: Vec<Kind>,
     /// Recorded traces: 24-byte little-endian records of time (u32, s), object (u64), bytes (u32), next access (i64)
@@ -36,13 +36,13 @@ pub struct Arguments {
     /// Cache sizes in percent of a trace's footprint
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [1.0, 10.0, 30.0])]
     sizes: Vec<f64>,
-    /// Size of synthetic traces, 1 being about a million objects and four million requests
+    /// Scale of synthetic traces; 1 is about a million objects and four million requests
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f64,
-    /// Small synthetic traces, done in seconds
+    /// Use small synthetic traces, for a run in seconds
     #[arg(long, conflicts_with = "scale")]
     quick: bool,
-    /// What chance hangs on
+    /// Seed of synthetic traces
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Instead of policies, compare a server with the one that --against names, at the memory that this one takes
@@ -54,12 +54,12 @@ pub struct Arguments {
     /// Where the results go as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where they go as an SVG picture
+    /// Write the results as an SVG figure to this file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// Compares, and prints a table.
+/// Runs the comparison, and prints a table.
 ///
 /// # Errors
 /// A trace cannot be read, the store returns a wrong value, or the results cannot be written.
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if kinds.is_empty() && arguments.files.is_empty() {
         kinds.extend(Kind::ALL);
     }
-    // Servers live by the wall clock.
+    // Servers use the wall clock.
     let speed = if arguments.server.is_some() { SERVERS_SPEED } else { 1 };
     let synthetic = kinds.into_iter().map(Source::Synthetic);
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! `fabcache bench report`: results as a page.
+//! `fabcache bench report`: results as an HTML page.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use clap::Args;
 use fabcache_bench::html;
 use fabcache_bench::results::Results;
 
-/// Which results, and where the page goes.
+/// The results, and the page.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Files of measurements kept with --json. Files of the same subcommand share their pictures
+    /// Files written with --json. Files of the same subcommand share figures
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where the page goes
+    /// Write the page to this file
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     out: PathBuf,
 }
 
-/// Makes the page.
+/// Writes the page.
 ///
 /// # Errors
 /// A file cannot be read or holds no results, or the page cannot be written.
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     html::save(files?, &arguments.out)
 }
 
-/// Its name without the folders.
+/// Returns the file name.
 fn shown(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

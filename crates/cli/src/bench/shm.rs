@@ -13,7 +13,7 @@ use fabcache_bench::shm::{self, Plan};
 
 use super::{candidate, output};
 
-/// Which servers, how many items, and how long.
+/// The servers, the items, and the duration.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The server that shares its memory, as NAME=PROGRAM
@@ -25,28 +25,28 @@ pub struct Arguments {
     /// Items resident; 10^7 with values of 64 bytes take about 2 GB
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
     items: Vec<u64>,
-    /// Bytes of a value, each with each number of items; keys have 20
+    /// Value sizes in bytes, each measured with each number of items; keys have 20 bytes
     #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 512, 4096, 65_536, 524_288])]
     value_bytes: Vec<usize>,
-    /// Megabytes of keys and values resident at most: where it is more, items are fewer
+    /// Maximum megabytes of resident keys and values; reduces the number of items if needed
     #[arg(long, default_value_t = 1024)]
     megabytes: u64,
-    /// Interleaved rounds of everything
+    /// Number of interleaved rounds
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// Seconds of a round
     #[arg(long, default_value_t = 0.1)]
     seconds: f64,
-    /// The server's memory in huge pages, which must have been reserved
+    /// Use huge pages, which must be reserved, for the server's memory
     #[arg(long, short = 'L')]
     huge_pages: bool,
-    /// Few items and short rounds, done in seconds: a check that it works
+    /// Use few items and short rounds, for a check in seconds
     #[arg(long, conflicts_with_all = ["items", "value_bytes", "rounds", "seconds"])]
     quick: bool,
-    /// Where the results go as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where they go as an SVG picture
+    /// Write the results as an SVG figure to this file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -73,10 +73,10 @@ impl Arguments {
     }
 }
 
-/// Measures them, and prints tables.
+/// Runs the benchmark, and prints tables.
 ///
 /// # Errors
-/// A server does not come up, shares no memory or answers wrongly, or the results cannot be written.
+/// A server does not start, shares no memory or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(cpus >= 2, "two CPUs are needed, one for the server and one for the client");

@@ -1,4 +1,4 @@
-//! Sizes of values that are measured one after the other.
+//! Options for a range of value sizes.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -16,10 +16,10 @@ pub struct SizeArguments {
 }
 
 impl SizeArguments {
-    /// The powers of two between, and both ends.
+    /// Returns the powers of two between the ends, and both ends.
     ///
     /// # Errors
-    /// They do not go up.
+    /// The ends are not in ascending order.
     pub fn powers(&self) -> Result<Vec<usize>> {
         ensure!(
             (1..=self.max).contains(&self.min),

@@ -12,22 +12,23 @@ use fabcache_bench::store::{Plan, instructions, operations, scaling, stalls};
 
 use super::output;
 
-/// What is measured, and for how long.
+/// The measurements, and their duration.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Items resident; none to leave operations out; 10^8 of them with values of 16 bytes take about 12 GB
+    /// Numbers of resident items; none skips single operations; 10^8 with values of 16 bytes take about 12
+    /// GB
     #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "10000,100000,1000000,10000000")]
     items: Vec<u64>,
-    /// Bytes of a value; keys have 20
+    /// Value size in bytes; keys have 20 bytes
     #[arg(long, default_value_t = 100)]
     value_bytes: usize,
-    /// Numbers of threads; none to leave scaling out
+    /// Numbers of threads; none skips scaling
     #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "1,2,4,8,16,32,64")]
     threads: Vec<usize>,
-    /// Items resident while threads are scaled
+    /// Resident items while threads are scaled
     #[arg(long, default_value_t = 1_000_000)]
     scaling_items: u64,
-    /// Seconds for each figure
+    /// Seconds per figure
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     /// Do not measure the longest operations
@@ -36,21 +37,21 @@ pub struct Arguments {
     /// Do not count instructions, which needs valgrind
     #[arg(long)]
     no_instructions: bool,
-    /// Where the results go as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where they go as an SVG picture
+    /// Write the results as an SVG figure to this file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Perform one operation, given by its number, so many times
+    /// Perform an operation, given by its number, this many times, and nothing else
     #[arg(long, hide = true, num_args = 2, value_names = ["OPERATION", "COUNT"])]
     only: Option<Vec<u64>>,
 }
 
-/// Measures it, and prints tables.
+/// Runs the benchmark, and prints tables.
 ///
 /// # Errors
-/// There is not enough memory, or the results cannot be written.
+/// Memory is exhausted, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some([operation, count]) = arguments.only.as_deref() {
         return instructions::run_child(*operation as usize, *count);

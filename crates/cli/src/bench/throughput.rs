@@ -1,4 +1,4 @@
-//! `fabcache bench throughput`: what many clients get at once.
+//! `fabcache bench throughput`: the throughput of many clients.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -13,24 +13,24 @@ const ROUNDS: u32 = 3;
 /// Seconds of a step of a search with --quick.
 const STEP_SECONDS_QUICK: f64 = 0.1;
 
-/// Which requests, of how many clients, and when.
+/// The requests, the clients, and the pace.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     load: LoadArguments,
-    /// Bytes of a value, each number by itself
+    /// Value sizes in bytes, measured one by one
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',')]
     sizes: Option<Vec<usize>>,
-    /// Part of requests that read; the others store
+    /// Fraction of requests that read; the others store
     #[arg(long, value_name = "0 to 1", default_value_t = 1.0)]
     get_share: f64,
     /// Open loop: all clients together make this many requests per second, for each number separately, and latency
     /// counts from when a request was due
     #[arg(long, value_name = "PER_S,…", value_delimiter = ',', conflicts_with = "saturate")]
     rate: Vec<f64>,
-    /// How the requests of an open loop are spread over time
+    /// Distribution of the requests of an open loop over time
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson)]
     arrivals: Arrivals,
     /// Search the highest rate whose p99 stays below a bound
@@ -41,16 +41,16 @@ pub struct Arguments {
     p99_us: f64,
 }
 
-/// How requests are spread over time.
+/// The distribution of requests over time.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Arrivals {
-    /// At random: many independent sources
+    /// Poisson: many independent sources
     Poisson,
-    /// At equal distances
+    /// At equal intervals
     Even,
 }
 
-/// Measures, and prints a table.
+/// Runs the benchmark, and prints a table.
 ///
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.

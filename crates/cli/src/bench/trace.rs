@@ -15,7 +15,7 @@ use super::policies::kind;
 /// Rounds of a full run: items cached in one round are present in the next.
 const ROUNDS: u32 = 1;
 
-/// Which traces, and how.
+/// The traces, and how they are replayed.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -24,22 +24,22 @@ pub struct Arguments {
     /// timestamp, key, key size, value size, client, operation, TTL
     #[arg(long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Synthetic traces; some of them if neither these nor files are given
+    /// Synthetic traces [default: some, unless files are given]
     #[arg(long = "trace", value_name = "NAME", value_delimiter = ',', value_parser = kind)]
     traces: Vec<Kind>,
-    /// How files are written: auto, oracle or csv
+    /// Format of the files: auto, oracle or csv
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = format)]
     format: Written,
     /// Skip malformed records, and count them
     #[arg(long)]
     skip_malformed: bool,
-    /// Requests of each trace at most
+    /// Maximum number of requests of each trace
     #[arg(long, value_name = "NUMBER")]
     limit: Option<u64>,
-    /// Gets and sets in flight at most; with 1 each is waited for, and the time of gets taken
+    /// Maximum number of gets and sets in flight; with 1 each is awaited, and gets are timed
     #[arg(long, value_name = "NUMBER", default_value_t = WINDOW)]
     window: usize,
-    /// Do not store what a get did not find
+    /// Do not store a key after a miss
     #[arg(long)]
     no_fill: bool,
     /// Replay at this multiple of the trace's speed [default: as fast as possible]
@@ -48,13 +48,13 @@ pub struct Arguments {
     /// Divide times to live by --speed
     #[arg(long, requires = "speed")]
     scale_ttl: bool,
-    /// Empty the servers before each round: ALL that is cached in them is lost
+    /// Flush the servers before each round: ALL cached items are lost
     #[arg(long)]
     flush: bool,
-    /// Size of synthetic traces, 1 being about a million objects and four million requests
+    /// Scale of synthetic traces; 1 is about a million objects and four million requests
     #[arg(long, value_name = "FACTOR", conflicts_with = "quick")]
     scale: Option<f64>,
-    /// What chance hangs on in synthetic traces
+    /// Seed of synthetic traces
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }
@@ -66,7 +66,7 @@ fn format(name: &str) -> Result<Written> {
     Format::of_name(name).map(Written)
 }
 
-/// Replays, and prints a table.
+/// Runs the replay, and prints a table.
 ///
 /// # Errors
 /// A trace cannot be read or is malformed, a server fails or answers wrongly, or the results cannot be written.

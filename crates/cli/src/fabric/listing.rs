@@ -54,9 +54,9 @@ struct Unusable {
     why: &'static str,
 }
 
-/// Returns its name for `--fabric`.
+/// Returns a provider's name for `--fabric`.
 fn named(provider: &Provider) -> String {
-    // The address selects one of an interface's several.
+    // The address distinguishes several addresses of an interface.
     let at = provider.address.filter(|at| at.is_ipv6()).map(|at| at.to_string());
     format!("{},{}", provider.name, at.unwrap_or_else(|| provider.interface.clone()))
 }

@@ -11,9 +11,9 @@ use fabcache_fabric::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Child processes at once: an endpoint can take a hundred megabytes.
+/// Maximum number of child processes at a time: an endpoint can take a hundred megabytes.
 const AT_ONCE: usize = 4;
-/// Interval between checks whether a child has ended.
+/// Poll interval for the exit of a child.
 const STEP: Duration = Duration::from_millis(5);
 /// Operations of the endpoint, as many as a client has.
 const OPERATIONS: usize = 64;
@@ -51,7 +51,7 @@ fn try_open(provider: &Provider) -> Trial {
     let options = EndpointOptions { operations: OPERATIONS, peers: 1, waits: true };
     let mut endpoint = Endpoint::open(&domain, options).map_err(text)?;
     let memory_kib = resident_kib().saturating_sub(before);
-    // As a server does that shares its items.
+    // As a server does to share its items.
     let area = SharedArea::new(&mut endpoint, 4096, PeerAccess::Read).map_err(text)?;
     area.copy_in(0, &[1]);
     endpoint.poll(&mut Vec::new()).map_err(text)?;

@@ -34,7 +34,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// What libmemcached's `memcached_generate_hash_value` returns, where C's `char` has a sign, as on `x86_64`.
+    /// Returns libmemcached's `memcached_generate_hash_value` where C's `char` is signed, as on `x86_64`.
     pub fn of(self, bytes: &[u8]) -> u32 {
         match self {
             Hash::OneAtATime => one_at_a_time(bytes),
@@ -51,7 +51,7 @@ impl Hash {
     }
 }
 
-/// A byte as C's signed `char`, widened.
+/// Widens a byte as C's signed `char`.
 fn signed(byte: &u8) -> u32 {
     i32::from(byte.cast_signed()).cast_unsigned()
 }
@@ -60,7 +60,7 @@ fn word(bytes: [u8; 4]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// Up to four bytes as a word, with zeros behind.
+/// Returns up to four bytes as a word, padded with zeros.
 fn part(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
@@ -76,7 +76,7 @@ fn one_at_a_time(bytes: &[u8]) -> u32 {
     hash.wrapping_add(hash << 15)
 }
 
-/// The four little-endian words of the MD5 digest (RFC 1321).
+/// Returns the four little-endian words of the MD5 digest (RFC 1321).
 pub(super) fn md5(bytes: &[u8]) -> [u32; 4] {
     let digest: [u8; 16] = Md5::digest(bytes).into();
     let (words, _) = digest.as_chunks::<4>();
@@ -100,7 +100,7 @@ const CRC_TABLE: [u32; 256] = {
     table
 };
 
-/// The CRC before its last inversion.
+/// Returns the CRC before its final inversion.
 fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(u32::MAX, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
@@ -108,7 +108,7 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Offset basis and prime. Of 64 bits the lower halves are enough for the lower half of the hash.
+/// Offset basis and prime. For 64-bit hashes the lower halves suffice.
 struct Fnv {
     basis: u32,
     prime: u32,
@@ -154,21 +154,21 @@ fn murmur3(bytes: &[u8]) -> u32 {
         hash = (hash ^ scrambled(word(*bytes))).rotate_left(13);
         hash = hash.wrapping_mul(5).wrapping_add(0xe654_6b64);
     }
-    // Zeros, where there is no rest, change nothing.
+    // Zeros, if there is no remainder, change nothing.
     hash ^= scrambled(part(rest)) ^ bytes.len() as u32;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
     hash ^ hash >> 16
 }
 
-/// As `hashlittle` of lookup3.c.
+/// Bob Jenkins's `hashlittle` (lookup3.c).
 fn lookup3(bytes: &[u8]) -> u32 {
-    /// libmemcached's.
+    /// libmemcached's seed.
     const START: u32 = 13;
     const BLOCK: usize = 12;
     let start = 0xdead_beef_u32.wrapping_add(bytes.len() as u32).wrapping_add(START);
     let (mut a, mut b, mut c) = (start, start, start);
-    // The last block, be it whole, is mixed otherwise than those before.
+    // The last block, whole or not, is mixed differently.
     let last = bytes.len().saturating_sub(1) / BLOCK * BLOCK;
     let (before, rest) = bytes.split_at(last);
     let add = |[a, b, c]: [&mut u32; 3], block: &[u8]| {

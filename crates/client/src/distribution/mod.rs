@@ -19,7 +19,7 @@
 //! `KETAMA_HASH` is not in the table: libmemcached stores it, but computes a ring's points with `HASH`, or with MD5
 //! if weights apply.
 //!
-//! tests/distribution.rs compares all of it but chance with libmemcached, key by key.
+//! tests/distribution.rs compares all of them except the random one with libmemcached, key by key.
 
 mod hash;
 mod ring;
@@ -61,7 +61,7 @@ pub enum Distribution {
 pub struct Hashing {
     /// The hash of keys.
     pub hash: Hash,
-    /// What the hash means.
+    /// How the hash selects a server.
     pub placement: Placement,
     /// The number of bytes at a key's start that are not hashed. libmemcached hashes its namespace, a prefix of each
     /// key, only with `MEMCACHED_BEHAVIOR_HASH_WITH_PREFIX_KEY`.
@@ -71,29 +71,29 @@ pub struct Hashing {
     pub sort_hosts: bool,
 }
 
-/// What the hash of a key means.
+/// How a key's hash selects a server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// Modulo the number of servers, it is a server's number.
+    /// The hash modulo the number of servers is a server's number.
     #[default]
     Modula,
     /// The key belongs to the next server point on a ring: consistent hashing.
     Ring {
-        /// The servers' names on it.
+        /// The servers' names on the ring.
         names: Names,
-        /// Whose points are more.
+        /// Which servers have more points.
         weights: Weights,
     },
-    /// Nothing: each time any server.
+    /// Ignores the hash: a random server each time.
     Random,
-    /// Its lower bits are the number of a bucket, and this has each bucket's server by number. There should be a power of two
-    /// of them: where there is not, some are never chosen, as with libmemcached. Without any, each server is a bucket.
+    /// The hash's lower bits are a bucket number, and this lists each bucket's server by number. Their count should be
+    /// a power of two: otherwise some buckets are never chosen, as in libmemcached. If empty, each server is a bucket.
     ///
     /// A bucket's keys stay with its server while that is down, whatever [`crate::Options::auto_eject`] says.
     Buckets(Arc<[u32]>),
 }
 
-/// Whether servers have points by weight: then 160 in the mean, otherwise 100 each.
+/// When points are by weight: then 160 on average, otherwise 100 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Weights {
     /// As soon as one is not 1: libmemcached where the distribution is set before the servers.
@@ -106,7 +106,7 @@ pub enum Weights {
 }
 
 impl From<&Distribution> for Hashing {
-    /// The usual ones in full.
+    /// The usual distributions in full.
     fn from(distribution: &Distribution) -> Hashing {
         let ring = |hash, weights| Hashing {
             hash,
@@ -137,23 +137,23 @@ impl Distribution {
 pub struct Mapping {
     hash: Hash,
     namespace_bytes: usize,
-    /// Numbers of the servers among which keys are mapped.
+    /// The numbers of the servers in use.
     servers: Vec<usize>,
     table: Table,
 }
 
-/// From a hash to a server.
+/// Maps a hash to a server.
 #[derive(Clone, Debug)]
 enum Table {
     Modula,
     Ring(Ring),
     Random,
-    /// Each bucket's server; none where it names one that there is not.
+    /// Each bucket's server; `None` if it names a missing one.
     Buckets(Vec<Option<usize>>),
 }
 
 impl Mapping {
-    /// Maps keys among those of the servers that `includes` says, by their number.
+    /// Maps keys among the servers whose number `includes` accepts.
     pub fn new(
         distribution: &Distribution,
         servers: &[Address],
@@ -163,8 +163,8 @@ impl Mapping {
         Mapping::with_points(distribution, servers, includes, |name| hash.of(name))
     }
 
-    /// As above, for a hash that this library does not have, and servers of equal weight. The caller hashes keys
-    /// ([`Mapping::server_at`]).
+    /// Like [`Mapping::new`], for a hash that this library does not have, and servers of equal weight. The caller
+    /// hashes keys ([`Mapping::server_at`]).
     pub fn with_points(
         distribution: &Distribution,
         servers: &[Address],
@@ -184,7 +184,7 @@ impl Mapping {
             Placement::Random => Table::Random,
             Placement::Ring { names, weights } => {
                 let by_weight = match weights {
-                    // Servers that are left out count as well: otherwise all keys would move when one leaves.
+                    // Ejected servers count as well: otherwise all keys would move when one leaves.
                     Weights::Heard => servers.iter().any(|server| server.weight != 1),
                     Weights::Always => true,
                     Weights::Never => false,
@@ -204,7 +204,7 @@ impl Mapping {
         Mapping { hash, namespace_bytes, servers: included, table }
     }
 
-    /// The number of a key's server; none if there is no server.
+    /// Returns the number of a key's server; `None` without servers.
     pub fn server_of(&self, key: &[u8]) -> Option<usize> {
         if let [only] = self.servers[..] {
             return Some(only);
@@ -212,7 +212,7 @@ impl Mapping {
         self.server_at(self.hash.of(key.get(self.namespace_bytes..).unwrap_or_default()))
     }
 
-    /// The number of the server of a key with this hash, for hashes that this library does not have.
+    /// Returns the number of the server for this hash, for hashes that this library does not have.
     pub fn server_at(&self, hash: u32) -> Option<usize> {
         match &self.table {
             Table::Modula => {

@@ -7,7 +7,7 @@ use crate::address::{Address, DEFAULT_PORT};
 const POINTS_OF_EQUALS: u32 = 100;
 /// Points of a server of mean weight.
 const POINTS_BY_WEIGHT: f32 = 160.0;
-/// Points that one digest makes.
+/// Points per digest.
 const POINTS_OF_DIGEST: f32 = 4.0;
 
 /// The naming scheme of servers on a ring.
@@ -69,7 +69,7 @@ impl Ring {
         Ring { points }
     }
 
-    /// The server of the first point from this hash on, the first of all after the last.
+    /// Returns the server of the first point at or after this hash, wrapping around.
     pub fn server_at(&self, hash: u32) -> Option<usize> {
         let at = self.points.partition_point(|(point, _)| *point < hash);
         self.points.get(at).or(self.points.first()).map(|(_, server)| *server)

@@ -157,7 +157,7 @@ pub fn prove(stream: &mut FabricStream, deadline: Instant) -> Result<(), ProveEr
 /// memory.
 const UNSOUND: &str = "invalid answer to fabric attach";
 
-/// Returns why there is no fabric, from the server's answer to the question which fabric it has.
+/// Returns why there is no fabric, from the server's answer to `fabric hello`.
 fn no_offer(line: String) -> String {
     let is_said = line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ");
     if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
@@ -172,7 +172,7 @@ fn not_attached(line: String, name: &[u8]) -> String {
     }
 }
 
-/// Why this machine cannot.
+/// Why this machine has no such fabric.
 struct UnsupportedHere(String);
 
 impl From<fabcache_fabric::Error> for UnsupportedHere {
@@ -181,7 +181,7 @@ impl From<fabcache_fabric::Error> for UnsupportedHere {
     }
 }
 
-/// The interface through which the server is reached as it offers.
+/// Returns the interface that reaches the server as offered.
 fn domain(
     offer: &Offer,
     options: &crate::Fabric,
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(refused(b"fi_shm://1"), "CLIENT_ERROR not for this address");
     }
 
-    /// Words as they are, nearly are, or are not.
+    /// Valid, nearly valid and invalid words.
     fn word() -> impl Strategy<Value = String> {
         prop_oneof![
             any::<u64>().prop_map(|number| number.to_string()),

@@ -1,11 +1,11 @@
-//! What belongs to the process that made it: a child of fork(2) neither uses it nor closes it, for what lies behind it in the
-//! kernel and in devices is its parent's.
+//! A guard for values that belong to the process that made them. A child of fork(2) neither uses nor closes them, as
+//! their kernel and device state is its parent's.
 
 use std::ops::{Deref, DerefMut};
 
 use fabcache_layout::process::Process;
 
-/// Dropped in the process that made it, and nowhere else.
+/// A value that is dropped only in the process that made it.
 #[derive(Debug)]
 pub struct ForkGuard<T> {
     value: Option<T>,
@@ -13,12 +13,12 @@ pub struct ForkGuard<T> {
 }
 
 impl<T> ForkGuard<T> {
-    /// It is this process'.
+    /// Guards a value of this process.
     pub fn new(value: T) -> ForkGuard<T> {
         ForkGuard { value: Some(value), process: Process::current() }
     }
 
-    /// Moves it out of what is being dropped.
+    /// Moves the value out of a guard that is being dropped.
     pub fn take(&mut self) -> ForkGuard<T> {
         ForkGuard { value: self.value.take(), process: self.process }
     }
@@ -28,7 +28,7 @@ impl<T> ForkGuard<T> {
         if self.is_current() { self.value.take() } else { None }
     }
 
-    /// This is still the process that made it.
+    /// Returns whether this process made the value.
     pub fn is_current(&self) -> bool {
         self.process.is_current()
     }

@@ -48,7 +48,7 @@ struct PendingRead {
     fetch: Fetch,
     /// A second fetch of the same operation, whose bytes follow in the buffer.
     behind: Option<Fetch>,
-    /// Where the buffer is returned to, if it is the caller's.
+    /// The slot that the buffer returns to, if it is the caller's.
     return_slot: Option<ReturnSlot>,
     /// The bytes are read directly into the value.
     is_in_place: bool,
@@ -57,7 +57,7 @@ struct PendingRead {
 /// The GETs in flight on one endpoint.
 #[derive(Debug)]
 pub struct RemoteGets {
-    // Declared, and so dropped, before the memory that its operations use.
+    // Declared first, so dropped before the memory that its operations use.
     endpoint: Endpoint,
     peer: Peer,
     short: Pool,
@@ -73,7 +73,7 @@ pub struct RemoteGets {
     refused: Option<(PendingRead, BufferGuard)>,
     /// The next fetch to post.
     next: Option<Fetch>,
-    /// The provider reads two places in one operation.
+    /// The provider reads two remote ranges in one operation.
     joins: bool,
     /// The server's endpoint.
     end: ServerEnd,
@@ -85,7 +85,7 @@ pub struct RemoteGets {
     /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
     random: u32,
-    /// To be woken when no lock is held.
+    /// Wakers to wake when no lock is held.
     wakers: Vec<Waker>,
     /// A read failed; the endpoint is not used any more.
     is_broken: bool,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   RegisteredBuffer ──> LentBuffer ──show──> the link's list of what the server may read
-//!          ^                 │                       │ the server lets go, or the link has ended
+//!          ^                 │                       │ the server releases it, or the link closes
 //!          └─────────────────┘ the operation has completed
 //! ```
 //! The operation and the link share the memory, and no caller may write it before one of them has dropped its share. A link
@@ -103,7 +103,7 @@ impl LentBuffer {
         Some((lent, shown))
     }
 
-    /// Returns the parts that it was made of.
+    /// Returns the registered memory and the value it was built from.
     pub fn into_parts(self) -> (Option<CallerMemory>, Vec<u8>) {
         (self.memory, self.other)
     }

@@ -32,9 +32,9 @@ fn kept() -> MutexGuard<'static, Vec<Kept>> {
 
 /// Keeps a link until its server has closed the socket.
 pub fn keep(link: ForkGuard<Link>, socket: Arc<socket2::Socket>) {
-    // Where it fails the socket has ended already.
+    // A failure means that the socket is closed already.
     let _ = socket.shutdown(Shutdown::Write);
-    // As good as every server closes its end at once.
+    // Nearly every server closes its end at once.
     let deadline = Instant::now() + KEPT_WAIT;
     while !has_ended(&socket) {
         let mut what = [PollFd::new(&*socket, PollFlags::IN)];

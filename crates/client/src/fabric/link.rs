@@ -1,5 +1,5 @@
-//! The client's end of a link: its port on the fabric, the memory that messages are in, and what drives
-//! [`fabcache_fabric::channel`]. Nothing here blocks.
+//! The client's end of a link: its endpoint, the message buffers, and the driver of [`fabcache_fabric::channel`].
+//! Nothing here blocks.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -26,9 +26,9 @@ use crate::stream::{Lending, Until};
 /// An endpoint that no server knows yet.
 #[derive(Debug)]
 pub struct End {
-    /// What messages to it begin with.
+    /// The token that messages to it begin with.
     pub token: u64,
-    // Before the memory that its operations use.
+    // Declared before the memory that its operations use.
     port: Endpoint,
     pool: Pool,
     staging: SharedArea,
@@ -36,10 +36,10 @@ pub struct End {
 }
 
 impl End {
-    /// Opens one, which has posted its receives.
+    /// Opens an endpoint and posts its receives.
     ///
     /// # Errors
-    /// The provider cannot, or memory cannot be registered.
+    /// The provider fails, or memory cannot be registered.
     pub fn new(domain: &Arc<Domain>) -> Result<End, Error> {
         let token = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
         let receives = receives_for(LINK_CREDITS);
@@ -55,32 +55,32 @@ impl End {
         Ok(End { token, port, pool, staging, landing })
     }
 
-    /// By which the server finds it.
+    /// Returns the name by which the server finds it.
     pub fn name(&self) -> &[u8] {
         self.port.name()
     }
 
-    /// Messages that it has room for.
+    /// Returns the number of messages that it accepts.
     pub fn credits(&self) -> u16 {
         LINK_CREDITS
     }
 
-    /// The memory that the server may read.
+    /// Returns the memory that the server may read.
     pub fn staging(&self) -> RemoteMemory {
         self.staging.remote()
     }
 
-    /// The memory that the server may write.
+    /// Returns the memory that the server may write.
     pub fn landing(&self) -> RemoteMemory {
         self.landing.remote()
     }
 
-    /// Reads of a server's memory need nothing of the server's process.
+    /// Returns whether reads of a server's memory need no help of its process.
     pub fn is_one_sided(&self) -> bool {
         self.port.is_one_sided()
     }
 
-    /// The domain that registered its memory.
+    /// Returns the domain that registered its memory.
     pub fn domain(&self) -> &Arc<Domain> {
         self.port.domain()
     }
@@ -89,7 +89,7 @@ impl End {
 /// A link to a server.
 #[derive(Debug)]
 pub struct Link {
-    // Before all that its operations use.
+    // Declared before the memory that its operations use.
     port: Endpoint,
     peer: Peer,
     end: ClientEnd<Buffer>,
@@ -99,19 +99,18 @@ pub struct Link {
     /// Callers' memory that the server may read, in the order of lending.
     lent: VecDeque<Arc<ReadableMemory>>,
     ended: Vec<Completion>,
-    /// A receive that was refused, and is posted before anything is sent.
+    /// A rejected receive, which is posted before anything is sent.
     unposted: Option<Buffer>,
-    /// Where a message is made that need not be kept until it is sent.
+    /// A buffer for messages that the provider injects.
     scratch: Box<[u8]>,
-    /// Since when, and how often, the provider has refused operations; it does so until it knows the server's
-    /// endpoint.
+    /// When and how often the provider rejected operations: it does so until it knows the server's endpoint.
     refused: Option<(Instant, u32)>,
-    /// Bytes that [`Link::send`] did not take.
+    /// Whether [`Link::send`] could not send everything.
     unsent: usize,
     pub doorbells: ClientDoorbells,
     /// Short sleeps without a completion.
     pub naps: u32,
-    /// The last that went was sent, not received: the server may owe an answer.
+    /// The last message was sent, not received: the server may owe an answer.
     is_owed: bool,
     /// A thread sleeps and must be woken when something arrives.
     pub is_asleep: bool,
@@ -161,7 +160,7 @@ impl Link {
         self.port.may_wait()
     }
 
-    // ---- getting on ----
+    // ---- progress ----
 
     /// Handles what has arrived, and sends credits and acknowledgements.
     ///
@@ -184,7 +183,7 @@ impl Link {
                 (Kind::Received, Ok(len)) => self.end.arrived(buffer, len).map_err(Fault::from),
                 _ => Ok(()),
             };
-            // The others return their buffers nevertheless.
+            // The other completions still return their buffers.
             taken = taken.and(done);
         }
         self.ended = ended;
@@ -213,7 +212,7 @@ impl Link {
         Ok(())
     }
 
-    /// Posts again the receives whose messages were consumed. False if not all of them are taken now.
+    /// Reposts the receives of consumed messages. Returns false if not all are accepted now.
     fn repost(&mut self) -> Result<bool, Fault> {
         while let Some(buffer) = self.unposted.take().or_else(|| self.end.freed()) {
             if let Err(RejectedOperation { buffer, error }) = self.port.receive(buffer, 0) {
@@ -224,7 +223,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Sends a short message. False if the provider does not take it now.
+    /// Sends a short message. Returns false if the provider does not accept it now.
     fn post(&mut self, message: &[u8]) -> Result<bool, Fault> {
         let posted = if message.len() <= self.port.domain().provider().inject_bytes {
             self.port.inject(self.peer, message)
@@ -287,19 +286,19 @@ impl Link {
         self.refused_for().is_none() && self.unposted.is_none() && next != SendMode::Later && has_buffer
     }
 
-    /// There is something to receive, or there will be nothing more.
+    /// Returns whether there is something to receive, or the stream has ended.
     pub fn has_come(&self) -> bool {
         self.end.incoming().is_some() || self.end.has_peer_left() || self.broken.is_some()
     }
 
-    /// The server sends no more.
+    /// Returns whether the server sends no more.
     pub fn has_peer_left(&self) -> bool {
         self.end.has_peer_left()
     }
 
     // ---- the stream ----
 
-    /// Sends a beginning of the parts: how many bytes.
+    /// Sends the start of the parts; returns the number of bytes.
     ///
     /// # Errors
     /// The link is broken.
@@ -351,7 +350,7 @@ impl Link {
         Ok(sent.unwrap_or(0))
     }
 
-    /// Sends a message of up to so many bytes of the stream; returns the number of bytes in it, or `None` if nothing
+    /// Sends a message of up to this many bytes of the stream; returns the number of bytes in it, or `None` if nothing
     /// can be sent now.
     fn send_made(
         &mut self,
@@ -392,7 +391,7 @@ impl Link {
         while !self.try_lend(before, &lent).map_err(|fault| self.fail(fault))? {
             // Credits and buffers may have been returned.
             if std::mem::replace(&mut has_looked, true) {
-                // It takes no more than any message.
+                // It must fit any message.
                 self.unsent = 1;
                 return Ok(Lending::Later);
             }
@@ -461,18 +460,18 @@ impl Link {
         Ok(received)
     }
 
-    /// Says that nothing more is sent, if that can be said at once. True if there is a reason to wait until the server has
-    /// closed the socket: it may not have taken all that was sent.
+    /// Announces the end of the stream, if that is possible at once. Returns whether to wait until the server closes
+    /// the socket: it may not have received everything.
     pub fn leave(&mut self) -> bool {
         if self.broken.is_some() {
             return false;
         }
         self.end.leave();
-        // Where it is not said, the socket's end says so.
+        // Otherwise the socket's end announces it.
         self.progress().is_ok() && self.is_owed
     }
 
-    /// The server may write to its memory after it has ended here.
+    /// Returns whether the server may still write to its memory after it closed.
     pub fn may_be_written_late(&self) -> bool {
         self.port.domain().provider().trusts_peers()
     }
@@ -490,7 +489,7 @@ impl Link {
     }
 }
 
-/// Why a link is broken.
+/// The failure of a link.
 struct Fault(ErrorKind, String);
 
 impl From<Error> for Fault {
@@ -505,7 +504,7 @@ impl From<fabcache_fabric::channel::ProtocolError> for Fault {
     }
 }
 
-/// The parts behind their first bytes.
+/// Returns the parts without their first `skipped` bytes.
 fn behind_of<'a>(parts: &'a [IoSlice<'_>], mut sent: usize) -> Vec<IoSlice<'a>> {
     let rest = parts.iter().map(|part| {
         let skipped = sent.min(part.len());

@@ -25,18 +25,18 @@ use crate::shm::{monotonic_ns, next_random};
 pub struct RemoteReader {
     /// The caller's options.
     pub options: Fabric,
-    /// How long one-sided reads may take before the server is asked, which then has the rest of the call's timeout.
+    /// The time limit of one-sided reads; a request then has the rest of the call's timeout.
     read_timeout: Duration,
     region: Mutex<Option<Arc<ForkGuard<Region>>>>,
     shared: Mutex<Option<Arc<SharedGets>>>,
-    /// Held while `shared` is made.
+    /// Held while `shared` is replaced.
     making: Mutex<()>,
     /// Latencies of one-sided reads and requests.
     paths: Mutex<ServerPaths>,
     random: AtomicCell<u32>,
     /// After failed reads: the earliest next attempt.
     retry_at: AtomicCell<Option<Instant>>,
-    /// The endpoints were exchanged, but no message got through: why, and until when this is assumed to last.
+    /// The negotiated endpoint was unreachable: why, and until when to assume so.
     unreached: Mutex<Option<(String, Instant)>>,
 }
 
@@ -86,13 +86,13 @@ impl RemoteReader {
         }
     }
 
-    /// Notes that no message gets through to the server, and for how long to assume so.
+    /// Records that no message reaches the server, and for how long to assume so.
     pub fn note_unreached(&self, why: String, time: Duration) {
         self.forget();
         *lock(&self.unreached) = Some((why, Instant::now() + time));
     }
 
-    /// Returns why no message got through, if that was so recently.
+    /// Returns why no message got through, if that was recent.
     pub fn unreached(&self) -> Option<String> {
         let unreached = lock(&self.unreached);
         unreached.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(why, _)| why.clone())
@@ -119,7 +119,7 @@ impl RemoteReader {
         shared.update(gets, |gets| {
             let has_made_room = !gets.has_room() && gets.poll();
             if !gets.has_room() && gets.is_late(began) {
-                // Abandoned GETs would otherwise occupy the slots for as long as the fabric takes.
+                // Abandoned GETs would otherwise occupy the slots until the fabric completes them.
                 gets.give_up();
             }
             let (started, any_completed) = gets.begin(key, (began, self.read_timeout), target);
@@ -128,7 +128,7 @@ impl RemoteReader {
         });
         let Some(slot) = slot else {
             if shared.gets().is_broken() {
-                // No GET may be left whose completion would drop it.
+                // Leave no GET whose completion would drop it.
                 self.after_get(&shared, false);
             }
             return Err(unsampled);
@@ -168,7 +168,7 @@ impl RemoteReader {
     /// Waits for a GET and returns its result.
     pub fn complete(&self, GetHandle { slot, shared, sample, .. }: GetHandle) -> GetCompletion {
         if !shared.is_current() {
-            // It was started before a fork, by the parent.
+            // It was started by the parent before a fork.
             return GetCompletion::ask(Vec::new());
         }
         if !slot.is_complete() && !shared.wait(&slot, slot.deadline_from(Instant::now())) {

@@ -124,7 +124,7 @@ impl Shared {
         socket::notify(&self.socket);
     }
 
-    /// After something was sent, or nothing could be.
+    /// Called after a send or a failed send.
     fn has_sent(&self, link: &mut Link, nothing: bool) {
         if nothing && link.must_notify_awake() {
             self.notify();
@@ -232,7 +232,7 @@ impl Shared {
         link.naps = link.naps.saturating_add(1);
         link.is_asleep = true;
         let must_notify = match &self.descriptor {
-            // The server's end has one as well, but before the first message it may rest.
+            // The server's endpoint has one too, but may sleep before the first message.
             Some(_) => refused.is_some() && link.doorbells.must_notify_before_sleep(),
             // No doorbell is lost, but some providers make progress only while both ends poll.
             None => link.doorbells.must_notify_before_sleep() || link.naps.is_multiple_of(NAPS_A_BELL),

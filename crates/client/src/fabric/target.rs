@@ -108,14 +108,14 @@ struct Assembly {
 #[derive(Debug)]
 struct TargetSpace {
     parts: SplitBuffer,
-    /// It is the caller's registered memory.
+    /// Whether the memory is the caller's registered memory.
     is_lent: bool,
 }
 
-/// Where a value is that was read in parts.
+/// The location of a value that was read in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueLocation {
-    /// There is none, or a read still owns its memory.
+    /// No value, or a read still owns its memory.
     Nowhere,
     /// In [`Target::value`].
     InValue,
@@ -129,7 +129,7 @@ impl Target {
         Target { value, return_slot, assembly: None }
     }
 
-    /// Lends registered memory for an item of so many bytes, including what is fetched behind it.
+    /// Lends registered memory for an item of this many bytes, including what is fetched with it.
     pub fn whole(&self, domain: &Arc<Domain>, bytes: usize) -> Option<BufferGuard> {
         let return_slot = self.return_slot.as_ref().filter(|_| bytes > COPIED_BYTES_MAX)?;
         Some(BufferGuard::new(return_slot.lend(domain, bytes)?, Some(return_slot.clone())))
@@ -164,7 +164,7 @@ impl Target {
         self.assembly.as_ref()?.room.as_ref()?.parts.take(range)
     }
 
-    /// Returns the place to which a part is copied that was read elsewhere.
+    /// Returns the range for a part that was read elsewhere and must be copied.
     pub fn place(&mut self, range: Range<usize>, whole: usize) -> Option<&mut [u8]> {
         if self.value.len() != whole {
             self.value = vec![0; whole];
@@ -235,7 +235,7 @@ mod tests {
         target.place(60..100, WHOLE).expect("within it").fill(2);
         assert_eq!(target.collect(), ValueLocation::InValue);
         assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
-        // Another value may get memory.
+        // Another value may use the memory.
         let mut is_asked = false;
         assert!(!target.reads_in(WHOLE + 1, |_, _| {
             is_asked = true;

@@ -24,7 +24,7 @@ use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
 /// An endpoint that the server knows.
 #[derive(Debug)]
 pub struct ConfirmedEndpoint {
-    // Before the memory that its operations use.
+    // Declared before the memory that its operations use.
     pub endpoint: Endpoint,
     pub peer: Peer,
     pub short: Pool,
@@ -35,16 +35,16 @@ pub struct ConfirmedEndpoint {
 struct UnconfirmedEndpoint {
     opened: ConfirmedEndpoint,
     end: Arc<[u8]>,
-    /// For the first read, which the provider did not take yet.
+    /// The buffer of the first read, which the provider has not accepted yet.
     unposted: Option<Buffer>,
 }
 
 /// Endpoints that their servers may not know yet and that must not be closed: at most [`UNKNOWN_PORTS_MAX`] in this
 /// process.
 struct UnconfirmedEndpoints<O> {
-    /// Abandoned for now.
+    /// Endpoints abandoned for now.
     kept: Vec<ForkGuard<O>>,
-    /// The process of each that is being opened.
+    /// The process that opens each endpoint.
     opening: Vec<Process>,
 }
 
@@ -53,9 +53,9 @@ static UNKNOWN: Mutex<UnconfirmedEndpoints<UnconfirmedEndpoint>> = Mutex::new(Un
 /// Permission to open one more.
 struct UnconfirmedPermit<'a, O>(&'a Mutex<UnconfirmedEndpoints<O>>);
 
-/// What is there to start from.
+/// The prerequisites of opening an endpoint.
 struct Opening {
-    /// Permission to open an endpoint, where their number is limited.
+    /// The permit to open an endpoint, if their number is limited.
     permit: Option<UnconfirmedPermit<'static, UnconfirmedEndpoint>>,
     /// An endpoint to the same server that was abandoned before it connected.
     abandoned: Option<UnconfirmedEndpoint>,
@@ -108,9 +108,9 @@ impl<O> UnconfirmedEndpoints<O> {
         UnconfirmedEndpoints { kept: Vec::new(), opening: Vec::new() }
     }
 
-    /// Room for one more, if there is.
+    /// Returns a permit for one more endpoint, if there is room.
     fn has_taken_room(&mut self) -> bool {
-        // Those of a parent process do not belong to this one.
+        // Permits of a parent process do not count here.
         self.opening.retain(|process| process.is_current());
         let kept = self.kept.iter().filter(|one| one.is_current()).count();
         let has_room = kept + self.opening.len() < UNKNOWN_PORTS_MAX;
@@ -122,7 +122,7 @@ impl<O> UnconfirmedEndpoints<O> {
 }
 
 impl<O> UnconfirmedPermit<'_, O> {
-    /// Gives up an endpoint that was opened here, for now.
+    /// Abandons an endpoint that was opened here.
     fn keep(self, opened: O) {
         let mut unknown = lock(self.0);
         unknown.opening.pop();
@@ -230,7 +230,7 @@ fn is_gone(end: &[u8]) -> bool {
     process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
 }
 
-/// Of an end by shm: `fi_shm://PROCESS:DOMAIN:ENDPOINT`.
+/// Parses the process id of a shm address: `fi_shm://PROCESS:DOMAIN:ENDPOINT`.
 fn process_of(end: &[u8]) -> Option<Pid> {
     let rest = end.strip_prefix(b"fi_shm://")?;
     let process = rest.split(|byte| *byte == b':').next()?;

@@ -1,4 +1,4 @@
-//! Requests over a stream that takes and gives bytes as it likes, beside what a map says.
+//! Requests over a stream that sends and receives in arbitrary amounts, compared with a map.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,23 +19,23 @@ struct Model {
     form: Encoding,
     items: HashMap<String, Vec<u8>>,
     asked: Vec<u8>,
-    /// Bytes of a refused value that are still to come.
+    /// Bytes of a rejected value that are still to come.
     unwanted: usize,
     answers: VecDeque<u8>,
-    /// How many bytes are taken or given at each call, over and over.
+    /// Byte limits of successive calls, repeated.
     lens: Vec<usize>,
     calls: usize,
     /// The number of answer bytes until the stream ends.
     answers_left: usize,
     gathers: bool,
-    /// It reads values from where they lie.
+    /// It reads lent values in place.
     lends: bool,
-    /// Times that something was sent.
+    /// The number of sends.
     sends: Arc<AtomicUsize>,
 }
 
 impl Model {
-    /// Empty, and takes and gives all there is.
+    /// An empty server without byte limits.
     fn new() -> Model {
         Model {
             form: Encoding::Mixed,
@@ -91,7 +91,7 @@ impl Model {
                 ["ms", key, len, "T0", "F0", "MS", _] | ["set", key, "0", "0", len] => {
                     let len = len.parse().expect("a length");
                     if is_refused(key, len) {
-                        // Before the value is there.
+                        // Before the value has arrived.
                         self.answers.extend(b"SERVER_ERROR object too large for cache\r\n");
                         self.unwanted = len + 2;
                         self.asked.drain(..=end);
@@ -115,7 +115,7 @@ impl Model {
 }
 
 impl Model {
-    /// Answers a packet, if it has wholly come; one that is refused, before its value is there.
+    /// Answers a complete packet; rejects one before its value has arrived.
     fn answer_packet(&mut self) -> Option<()> {
         let header: &[u8; 24] = self.asked.first_chunk()?;
         let (code, key_len, extras) = (header[1], usize::from(header[3]), usize::from(header[4]));
@@ -217,7 +217,7 @@ fn is_refused(key: &str, len: usize) -> bool {
     key == "key3" && len > 100
 }
 
-/// Everything may have happened at any time.
+/// Reports everything as possibly ready.
 #[derive(Debug, Default)]
 struct Unblocked(AtomicUsize);
 
@@ -232,7 +232,7 @@ impl Waiter for Unblocked {
     }
 }
 
-/// A client of this server only.
+/// Creates a client of this server only.
 fn client_of(model: Model) -> Client {
     let cache = Client::new(["unix:///there/is/no/such/server"], Options::default()).expect("an address");
     let server = cache.server_of(b"any").expect("there is one");
@@ -270,7 +270,7 @@ fn steps() -> impl Strategy<Value = Vec<(Call, u8, usize, Then)>> {
 struct ExpectedResult {
     request: Request,
     expected: Expected,
-    /// The value of the buffer that it has.
+    /// The value of its buffer.
     lent: Option<Vec<u8>>,
 }
 
@@ -281,7 +281,7 @@ enum Expected {
     Found(Option<Vec<u8>>),
 }
 
-/// Returns whether the request did what was expected; otherwise it has failed.
+/// Returns whether the request succeeded as expected; otherwise it failed.
 fn is_done(ExpectedResult { mut request, expected, lent }: ExpectedResult) -> bool {
     let completed = request.wait();
     let buffer = request.take_buffer();
@@ -309,7 +309,7 @@ proptest! {
         gathers: bool,
         lends: bool,
     ) {
-        // Something moves at last, whichever of the calls are those that send.
+        // There is progress eventually, whichever calls are the ones that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
         let cache = client_of(Model {
             form, lens, answers_left: answers_len, gathers, lends, ..Model::new()
@@ -352,7 +352,7 @@ proptest! {
                 }
             }
         }
-        // They were requested in this order, so they are answered up to one of them, and not from there on.
+        // They were requested in this order, so answers end at one of them.
         let done: Vec<bool> = kept.into_iter().map(is_done).collect();
         prop_assert!(done.is_sorted_by(|before, after| *before || !*after), "{:?}", done);
         prop_assert!(answers_len < usize::MAX || (!has_failed && done.iter().all(|is_done| *is_done)));

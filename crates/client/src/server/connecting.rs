@@ -1,4 +1,4 @@
-//! Connecting to a server: what it speaks, who this is, and which other way than the socket there is.
+//! Connecting to a server: protocol detection, authentication, and the upgrade to shared memory or the fabric.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};
@@ -18,13 +18,13 @@ use crate::shm::{self, Attached};
 use crate::socket::{Socket, request_line, request_packet};
 use crate::stream::Stream;
 
-/// What came of asking for another way than the socket.
+/// The result of asking for shared memory or the fabric.
 enum Upgrade {
-    /// Requests go there, and are packets mostly.
+    /// Use this stream, mostly with packets.
     Other(Transport, Box<dyn Stream>),
-    /// The socket goes on as it was.
+    /// Keep the socket.
     Socket(Transport),
-    /// This one goes on instead.
+    /// Use this socket instead.
     Another(Transport, Socket),
 }
 
@@ -58,13 +58,13 @@ impl Server {
         }
     }
 
-    /// Connects, and finds out what the server takes.
+    /// Connects, and detects the server's protocol.
     fn find_out(&self, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
         for _ in 0..HANG_UPS_MAX {
             let mut deadline = deadline;
             let mut socket = self.socket(Encoding::Meta, deadline)?;
             let way = self.other_way(&socket, deadline);
-            // Nothing but a hang-up says that the next connection may do better.
+            // Only a hang-up means that the next connection may succeed.
             let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
             let transport = match way {
                 Ok(Upgrade::Other(transport, stream)) => {
@@ -96,7 +96,7 @@ impl Server {
         Ok(stream)
     }
 
-    /// A socket on which the server knows who this is.
+    /// Returns an authenticated socket.
     fn socket(&self, form: Encoding, deadline: Instant) -> Result<Socket, Failure> {
         let spin = deadline.saturating_duration_since(Instant::now());
         if spin.is_zero() {
@@ -109,9 +109,9 @@ impl Server {
         Ok(socket)
     }
 
-    // ---- other ways than the socket ----
+    // ---- upgrades ----
 
-    /// Asks the server for its memory or the fabric, if this client is to have any.
+    /// Asks the server for its memory or the fabric, as the options require.
     fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Upgrade, Failure> {
         // A server without the meta protocol has neither.
         let is_other = self.protocol == Protocol::Auto && socket.form == Encoding::Text;
@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// The socket alone will not do.
+    /// Returns whether the socket alone is not acceptable.
     fn needs_other_way(&self) -> bool {
         match &self.remote {
             Some(remote) => !remote.options.or_tcp,
@@ -207,7 +207,7 @@ impl Server {
         stream
     }
 
-    /// How it was last connected to; none before that.
+    /// Returns the transport of the last connection, or `None` before the first.
     pub fn transport(&self) -> Option<Transport> {
         self.known_transport().clone()
     }
@@ -229,7 +229,8 @@ fn form_of(line: &str) -> Result<Encoding, Failure> {
     }
 }
 
-/// Says who this is: by text a `set` of any key with `user password` as its value, by packets SASL PLAIN (RFC 4616).
+/// Authenticates: by text with a `set` of any key whose value is `user password`, by packets with SASL PLAIN (RFC
+/// 4616).
 fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
     let Credentials { user, password } = credentials;
     if socket.form == Encoding::Binary {

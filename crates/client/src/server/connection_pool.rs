@@ -50,7 +50,7 @@ pub enum Lease<'k> {
 }
 
 impl ConnectionPool {
-    /// An empty pool.
+    /// Returns an empty pool.
     pub fn new() -> ConnectionPool {
         ConnectionPool { state: Mutex::new(State::new()), progress: Condvar::new() }
     }
@@ -123,13 +123,13 @@ impl State {
         self.down_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Those that were made before are likely broken as well. They are to be closed once nothing is locked.
+    /// Removes all idle connections: those are likely broken as well. The caller closes them once no lock is held.
     #[must_use]
     pub fn take_idle(&mut self) -> VecDeque<Connection> {
         std::mem::take(&mut self.idle)
     }
 
-    /// Idle connections.
+    /// Returns the number of idle connections.
     #[cfg(test)]
     pub fn idle(&self) -> usize {
         self.idle.len()

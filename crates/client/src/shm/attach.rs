@@ -1,4 +1,4 @@
-//! Asking a server for its memory, over a Unix socket.
+//! Requests a server's memory over a Unix socket.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub fn attach(
     known: Option<&Arc<Items>>,
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
-    // Taken before it is asked: so the clock made of the answer is early by the time that asking takes, never late.
+    // Taken before the request, so that the clock derived from the answer is early by the round trip, never late.
     let requested_ns = monotonic_ns();
     let (line, descriptors) = match form {
         Encoding::Binary => request_by_packet(socket, deadline)?,
@@ -63,7 +63,7 @@ pub fn attach(
     Ok(Attached { stream, items })
 }
 
-/// Returns the line that shared memory comes with, and its descriptors.
+/// Returns the answer to a memory request, and its descriptors.
 fn request_by_packet(
     socket: &socket2::Socket,
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! A server's items, read where they lie.
+//! Reads a server's items in place.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,11 +18,11 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Items {
     region: Arc<Region>,
-    /// Which file it is.
+    /// The file's identity.
     file: (u64, u64),
-    /// The monotonic clock at second 0 of the region's, in nanoseconds: early rather than late.
+    /// The monotonic clock at second 0 of the region's clock, in nanoseconds; never too late.
     zero_ns: i64,
-    /// Readers made so far.
+    /// The number of readers created.
     readers: AtomicU64,
 }
 
@@ -31,26 +31,26 @@ pub struct Items {
 pub struct Reader {
     mapped: Mapped,
     prefetched: PrefetchHint,
-    /// Which of a server's regions, as [`super::Readers::region`] counts them.
+    /// The number of the server's region, as counted by [`super::Readers::region`].
     pub region: u64,
     zero_ns: i64,
     random: u32,
-    /// Reads of which the server is to be told.
+    /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
 }
 
 /// Keys that will be read soon and are not prefetched yet.
 #[derive(Debug)]
 struct PrefetchHint {
-    /// Tells apart whose these are.
+    /// Identifies the reader of these hints.
     reader: u64,
-    /// Their hashes, in the order in which they were foreseen …
+    /// The keys' hashes in the order of their hints …
     hashes: Vec<KeyHash>,
-    /// … and how many were before them.
+    /// … and the number of earlier hints.
     before: u64,
 }
 
-/// By which a reader knows again a key that was foreseen.
+/// Identifies a hinted key to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadTicket {
     reader: u64,
@@ -60,7 +60,7 @@ pub struct ReadTicket {
 impl PrefetchHint {
     fn add(&mut self, hash: KeyHash) -> ReadTicket {
         if self.hashes.len() == KEYS_FORESEEN_MAX {
-            // Not worth more than that: these are read as if they had not been foreseen.
+            // Prefetching is only a hint: excess keys are read without it.
             self.skip(KEYS_FORESEEN_MAX / 2);
         }
         self.hashes.push(hash);
@@ -88,33 +88,33 @@ impl Items {
     pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i64) -> io::Result<Items> {
         let region = Arc::new(Region::map(file, bytes)?);
         let items = Items { region, file: identity(file)?, zero_ns, readers: AtomicU64::new(0) };
-        // A region that cannot be read is told now.
+        // Reject an unreadable region now.
         items.reader(0).map(|_| items)
     }
 
-    /// Whether the file is the one of this region.
+    /// Returns whether the file is this region's.
     ///
     /// # Errors
-    /// The system's.
+    /// The system fails.
     pub fn is_of(&self, file: BorrowedFd<'_>) -> io::Result<bool> {
         Ok(identity(file)? == self.file)
     }
 
-    /// Whether a server keeps the region.
+    /// Returns whether a server maintains the region.
     pub fn is_alive(&self) -> bool {
         self.region.is_alive()
     }
 
-    /// A reader, for one thread at a time, of what is the server's region of this number.
+    /// Returns a reader for one thread at a time, of the server's region with this number.
     ///
     /// # Errors
-    /// The region's header is not sound.
+    /// The region's header is invalid.
     pub fn reader(&self, region: u64) -> io::Result<Box<Reader>> {
         let mapped = Mapped::over(&self.region, Validation::SameHost)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
         let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
-        // In a box, for readers are handed from call to call.
+        // Boxed, because readers move from call to call.
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
         let prefetched =
             PrefetchHint { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
@@ -123,12 +123,12 @@ impl Items {
 }
 
 impl Reader {
-    /// Whether a server keeps what it reads.
+    /// Returns whether a server maintains the region that it reads.
     pub fn is_alive(&self) -> bool {
         self.mapped.is_alive()
     }
 
-    /// Reads a key; its value replaces what is in `value`.
+    /// Reads a key; its value replaces the contents of `value`.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         if !self.begin() {
             return ReadResult::Gone;
@@ -138,12 +138,12 @@ impl Reader {
         found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
     }
 
-    /// Notes a key that will be read soon: it is prefetched together with others.
+    /// Records a key that will be read soon: it is prefetched together with others.
     pub fn prefetch(&mut self, key: &[u8]) -> ReadTicket {
         self.prefetched.add(self.mapped.reader().hash(key))
     }
 
-    /// Reads a key that was foreseen, by this reader or another.
+    /// Reads a hinted key, by this reader or another.
     pub fn get_prefetched(&mut self, key: &[u8], ticket: ReadTicket, value: &mut Vec<u8>) -> ReadResult {
         while self.prefetched.has(ticket) {
             let count = self.prefetched.hashes.len().min(KEYS_AHEAD);
@@ -169,18 +169,18 @@ impl Reader {
         });
     }
 
-    /// Begins reads that were asked for by now. False if the server is gone.
+    /// Prefetches the hinted keys. Returns false if the server is gone.
     fn begin(&mut self) -> bool {
         let second = (monotonic_ns() as i64).saturating_sub(self.zero_ns) / NS_PER_SECOND as i64;
         self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32)
     }
 
-    /// There are enough reads of which the server is to be told now.
+    /// Returns whether enough reads were collected to report them.
     pub fn must_report(&self) -> bool {
         self.accesses.len() >= ACCESSES_TOLD_AT_ONCE
     }
 
-    /// Reads of which the server is to be told now, if there are enough of them.
+    /// Takes the reads to report to the server, if there are enough.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
         let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
         self.must_report().then(|| std::mem::replace(&mut self.accesses, next()))
@@ -217,7 +217,7 @@ pub fn next_random(random: &mut u32) -> u32 {
     *random
 }
 
-/// Nanoseconds of a clock that never goes back, some milliseconds coarse, as the server's.
+/// Returns nanoseconds of a monotonic clock with a resolution of milliseconds, as the server's.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * NS_PER_SECOND + now.tv_nsec as u64

@@ -1,5 +1,5 @@
-//! Memory shared with a server of this host: items are read from its region without it, and all else goes through a
-//! channel in memory.
+//! Memory shared with a server on this host: items are read from its region directly, and everything else goes through
+//! a channel in memory.
 
 mod attach;
 mod items;
@@ -16,11 +16,11 @@ pub use attach::{Attached, attach};
 pub use items::{Items, ReadTicket, Reader, monotonic_ns, next_random};
 pub use readers::Readers;
 
-/// The lines that tell a server of reads that it did not see: hash and count of each in base64.
+/// The lines that report reads to the server: hash and count of each in base64.
 pub fn accesses_lines(accesses: &[(KeyHash, u8)]) -> String {
     let mut lines = String::new();
     for accesses in accesses.chunks(ACCESSES_ON_A_LINE) {
-        // Nine bytes are twelve characters, so those of one do not run into the next one's.
+        // Nine bytes are twelve characters, so entries do not overlap.
         let mut records = [0; 9 * ACCESSES_ON_A_LINE];
         for ((hash, reads), record) in accesses.iter().zip(records.as_chunks_mut::<9>().0) {
             record[..8].copy_from_slice(&hash.0.to_le_bytes());

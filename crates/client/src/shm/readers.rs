@@ -9,40 +9,40 @@ use crossbeam_utils::atomic::AtomicCell;
 use super::items::Reader;
 use crate::bounds::IDLE_READERS_MAX;
 
-/// Idle readers: one that is taken and put back without a lock, which most programs never need more than, and others.
+/// Idle readers: one slot without a lock, which suffices for most programs, and a list.
 #[derive(Default)]
 pub struct Readers {
     at_hand: AtomicCell<Option<Box<Reader>>>,
-    /// Counts the regions that these were of: readers of former ones are not given out.
+    /// Counts the regions: readers of former ones are not handed out.
     region: AtomicU64,
     others: Mutex<Vec<Reader>>,
 }
 
 impl Readers {
-    /// One of them, if there is any.
+    /// Takes an idle reader, if there is one.
     #[inline]
     pub fn take(&self) -> Option<Box<Reader>> {
         loop {
             let reader = self.at_hand.take().or_else(|| self.others().pop().map(Box::new))?;
-            // A reader in use meanwhile comes back behind the change.
+            // A reader that was in use during the change is returned afterwards.
             if reader.region == self.region() {
                 return Some(reader);
             }
         }
     }
 
-    /// Which region readers are of that are made from now on.
+    /// Returns the number of the current region.
     pub fn region(&self) -> u64 {
         self.region.load(Ordering::Acquire)
     }
 
-    /// Another region has taken the place of the last.
+    /// Switches to another region.
     pub fn change_region(&self) {
         self.region.fetch_add(1, Ordering::AcqRel);
         self.retain(|_| false);
     }
 
-    /// Puts one back.
+    /// Returns a reader.
     #[inline]
     pub fn put(&self, reader: Box<Reader>) {
         if let Some(other) = self.at_hand.swap(Some(reader)) {
@@ -58,7 +58,7 @@ impl Readers {
         }
     }
 
-    /// Drops those of which this is not so.
+    /// Drops the readers that do not satisfy `keep`.
     pub fn retain(&self, keep: impl Fn(&Reader) -> bool) {
         let mut others = self.others();
         others.extend(self.at_hand.take().map(|reader| *reader));

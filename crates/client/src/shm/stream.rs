@@ -1,6 +1,6 @@
 //! The client's end of a channel, as a stream of bytes.
 //!
-//! Whoever waits looks for a while before it sleeps, as long as its [`SpinPolicy`] says.
+//! A waiting thread spins according to its [`SpinPolicy`] before it sleeps.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,21 +26,21 @@ pub struct ShmStream(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     channel: Mutex<Channel>,
-    /// Rings, and tells that the server is gone.
+    /// Carries notifications, and signals that the server is gone.
     socket: Arc<socket2::Socket>,
     items: Arc<Items>,
     /// The server has closed the socket.
     left: AtomicBool,
-    /// When the socket was last looked at.
+    /// When the socket was last checked.
     looked_ns: AtomicU64,
-    /// How long to look before sleeping. Of two threads that learn at once one is not heard.
+    /// The spin policy. Of two concurrent updates one is lost.
     spin: AtomicCell<SpinPolicy>,
 }
 
 const _: () = assert!(AtomicCell::<SpinPolicy>::is_lock_free());
 
 impl ShmStream {
-    /// Over a channel in which nothing was sent yet.
+    /// Returns a stream over an unused channel.
     pub fn new(channel: Channel, socket: Arc<socket2::Socket>, items: Arc<Items>) -> ShmStream {
         ShmStream(Arc::new(Shared {
             channel: Mutex::new(channel),
@@ -62,7 +62,7 @@ impl Shared {
         socket::notify(&self.socket);
     }
 
-    /// Takes in the server's bells, or that it is gone.
+    /// Consumes the server's notifications, or records that it is gone.
     fn drain_wakeups(&self) {
         self.looked_ns.store(monotonic_ns(), Ordering::Relaxed);
         let mut doorbells = [0; 64];
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// The server has left, as far as is known, or can be found out at no cost.
+    /// Returns whether the server has left, as far as is known or cheap to find out.
     fn has_left(&self) -> bool {
         let unlooked_ns = monotonic_ns().saturating_sub(self.looked_ns.load(Ordering::Relaxed));
         if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
@@ -87,9 +87,9 @@ impl Shared {
         arrived || until.covers(Until::CanSend) && channel.outgoing().has_room().unwrap_or(true)
     }
 
-    /// Looks for what is waited for, as long as has been of use lately.
+    /// Polls for as long as the spin policy says.
     fn look(&self, spin: SpinPolicy, until: Until, deadline: Instant) -> bool {
-        // At first without the clock, which takes as long as several looks.
+        // At first without reading the clock, which takes as long as several polls.
         spin.spin_time().is_some_and(|time| {
             self.sees(until, LOOKS_BEFORE_CLOCK)
                 || self.look_before(deadline.min(Instant::now() + time), until)
@@ -107,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// Looks so often for what is waited for.
+    /// Polls this many times.
     fn sees(&self, until: Until, looks: u32) -> bool {
         (0..looks).any(|_| {
             let is_there =
@@ -119,7 +119,7 @@ impl Shared {
         })
     }
 
-    /// Waits, also for the bell of the waiter, if there is one.
+    /// Waits for the server's or the waiter's notification.
     fn wait(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         let spin = self.spin.load();
         if self.look(spin, until, deadline) {
@@ -132,7 +132,7 @@ impl Shared {
         slept
     }
 
-    /// Waits to be rung for.
+    /// Sleeps until rung.
     fn sleep(&self, until: Until, deadline: Instant, own: Option<&Doorbell>) -> io::Result<()> {
         {
             let mut channel = self.channel();
@@ -269,7 +269,7 @@ mod tests {
             crate::socket::Socket::connect(&place, Encoding::Meta, Duration::from_secs(20)).expect("up");
         let attached = super::super::attach(&socket, None, soon).expect("shared");
 
-        // The server's end of this one is here.
+        // This link's server side is here.
         let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };
         let (mut other, file) = Channel::create(&shape).expect("memory");
         let channel = Channel::open(std::os::fd::AsFd::as_fd(&file)).expect("just made");

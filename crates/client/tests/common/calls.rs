@@ -1,4 +1,4 @@
-//! Random calls of servers that must return the same results over all transports.
+//! Random calls of servers, which must return the same results over all transports.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 
 use super::block_on;
 
-/// No server comes to count as far.
+/// How long a failed server is avoided: no server is to be marked down.
 const NOT_SEEN: u64 = 1 << 60;
 /// The largest item.
 pub const ITEM_BYTES_MAX: usize = 128 << 10;
 
-/// A call, with keys and values by their number.
+/// A call, with keys and values given by number.
 #[derive(Clone, Debug)]
 pub enum Call {
     Get(usize),
@@ -33,19 +33,19 @@ pub enum Call {
     Stats,
     Versions,
     Verbosity,
-    /// Calls that do not wait: what is stored first, then what is read.
+    /// Non-blocking calls: stores first, then reads.
     Window(Vec<(usize, Value, Ttl, u32)>, Vec<usize>, CallStyle),
 }
 
-/// What a CAS is compared with.
+/// The CAS that a store compares with.
 #[derive(Clone, Copy, Debug)]
 pub enum Compare {
-    /// The last that was seen of this key.
+    /// The last CAS seen for this key.
     Seen,
     This(u64),
 }
 
-/// How calls that do not wait are made and awaited.
+/// How non-blocking calls are made and awaited.
 #[derive(Clone, Copy, Debug)]
 pub struct CallStyle {
     buffered: bool,
@@ -73,7 +73,7 @@ impl Value {
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Value::Text(text) => (*text).into(),
-            // With whatever could be taken for the end of a line, or the begin of a packet.
+            // Including bytes that could pass for the end of a line or the start of a packet.
             Value::Pattern(len) => b"\r\n\x80\x81mn\r\nEN\r\n\0".iter().copied().cycle().take(*len).collect(),
         }
     }
@@ -86,7 +86,7 @@ impl Value {
     }
 }
 
-/// Keys; where they go as words of a line, with none that could not.
+/// The keys; with `are_words`, only keys that are words of a line.
 fn keys(are_words: bool) -> Vec<Vec<u8>> {
     let mut keys = vec![
         b"key".into(),
@@ -96,7 +96,7 @@ fn keys(are_words: bool) -> Vec<Vec<u8>> {
         vec![0x80; 24],
         b"\0\r\n\x7f".into(),
         "Schl\u{fc}ssel".into(),
-        // As long as base64 may be.
+        // The longest key that fits in base64.
         vec![0xff; 186],
         Vec::new(),
         vec![b'x'; 251],
@@ -126,7 +126,7 @@ fn value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Times that every server takes for what they are.
+/// Times that every server interprets alike.
 pub fn plain_ttl() -> impl Strategy<Value = Ttl> + Clone + 'static {
     prop::sample::select(vec![
         Ttl::NEVER,
@@ -144,7 +144,7 @@ pub fn ttl() -> impl Strategy<Value = Ttl> + Clone + 'static {
     // Relative ones, Unix times of 31 and of 32 bits, and beyond.
     let seconds =
         prop::sample::select(vec![100, 30 * DAY, 30 * DAY + 1, 1_000_000_000, 4_000_000_000, u32::MAX]);
-    // As Unix times they are over, or are not for long.
+    // As Unix times these are past, or soon will be.
     let exact = prop::sample::select(vec![i64::MIN, -1, 0, 100, 1_000_000_000, 4_000_000_000]);
     prop_oneof![
         4 => Just(Ttl::NEVER),
@@ -154,7 +154,7 @@ pub fn ttl() -> impl Strategy<Value = Ttl> + Clone + 'static {
     ]
 }
 
-/// Any call, with times of these.
+/// Any call, with times from `ttl`.
 pub fn call(ttl: impl Strategy<Value = Ttl> + Clone + 'static) -> impl Strategy<Value = Call> {
     let ttl = || ttl.clone();
     let compare = prop_oneof![
@@ -194,7 +194,7 @@ pub fn call(ttl: impl Strategy<Value = Ttl> + Clone + 'static) -> impl Strategy<
     ]
 }
 
-/// What a call came to, with nothing in it that says how it was asked.
+/// A call's result, independent of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// What was found, with its flags and CAS.
@@ -205,7 +205,7 @@ pub enum Done {
     All(Vec<Done>),
 }
 
-/// Where the protocols have other words for the same.
+/// Translates error texts that differ between the protocols.
 fn in_one_protocols_words(why: &str) -> &str {
     match why {
         "Too large." => "object too large for cache",
@@ -230,19 +230,19 @@ fn said<T: std::fmt::Debug>(result: Result<T, Error>) -> Done {
     done(result, |value| Done::Said(format!("{value:?}")))
 }
 
-/// A server with nothing stored, and what was seen of it.
+/// An empty server, and the CAS values seen.
 pub struct Side {
     client: Client,
     protocol: Protocol,
     keys: Vec<Vec<u8>>,
     /// The last CAS of each key.
     seen: HashMap<usize, u64>,
-    /// Request objects to be used again.
+    /// Request objects to reuse.
     spare: Vec<Request>,
 }
 
 impl Side {
-    /// Text may be what is spoken: keys are words.
+    /// Keys are words, so that the text protocol can carry them.
     pub fn with_words(address: &str, options: Options) -> Side {
         Side { keys: keys(true), ..Side::new(address, options) }
     }
@@ -253,7 +253,7 @@ impl Side {
         Side { client, protocol, keys: keys(false), seen: HashMap::new(), spare: Vec::new() }
     }
 
-    /// It was seen through another client.
+    /// Takes over the CAS values that another client saw.
     pub fn learn(&mut self, other: &mut Side) {
         self.seen.extend(other.seen.drain());
     }

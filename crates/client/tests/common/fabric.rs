@@ -1,5 +1,5 @@
 //! Servers and clients on the fabric. `FABCACHE_PROVIDER` names libfabric's provider, `FABCACHE_SERVER_INTERFACE` and
-//! `FABCACHE_CLIENT_INTERFACE` where the two ends are.
+//! `FABCACHE_CLIENT_INTERFACE` the interfaces of the two endpoints.
 
 pub use fabcache_testbed::ports::free_port;
 use std::process::Command;
@@ -9,7 +9,7 @@ use fabcache_client::{Client, Fabric, FabricMode, Options, Transport};
 
 use super::process::{Leftover, Server, socket_path};
 
-/// How much of something that is only more of the same: less where `FABCACHE_EMULATED` says that all is emulated.
+/// Scales an amount: returns the smaller one where `FABCACHE_EMULATED` says that the machine is emulated.
 pub fn amount(usual: usize, emulated: usize) -> usize {
     if std::env::var_os("FABCACHE_EMULATED").is_some() { emulated } else { usual }
 }
@@ -29,7 +29,7 @@ pub fn flags(rest: &str) -> String {
 pub fn options(mode: FabricMode) -> Options {
     let interface = std::env::var("FABCACHE_CLIENT_INTERFACE").ok();
     let fabric = Fabric { mode, interface, ..Fabric::default() };
-    // Everything is emulated, and processors are few.
+    // Emulation is slow, with few CPUs.
     Options {
         fabric,
         timeout: Duration::from_secs(30),
@@ -38,14 +38,14 @@ pub fn options(mode: FabricMode) -> Options {
     }
 }
 
-/// A client of the server at this path of a socket, as patient as those over the fabric.
+/// A client of the server at this socket path, with the fabric clients' timeouts.
 pub fn beside(path: &str) -> Client {
     let fabric = Fabric::default();
     Client::new([format!("unix://{path}")], Options { fabric, ..options(FabricMode::Auto) })
         .expect("an address")
 }
 
-/// A client of the server at this address of TCP, over the fabric.
+/// A client over the fabric, of the server at this TCP address.
 pub fn over(address: &str, options: Options) -> Client {
     Client::new([address.replace("tcp://", "fab://")], options).expect("an address")
 }
@@ -57,13 +57,13 @@ pub fn is_one_sided(cache: &Client) -> bool {
     }
 }
 
-/// A server in a process of its own, with its TCP address: where two ends are in one process, providers for one host let the
-/// one write to what was the other's memory.
+/// Starts a server in its own process, and returns its TCP address. With both endpoints in one process, providers for
+/// one host let one write to memory that the other has released.
 pub fn served(name: &str, rest: &str) -> (Server, String, Leftover) {
     served_with(name, rest, |_| {})
 }
 
-/// The same, whose process is told more.
+/// Like [`served`], with changes to the server process's command.
 pub fn served_with(name: &str, rest: &str, more: impl FnOnce(&mut Command)) -> (Server, String, Leftover) {
     let path = socket_path(name);
     let port = free_port().expect("a free port");

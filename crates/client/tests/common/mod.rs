@@ -1,6 +1,6 @@
-//! What the tests over sockets share.
+//! Helpers of the tests over sockets.
 
-// Not every test uses all of it.
+// Not every test uses all of them.
 #![allow(dead_code)]
 
 pub mod calls;
@@ -31,7 +31,7 @@ impl Running {
         Running::start(&format!("-l 127.0.0.1 -p -1 {flags}"))
     }
 
-    /// And its address.
+    /// Starts a server on a Unix socket, and returns its address.
     pub fn unix(name: &str, flags: &str) -> (Running, String) {
         let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
         let path = path.display();
@@ -45,7 +45,7 @@ impl Running {
     }
 }
 
-/// As by default, but that a busy machine is waited for.
+/// Default options, with timeouts for a busy machine.
 pub fn patiently() -> Options {
     let long = Duration::from_secs(30);
     Options { timeout: long, connect_timeout: long, ..Options::default() }
@@ -63,7 +63,7 @@ impl Wake for Unpark {
     }
 }
 
-/// An executor of one future.
+/// Runs one future to completion.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -75,7 +75,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Notes that it was woken, or panics.
+/// Records that it was woken, or panics.
 struct RecordingWaker {
     panics: bool,
     is_told: AtomicBool,
@@ -88,10 +88,10 @@ impl Wake for RecordingWaker {
     }
 }
 
-/// Awaits requests of which every other panics when it is woken, while nothing is answered until `answer`. Those that do not
-/// are woken all the same; what all have come to.
+/// Awaits requests whose every other waker panics; nothing is answered before `answer`. All other wakers are still
+/// called. Returns the results.
 pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> Vec<CompletedRequest> {
-    // Over a fabric, a caller that polls earlier is told to poll again.
+    // Over the fabric, a future polled early asks to be polled again.
     thread::sleep(Duration::from_millis(5));
     let mut awaited: Vec<(Request, Arc<RecordingWaker>)> = Vec::new();
     let mut over = Vec::new();

@@ -15,9 +15,9 @@ use super::{Running, client, patiently};
 const SOCKET: &str = "FABCACHE_TEST_SOCKET";
 const FLAGS: &str = "FABCACHE_TEST_FLAGS";
 
-/// What the ignored test `serve` of a test's program is: the server of [`Server::start`].
+/// The server process of [`Server::start`]: body of the ignored test `serve` of each test program.
 pub fn serve() {
-    // It does not outlive the test, however that ends.
+    // The server must not outlive the test, however that ends.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     obey_limits();
     let path = std::env::var(SOCKET).expect("run by another test");
@@ -28,21 +28,21 @@ pub fn serve() {
     }
 }
 
-/// The limits that are set for it hold, though it be root's.
+/// Drops root's exemption from resource limits.
 fn obey_limits() {
     let mut sets = capabilities(None).expect("it may know its own");
     sets.effective.remove(CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN);
     set_capabilities(None, sets).expect("it may have less");
 }
 
-/// The test's own program, to run one ignored test of it.
+/// Runs the test program again, for one ignored test.
 pub fn again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("it runs"));
     command.args(["--exact", test, "--ignored", "--nocapture"]).stdout(Stdio::null());
     command
 }
 
-/// A process that ends with this.
+/// A process that is killed on drop.
 pub struct Process(pub Child);
 
 impl Process {
@@ -62,7 +62,7 @@ impl Drop for Process {
 pub struct Server(pub Process);
 
 impl Server {
-    /// It comes up some time later.
+    /// Starts the server without waiting for it.
     pub fn start(path: &str, flags: &str) -> Server {
         Server::start_with(path, flags, |_| {})
     }
@@ -74,12 +74,12 @@ impl Server {
         Server(Process(command.spawn().expect("it starts again")))
     }
 
-    /// It answers.
+    /// Starts the server and waits until it answers.
     pub fn started(path: &str, flags: &str) -> Server {
         Server::started_with(path, flags, |_| {})
     }
 
-    /// The same, whose process is told more.
+    /// Like [`Server::started`], with changes to the process's command.
     pub fn started_with(path: &str, flags: &str, more: impl FnOnce(&mut Command)) -> Server {
         let server = Server::start_with(path, flags, more);
         let cache = patient(path);
@@ -91,7 +91,7 @@ impl Server {
         self.0.0.try_wait().expect("a child").is_none()
     }
 
-    /// Returns the CPU time of its threads.
+    /// Returns the CPU time of the server's threads.
     pub fn cpu_time(&self) -> Duration {
         let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
         let of = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -101,8 +101,8 @@ impl Server {
         Duration::from_nanos(threads.filter_map(of).sum())
     }
 
-    /// Stops it when it sleeps: over shm one that is stopped in the middle of something keeps a lock that its clients wait for.
-    /// One that waits for a processor is in the middle of something.
+    /// Stops the server while it sleeps: over shm, a server stopped at work may hold a lock that its clients wait for.
+    /// A runnable server counts as working.
     pub fn stop_asleep(&self) {
         wait_until("it sleeps", || {
             let before = self.cpu_time();
@@ -112,13 +112,13 @@ impl Server {
         self.stop();
     }
 
-    /// Stops it, whatever it does. Before all its threads have heard of it some of them may still do something.
+    /// Stops the server in any state. Until every thread has received the signal, some may still run.
     pub fn stop(&self) {
         kill_process(Pid::from_child(&self.0.0), Signal::STOP).expect("ours");
         wait_until("it stands still", || self.is_all('T'));
     }
 
-    /// All its threads are in that state, of those of proc(5).
+    /// Returns whether all threads are in this proc(5) state.
     fn is_all(&self, state: char) -> bool {
         let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
         threads.flatten().all(|thread| {
@@ -127,7 +127,7 @@ impl Server {
         })
     }
 
-    /// Lets it go on that was stopped.
+    /// Resumes a stopped server.
     pub fn resume(&self) {
         kill_process(Pid::from_child(&self.0.0), Signal::CONT).expect("ours");
     }
@@ -136,14 +136,14 @@ impl Server {
         format!("/proc/{}/{name}", self.0.0.id())
     }
 
-    /// From now on it can have so many descriptors.
+    /// Limits the server's descriptors from now on.
     pub fn limit_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         let pid = Pid::from_child(&self.0.0);
         prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
     }
 
-    /// The same, until it is allowed more.
+    /// Sets the soft limit only, so that it can be raised again.
     pub fn allow_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
         let pid = Pid::from_child(&self.0.0);
@@ -156,13 +156,13 @@ impl Server {
         numbers.collect()
     }
 
-    /// Channels that it has mapped.
+    /// Returns the number of channels that the server maps.
     pub fn channels(&self) -> usize {
         let maps = std::fs::read_to_string(self.proc("maps")).expect("it runs");
         maps.lines().filter(|line| line.contains("fabcache-channel")).count()
     }
 
-    /// Kilobytes of shared memory that it has touched.
+    /// Returns the kilobytes of shared memory that the server has touched.
     pub fn shared_kb(&self) -> u64 {
         let status = std::fs::read_to_string(self.proc("status")).expect("it runs");
         let line = status.lines().find(|line| line.starts_with("RssShmem")).expect("on Linux");
@@ -170,13 +170,14 @@ impl Server {
     }
 }
 
-/// A client that looks for a server that was down again at once.
+/// A client that retries a failed server at once.
 pub fn patient(path: &str) -> Client {
     let options = Options { retry_after: Duration::from_millis(1), ..patiently() };
     Client::new([format!("unix://{path}")], options).expect("an address")
 }
 
-/// So many seconds, or five times as many where `FABCACHE_EMULATED` says that all is emulated: far more than anything takes.
+/// Returns a deadline in this many seconds, five times as many where `FABCACHE_EMULATED` is set: far more than any step
+/// takes.
 fn spin(seconds: u64) -> Instant {
     let times = if std::env::var_os("FABCACHE_EMULATED").is_some() { 5 } else { 1 };
     Instant::now() + Duration::from_secs(times * seconds)
@@ -190,20 +191,20 @@ pub fn until_up(mut ask: impl FnMut() -> bool) {
     }
 }
 
-/// Of a server's statistics, a number.
+/// Returns one number of a server's statistics.
 pub fn stat(cache: &Client, topic: &str, name: &str) -> u64 {
     let stats = cache.stats(topic).remove(0).expect("the server answers");
     let found = stats.iter().find(|(stat, _)| stat == name);
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {stats:?}"))
 }
 
-/// A path for a server's socket.
+/// Returns a path for a server's socket.
 pub fn socket_path(name: &str) -> String {
     let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
     path.display().to_string()
 }
 
-/// Removes a socket's file that its killed server left.
+/// Removes the socket file that a killed server left.
 pub struct Leftover(pub String);
 
 impl Drop for Leftover {
@@ -212,7 +213,7 @@ impl Drop for Leftover {
     }
 }
 
-/// A client at the socket's path.
+/// A client of the server at this socket path.
 pub fn at(path: &str) -> Client {
     client(&format!("unix://{path}"))
 }

@@ -1,4 +1,4 @@
-//! A client that does each step of the protocol of shared memory by itself, or does not.
+//! A client that runs, or omits, each step of the shared memory protocol itself.
 
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use fabcache_layout::format::FORMAT_VERSION;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg};
 
-/// Far longer than any answer takes.
+/// Far longer than any reply takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn request() -> String {
@@ -24,12 +24,12 @@ pub struct Raw {
     pub channel: Channel,
     pub region: OwnedFd,
     pub region_bytes: u64,
-    /// The file of the channel.
+    /// The channel's file.
     pub file: OwnedFd,
 }
 
 impl Raw {
-    /// Asks for memory and is given it.
+    /// Requests shared memory and receives it.
     pub fn attach(path: &str) -> std::io::Result<Raw> {
         let mut socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -37,7 +37,7 @@ impl Raw {
         Raw::attached(socket)
     }
 
-    /// Takes the memory that was asked for.
+    /// Receives the shared memory that was requested.
     pub fn attached(socket: UnixStream) -> std::io::Result<Raw> {
         let (line, descriptors) = receive(&socket)?;
         let none = || std::io::Error::other(line.clone());
@@ -51,7 +51,7 @@ impl Raw {
         let _ = rustix::net::send(&self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// The server has closed the socket.
+    /// Returns whether the server closed the socket.
     pub fn is_ended(&self) -> bool {
         let mut bells = [0; 4096];
         loop {
@@ -63,12 +63,12 @@ impl Raw {
         }
     }
 
-    /// Fills slots with what is sent, as far as there is room; how many bytes.
+    /// Fills slots as far as there is room; returns the number of bytes.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         self.channel.outgoing().send(&[IoSlice::new(bytes)]).expect("the server keeps to the protocol")
     }
 
-    /// Sends all of it, and rings where that is due.
+    /// Sends all bytes, ringing where due.
     pub fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let sent = self.put(bytes);
@@ -82,7 +82,7 @@ impl Raw {
         }
     }
 
-    /// Receives until what came ends so.
+    /// Receives until the bytes end with `end`.
     pub fn receive(&mut self, end: &str) -> String {
         let mut came = Vec::new();
         while !came.ends_with(end.as_bytes()) {
@@ -102,7 +102,7 @@ impl Raw {
         self.receive("\r\n")
     }
 
-    /// Sleeps until it is rung for, if nothing is there already.
+    /// Sleeps until rung, unless data or room is there already.
     fn sleep(&mut self, for_data: bool) {
         let ready = if for_data {
             self.channel.incoming().want_data();
@@ -112,7 +112,7 @@ impl Raw {
             self.channel.outgoing().has_room().expect("it keeps to the protocol")
         };
         if !ready {
-            // As signal(7) has it: where there is a timeout, whoever was stopped meanwhile is told so.
+            // A stopped and resumed process gets EINTR from a receive with a timeout: see signal(7).
             let mut bells = [0; 64];
             let came = retry_on_intr(|| recv(&self.socket, &mut bells[..], RecvFlags::empty()));
             assert!(came.expect("it is rung for").1 > 0, "the server has closed the socket");

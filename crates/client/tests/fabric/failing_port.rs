@@ -1,8 +1,8 @@
 //! A worker's fabric endpoint that fails while the server runs.
 //!
-//! No failure can be injected; so the server gets work that it cannot survive: reads of the memory of stopped
-//! clients, which libfabric does not end when these clients are cut off, unless the environment says so. Servers run
-//! with that setting, but not this one.
+//! Failures cannot be injected, so the server gets work that it cannot survive: reads of the memory of stopped clients.
+//! libfabric does not end these reads when the clients are cut off, unless the environment says so. Servers set that
+//! variable, but not this server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -16,13 +16,13 @@ use super::common::fabric::{is_one_sided, options, over, provider, served_with};
 use super::common::process::{Process, again, patient, stat, until_up, wait_until};
 use super::{ADDRESS, Passage, on_fabric};
 
-/// The variable that servers set for libfabric.
+/// The environment variable that servers set for libfabric.
 const CLEANUP: &str = "FI_AV_REMOVE_CLEANUP";
-/// Two reads of the memory of each are more than twice what is borne: of some the server may not have begun any, or ended them.
+/// Two reads per sender exceed twice the tolerated number; some may not have started yet, or have ended.
 const SENDERS: usize = 10;
 
-/// Sends the beginning of a value, as much as goes into the memory that the server reads, and does nothing more: so nobody
-/// looks at its end of the fabric, by which reads would be served.
+/// Sends the start of a value, as much as fits the memory that the server reads, and then stops polling its endpoint,
+/// which would serve the reads.
 #[test]
 #[ignore = "a client, run by the others"]
 fn be_a_sender() {
@@ -37,7 +37,7 @@ fn be_a_sender() {
     }
 }
 
-/// Asks for the fabric over a connection.
+/// Requests the fabric over a connection.
 fn hello(socket: &mut BufReader<TcpStream>) -> String {
     let line = format!("fabric hello {} {FORMAT_VERSION}\r\n", fabcache_fabric::channel::CHANNEL_VERSION);
     socket.get_mut().write_all(line.as_bytes()).expect("it takes it");
@@ -77,7 +77,7 @@ fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
         let key = sender.0.id().to_string();
         wait_until("it has begun", || control.get(key.as_bytes()).expect("answered").is_some());
     }
-    // Nothing can be opened any more, so that the time between is as long as it is to be.
+    // Exhaust the descriptors, so that the endpoint cannot be reopened yet.
     server.allow_descriptors(3);
     let ports = || stat(&control, "fabcache", "fabric_ports");
     assert_eq!((ports(), stat(&control, "fabcache", "fabric_failures")), (1, 0));

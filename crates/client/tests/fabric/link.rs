@@ -1,4 +1,4 @@
-//! Clients whose link goes down and comes up again.
+//! Clients whose network link goes down and up again.
 
 use std::process::Command;
 use std::thread;
@@ -10,10 +10,10 @@ use super::common::fabric::{beside, is_one_sided, options, over, served};
 use super::common::process::wait_until;
 use super::on_fabric;
 
-/// What takes the link between client and server down or up, if there is such: a command, which is given the word.
+/// The command that takes the network link between client and server `down` or `up`, if set.
 const LINK: &str = "FABCACHE_LINK";
 
-/// Puts it up again, however a test ends.
+/// Brings the link up again, however a test ends.
 struct Link(String);
 
 impl Link {
@@ -45,7 +45,7 @@ fn works(cache: &Client, value: &[u8]) {
     is_one_sided(cache);
 }
 
-/// Stores and gets until that fails; why, and how long the last took.
+/// Stores and gets until a call fails; returns the error and how long that call took.
 fn until_it_fails(cache: &Client) -> (Error, Duration) {
     loop {
         let began = Instant::now();
@@ -54,14 +54,14 @@ fn until_it_fails(cache: &Client) -> (Error, Duration) {
         if let Some(error) = failed {
             return (error, began.elapsed());
         }
-        // A client on TCP may not have noticed.
+        // A client on TCP may not notice.
         if matches!(cache.transports()[0], Some(Transport::InsteadOfFabric { .. })) {
             panic!("what was under way was answered");
         }
     }
 }
 
-/// Asks until it is answered; says what came instead.
+/// Calls until one is answered; prints the errors before.
 fn until_it_is_answered(cache: &Client) {
     let (began, mut said) = (Instant::now(), String::new());
     wait_until("it is answered again", || {

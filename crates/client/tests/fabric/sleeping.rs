@@ -1,4 +1,4 @@
-//! Who waits sleeps, or is told, and who is idle costs nothing.
+//! Waiting threads sleep, futures are woken, and idle connections use no CPU.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::common::process::{patient, until_up, wait_until};
 use super::common::{awaited_beside_panics, block_on};
 use super::{MODES, pattern, while_stopped};
 
-/// Awaits it, and counts how often it was looked at.
+/// Awaits a request, and counts its polls.
 fn block_on_counting(mut request: Request) -> (CompletedRequest, u64) {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
@@ -92,7 +92,7 @@ fn an_idle_connection_costs_nothing_and_serves_on() {
     for (round, bytes) in [10, 5_000, 100_000, 600_000, 10].into_iter().enumerate() {
         cache.set(b"key", &pattern(round, bytes), Ttl::NEVER).expect("stored");
         assert!(cache.get(b"key").expect("answered").expect("there").value == pattern(round, bytes));
-        // However long it looks before it sleeps; who never does takes all of every half second.
+        // However long the server polls before it sleeps; a server that never sleeps uses every half second in full.
         wait_until("the server sleeps", || {
             let before = server.cpu_time();
             thread::sleep(Duration::from_millis(500));
@@ -111,7 +111,7 @@ fn who_only_tests_is_answered() {
         let value = pattern(1, 100_000);
         let mut request = cache.request();
         for round in 0..6 {
-            // The server sleeps by now, and nobody here does.
+            // The server sleeps by now, and no thread here polls.
             thread::sleep(Duration::from_millis(20));
             match round % 2 {
                 0 => request.iset("key", value.clone(), Ttl::NEVER),
@@ -127,7 +127,7 @@ fn who_only_tests_is_answered() {
     }
 }
 
-/// Processor time of this thread.
+/// Returns this thread's CPU time.
 fn own_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -139,11 +139,11 @@ fn who_waits_for_room_sleeps() {
     let (server, address, path) = served("fabric-room", "-m 64 -I 32m");
     let timeout = Duration::from_secs(2);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::Request) });
-    // The two ends know each other by then.
+    // The endpoints are connected by then.
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
     server.stop_asleep();
     let (began, before) = (Instant::now(), own_time());
-    // More than lies in the memory that the server reads, by an odd number of bytes.
+    // More than fits the memory that the server reads, by an odd number of bytes.
     let value = pattern(5, (16 << 20) + 12_345);
     let made = own_time() - before;
     cache.set(b"key", &value, Ttl::NEVER).expect_err("nobody takes it");

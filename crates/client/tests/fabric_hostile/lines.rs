@@ -1,4 +1,4 @@
-//! Answers over TCP that are invalid or impossible.
+//! Invalid and impossible replies over TCP.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::scripted::{
 /// Far longer than calls of such a client may take.
 const CALL_MAX: Duration = Duration::from_secs(25);
 
-/// The client fails in time.
+/// Asserts that the client's call fails in time.
 fn fails(cache: &Client, what: &str) {
     let began = Instant::now();
     let error = cache.get(b"key").expect_err(what);
@@ -83,7 +83,7 @@ fn an_answer_to_attach_that_is_none() {
     server.comes_to_reason(&cache, "after all that");
 }
 
-/// Names of endpoints of nobody, of which libfabric is told.
+/// Endpoint names that no endpoint has.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn an_end_that_nobody_has() {
@@ -97,10 +97,10 @@ fn an_end_that_nobody_has() {
                 1 => name.fill(0xff),
                 2 => name.truncate(name.len() / 2),
                 3 => name.resize(256, 1),
-                // The port of IP's addresses.
+                // The port of an IP address.
                 4 => name[2..4].fill(0),
                 5 => name[3] ^= 0x55,
-                // The host's: nobody's, everybody's, this one's by another name.
+                // The host part: the unspecified address, the broadcast address, and another name of this host.
                 6 => name[4..8].copy_from_slice(&[192, 0, 2, 1]),
                 7 => name[4..8].copy_from_slice(&[255; 4]),
                 8 => name[4..8].copy_from_slice(&[224, 0, 0, 1]),

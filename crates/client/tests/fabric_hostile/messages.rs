@@ -15,7 +15,7 @@ fn pair(at: u64, bytes: u64) -> Vec<u8> {
     [at.to_le_bytes(), bytes.to_le_bytes()].concat()
 }
 
-/// The client fails in time; why.
+/// Asserts that the call fails in time, and returns the error.
 fn fails(
     server: &Scripted,
     cache: &Client,
@@ -126,7 +126,7 @@ fn a_stream_that_is_no_answer() {
     server.comes_to_reason(&cache, "after all that");
 }
 
-/// The right token, and anything behind it.
+/// The right token, followed by random bytes.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn any_bytes_at_all() {
@@ -147,7 +147,7 @@ fn any_bytes_at_all() {
                 let mut rest: Vec<u8> =
                     (0..len / 8 + 1).flat_map(|_| numbers[random() as usize % 7].to_le_bytes()).collect();
                 rest.truncate(len);
-                // Random bytes that form a valid answer are not a fault.
+                // Random bytes that form a valid reply are not a fault.
                 if kind == DATA {
                     rest.insert(0, 0xee);
                 }

@@ -1,4 +1,4 @@
-//! Regions whose bytes are not what a server would have there, or change while they are read.
+//! Regions whose bytes no server would write, or that change while they are read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,20 +22,20 @@ use crate::scripted::{
 
 const KEYS: usize = 20;
 const MEMORY_BYTES: u64 = 4 << 20;
-/// One that fails asks the server from then on, after this at most.
+/// After a failure the client sends requests for at most this long.
 const GETS_MAX: Duration = Duration::from_secs(40);
 
 fn key(number: usize) -> Vec<u8> {
     format!("key{number}").into_bytes()
 }
 
-/// Some are chained.
+/// Returns a value; some are chunked.
 fn value(number: usize) -> Vec<u8> {
     let len = if number.is_multiple_of(8) { 20_000 + number } else { number * 17 };
     (0..len).map(|at| (at * 31 + at / 251 + number * 7) as u8).collect()
 }
 
-/// A sound region, of which others are made.
+/// A sound region that the tests corrupt.
 struct Original {
     store: Arc<Store>,
     handle: Handle,
@@ -62,7 +62,7 @@ impl Original {
         Original { store, handle, _life: life }
     }
 
-    /// As it is now.
+    /// Returns the region's current bytes.
     fn bytes(&self) -> Vec<u8> {
         self.handle.maintain();
         let file = File::from(self.store.region().try_clone_to_owned().expect("a descriptor"));
@@ -71,7 +71,7 @@ impl Original {
         bytes
     }
 
-    /// Returns the words that describe a region in that memory.
+    /// Returns the attach words that describe a region in that memory.
     fn words(&self, right: &Words, area: &SharedArea) -> Words {
         let memory = area.remote();
         right
@@ -93,7 +93,7 @@ struct Regions {
     server: Scripted,
 }
 
-/// Memory is registered by a port.
+/// Opens the endpoint that registers the memory.
 fn port(domain: &Arc<Domain>) -> Endpoint {
     Endpoint::open(domain, EndpointOptions { operations: 8, peers: 1, waits: false }).expect("an endpoint")
 }
@@ -109,7 +109,7 @@ impl Regions {
         Regions { domain, original: Arc::new(Mutex::new(original)), area: Arc::new(area), server }
     }
 
-    /// From the next client on the region is the original, spoiled so.
+    /// From the next client on, the region is the original, corrupted by `spoil`.
     fn spoil(&self, mut spoil: Spoil) {
         let (original, area) = (Arc::clone(&self.original), Arc::clone(&self.area));
         let attach = move |right: &Words| {
@@ -122,14 +122,14 @@ impl Regions {
         self.server.plays(Script { attach: Box::new(attach), ..Script::honest() });
     }
 
-    /// Gets all keys so often: how many times one was found, and it was right.
+    /// Gets all keys repeatedly; asserts that found values are right, and returns the number of hits.
     fn gets(&self, what: &str, rounds: usize) -> usize {
         let cache = self.server.client(FabricMode::OneSided, LONG_ENOUGH);
-        // By this the region is known.
+        // This call attaches the region.
         let _ = cache.get(b"none");
         let (mut found, began) = (0, Instant::now());
         for number in (0..rounds).flat_map(|_| 0..KEYS) {
-            // That it fails is allowed, and soon over.
+            // A get may fail, and the failure ends soon.
             if let Ok(Some(item)) = cache.get(&key(number)) {
                 assert!(item.value == value(number), "{what}: key {number} has another value");
                 found += 1;
@@ -151,7 +151,7 @@ fn splitmix(state: &mut u64) -> u64 {
     word ^ word >> 31
 }
 
-/// Otherwise nothing would be read of those that are not.
+/// Control: without it, the hostile regions might never be read.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_sound_region_is_read() {
@@ -207,7 +207,7 @@ fn a_header_that_says_what_cannot_be() {
     }
 }
 
-/// A reader keeps some bytes of each segment. Nobody says how much memory that takes but the server.
+/// A reader keeps some bytes per segment. Only the server says how many segments there are.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_region_of_more_segments_than_anybody_has_memory_for() {
@@ -238,7 +238,7 @@ fn peak_kb() -> u64 {
 fn bytes_that_are_not_as_they_were_written() {
     let regions = Regions::start();
     let mut found = 0;
-    // What is spoiled begins right at the first byte, or behind the published line.
+    // The corruption starts at the first byte, or after the status line.
     for (seed, from, one_in) in [(1, 0, 1), (2, 512, 50), (3, 0, 5_000), (4, 512, 100_000)] {
         let spoil = move |bytes: &mut [u8], words: Words| {
             let mut state = seed;
@@ -256,7 +256,7 @@ fn bytes_that_are_not_as_they_were_written() {
     assert!(found > 0, "what is right is found among what is not");
 }
 
-/// Words of the region change all the time, and what was there comes back.
+/// Words of the region change all the time, and change back.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn bytes_that_change_while_they_are_read() {

@@ -1,4 +1,4 @@
-//! A server that says and does what a test has it, over TCP and over the fabric.
+//! A scripted server, over TCP and over the fabric.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,20 +18,20 @@ use fabcache_layout::checksum::SECRET_BYTES;
 
 use crate::common::fabric::{options, over, provider};
 
-/// Messages that it has room for.
+/// The number of messages that the server accepts.
 const CREDITS: u16 = 16;
-/// The time that a client waits for an answer that never comes …
+/// How long a client waits for a reply that never arrives …
 pub const SHORT: Duration = Duration::from_millis(400);
-/// … and otherwise for anything that a loaded machine takes.
+/// … and for any other step on a loaded machine.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(8);
 /// Longer than any step takes.
 const STEP_MAX: Duration = Duration::from_secs(20);
 
-/// The words of the answer to `fabric attach`, behind the first.
+/// The words of the reply to `fabric attach` after the first.
 #[derive(Clone, Debug)]
 pub struct Words(pub Vec<String>);
 
-/// Their meaning by index.
+/// Indexes of the words.
 pub const NAME: usize = 0;
 pub const TOKEN: usize = 1;
 pub const CREDITS_WORD: usize = 2;
@@ -57,20 +57,20 @@ impl Words {
 type Answers = Box<dyn FnMut(&Words) -> Vec<u8> + Send>;
 type Sends = Box<dyn FnMut(&mut Talk) + Send>;
 
-/// The server's behaviour on one connection after another.
+/// The server's behaviour on successive connections.
 pub struct Script {
-    /// In answer to `fabric hello`; none: what is right.
+    /// The reply to `fabric hello`; `None` for the right one.
     pub hello: Option<Vec<u8>>,
-    /// To `fabric attach`, of what would be right.
+    /// The reply to `fabric attach`, given the right words.
     pub attach: Answers,
-    /// Over the fabric, before it serves.
+    /// Sent over the fabric before it serves requests.
     pub sends: Sends,
-    /// It answers requests then: that there is nothing.
+    /// Whether it then answers requests, with misses.
     pub serves: bool,
 }
 
 impl Script {
-    /// An honest server without items, and without a region.
+    /// An honest server without items and without a region.
     pub fn honest() -> Script {
         Script { hello: None, attach: Box::new(Words::line), sends: Box::new(|_| {}), serves: true }
     }
@@ -79,13 +79,13 @@ impl Script {
 pub struct Scripted {
     pub address: String,
     script: Arc<Mutex<Script>>,
-    /// Requests that were answered.
+    /// The number of answered requests.
     served: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The interface that both ends are at.
+/// Opens the interface of both endpoints.
 pub fn domain() -> Arc<Domain> {
     let interface = std::env::var("FABCACHE_SERVER_INTERFACE").ok();
     let requirements = ProviderRequirements { provider: Some(provider()), interface, only_this_host: false };
@@ -108,7 +108,7 @@ impl Scripted {
                     match listener.accept() {
                         Ok((socket, _)) => {
                             let mut script = script.lock().expect("no script panics");
-                            // However a connection ends: it is the client that is looked at.
+                            // Ignore how a connection ends: the test examines the client.
                             let _ = connection(&domain, &mut script, socket, &served, &stop);
                         }
                         Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -120,7 +120,7 @@ impl Scripted {
         Scripted { address, script, served, stop, thread }
     }
 
-    /// From the next connection on. The last has ended.
+    /// Plays the script from the next connection on; the last connection is closed.
     pub fn plays(&self, script: Script) {
         *self.script.lock().expect("no script panics") = script;
     }
@@ -129,7 +129,7 @@ impl Scripted {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// The client finds an honest server.
+    /// Asserts that the client works with an honest server again.
     pub fn comes_to_reason(&self, cache: &Client, what: &str) {
         self.plays(Script::honest());
         let end = Instant::now() + STEP_MAX;
@@ -142,7 +142,7 @@ impl Scripted {
         }
     }
 
-    /// A client whose calls take no longer than that.
+    /// A client whose calls take no longer than `timeout`.
     pub fn client(&self, mode: FabricMode, timeout: Duration) -> Client {
         let retry_after = Duration::from_nanos(1);
         let connect_timeout = timeout * 2;
@@ -157,19 +157,19 @@ impl Drop for Scripted {
     }
 }
 
-/// The server's end on the fabric.
+/// The server's endpoint on the fabric.
 pub struct Talk {
     pub port: Endpoint,
     pub peer: Peer,
     pub pool: Pool,
-    /// What the client's messages begin with, and what those to it do.
+    /// The tokens that messages from and to the client begin with.
     pub terms: Terms,
     ended: Vec<Completion>,
     sequence: u32,
     socket: TcpStream,
 }
 
-/// Messages by their kinds.
+/// Message kinds.
 pub const DATA: u8 = 1;
 pub const LONG: u8 = 2;
 pub const TAKEN: u8 = 3;
@@ -179,7 +179,7 @@ pub const CREDITS_KIND: u8 = 6;
 pub const BYE: u8 = 7;
 
 impl Talk {
-    /// A message as an honest server would number it.
+    /// Builds a message with the sequence number of an honest server.
     pub fn message(&mut self, kind: u8, credits: u16, rest: &[u8]) -> Vec<u8> {
         let mut message = self.terms.peer_token.to_le_bytes().to_vec();
         message.extend([kind, 0]);
@@ -195,7 +195,7 @@ impl Talk {
         self.send(&message);
     }
 
-    /// Sends it, if the client can still be reached.
+    /// Sends a message if the client is still reachable.
     pub fn send(&mut self, message: &[u8]) {
         let end = Instant::now() + Duration::from_secs(3);
         while Instant::now() < end && !self.has_left() {
@@ -216,7 +216,7 @@ impl Talk {
         }
     }
 
-    /// The client has closed its socket.
+    /// Returns whether the client closed its socket.
     fn has_left(&mut self) -> bool {
         match self.socket.read(&mut [0; 64]) {
             Ok(bells) => bells == 0,
@@ -313,7 +313,7 @@ fn attached(
     Ok(())
 }
 
-/// Answers that there is nothing, until the client leaves.
+/// Answers requests with misses until the client leaves.
 fn serve(talk: &mut Talk, served: &AtomicU64, stop: &AtomicBool) {
     let mut end: ServerEnd<Buffer, Buffer> = ServerEnd::new(talk.terms, 1);
     let (mut came, mut answers) = (Vec::new(), Vec::new());
@@ -361,7 +361,7 @@ fn serve(talk: &mut Talk, served: &AtomicU64, stop: &AtomicBool) {
     }
 }
 
-/// Takes whole requests from the beginning, and answers them; how many.
+/// Consumes whole requests and answers them; returns their number.
 fn answer(came: &mut Vec<u8>, answers: &mut Vec<u8>) -> u64 {
     const NOOP: u8 = 0x0a;
     const QUIET: [u8; 3] = [0x09, 0x0d, 0x1e];

@@ -1,4 +1,4 @@
-//! What is known of each key: versions begun and answered.
+//! The ledger: versions of each key that were started and acknowledged.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::Instant;
 use crate::Scenario;
 use crate::readers::Sort;
 
-/// Counters, beside the keys.
+/// Number of counters, besides the keys.
 pub const COUNTERS: usize = 6;
 
-/// How long after its time an item may be found: a server's second, and what its clock is coarse.
+/// How long an expired item may still be found: a server's second, and the coarseness of its clock.
 const LATE_MS: u64 = 2_500;
 
 /// One key, or counter. It has one writer.
@@ -18,17 +18,17 @@ const LATE_MS: u64 = 2_500;
 pub struct Known {
     begun: AtomicU64,
     answered: AtomicU64,
-    /// The last version with an end, and milliseconds of the ledger when that had come for sure.
+    /// The last version with a TTL, and the ledger's time in milliseconds by when it must have expired.
     ending: AtomicU64,
     ended_ms: AtomicU64,
 }
 
-/// The state of a key before it was read.
+/// The state of a key before a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     answered: u64,
     flushes: u64,
-    /// The version that had ended.
+    /// The version that had expired.
     ended: Option<u64>,
 }
 
@@ -38,14 +38,14 @@ pub struct Ledger {
     counters: Vec<Known>,
     began: Instant,
     flushes: AtomicU64,
-    /// Held by writes, and alone by a flush, so that it is known which came first.
+    /// Read-locked by writes and write-locked by a flush, which orders them.
     pub flushing: RwLock<()>,
     stop: AtomicBool,
-    /// Reads of keys whose last version had ended.
+    /// Reads of keys whose last version had expired.
     ended: AtomicU64,
     /// Reads without the server.
     reads: AtomicU64,
-    /// What each sort of reader found.
+    /// Hits of each sort of reader.
     hits: [AtomicU64; Sort::ALL.len()],
     stored: AtomicU64,
 }
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// Stops the other threads when one fails.
+    /// Stops the other threads when this one fails.
     pub fn stop_when_dropped(&self) -> Stop<'_> {
         Stop(self)
     }
@@ -111,7 +111,7 @@ impl Ledger {
         self.hits[sort as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes answered.
+    /// Returns the number of acknowledged writes.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)
     }
@@ -124,18 +124,18 @@ impl Ledger {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Begins a write of the key; its version.
+    /// Begins a write of the key; returns its version.
     pub fn begin(&self, key: usize) -> u64 {
         self.keys[key].begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The write was answered.
+    /// Records that the write was acknowledged.
     pub fn answer(&self, key: usize, version: u64) {
         self.stored.fetch_add(1, Ordering::Relaxed);
         self.keys[key].answered.store(version, Ordering::SeqCst);
     }
 
-    /// The same of one that ends after so many seconds.
+    /// Records that a write that expires in this many seconds was acknowledged.
     pub fn answer_ending(&self, key: usize, version: u64, seconds: u64) {
         let known = &self.keys[key];
         known.ended_ms.store(self.ms() + seconds * 1000 + LATE_MS, Ordering::SeqCst);
@@ -143,7 +143,7 @@ impl Ledger {
         self.answer(key, version);
     }
 
-    /// Before the key is asked for.
+    /// Returns the key's state before a read.
     pub fn before(&self, key: usize) -> Before {
         let known = &self.keys[key];
         let answered = known.answered.load(Ordering::SeqCst);
@@ -155,10 +155,10 @@ impl Ledger {
         Before { answered, flushes: self.flushes(), ended: has_ended.then_some(ending) }
     }
 
-    /// This version was found then, of a value that was stored after so many flushes.
+    /// Checks a version that was found, of a value stored after `stored_after` flushes.
     ///
     /// # Panics
-    /// It must not have been.
+    /// The read must not have returned this version.
     pub fn check(&self, key: usize, before: Before, version: u64, stored_after: u64) {
         let begun = self.keys[key].begun.load(Ordering::SeqCst);
         let Before { answered, flushes, ended } = before;
@@ -168,15 +168,15 @@ impl Ledger {
         assert!(ended != Some(version), "key {key}: version {version} had ended");
     }
 
-    /// It was not found then.
+    /// Checks a miss.
     ///
     /// # Panics
-    /// It must have been.
+    /// The key must not be missed.
     pub fn check_missed(&self, scenario: Scenario, key: usize, before: Before) {
         assert!(scenario.may_miss(key) || before.answered == 0, "key {key} is missed");
     }
 
-    /// Begins to count to this.
+    /// Begins to increment the counter to this number.
     pub fn begin_counter(&self, counter: usize, number: u64) {
         self.counters[counter].begun.store(number, Ordering::SeqCst);
     }
@@ -190,7 +190,7 @@ impl Ledger {
         self.counters[counter].answered.load(Ordering::SeqCst)
     }
 
-    /// The last that was begun.
+    /// Returns the number that the last started increment leads to.
     pub fn counting(&self, counter: usize) -> u64 {
         self.counters[counter].begun.load(Ordering::SeqCst)
     }

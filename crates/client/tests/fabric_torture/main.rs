@@ -1,8 +1,8 @@
-//! Writers against those who read over the fabric. `FABCACHE_PROVIDER` names libfabric's provider; at least so many reads
-//! without the server as `FABCACHE_TORTURE_READS` says.
+//! Writers against readers over the fabric. `FABCACHE_PROVIDER` names libfabric's provider; `FABCACHE_TORTURE_READS` is
+//! the minimum number of reads without the server.
 //!
-//! Values tell their key and version all through, and a ledger says what was begun and answered of each key. So readers know
-//! a wrong value, a torn one, and one that is older than a write answered before they asked.
+//! Values repeat their key and version throughout, and a ledger records the versions of each key that were started and
+//! acknowledged. So readers detect a wrong value, a torn one, and one older than a write acknowledged before the read.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,19 +21,19 @@ use fabcache_client::{Client, FabricMode};
 use ledger::Ledger;
 use readers::{Sort, Tally};
 
-/// What is going on while others read.
+/// What happens while readers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Memory is short: items are evicted, and segments used again, all the time. Everything is flushed now and then.
+    /// Memory is short: items are evicted and segments reused all the time. Everything is flushed now and then.
     Short,
-    /// The same, and many values are so long that they are in pieces, which are read one after the other.
+    /// The same, with many values so long that they are chunked; chunks are read one after the other.
     Long,
     /// Nothing is evicted; the index grows. Half of the keys are never removed, so they are never missed.
     Roomy,
 }
 
 impl Scenario {
-    /// Keys that the ledger knows.
+    /// Keys that the ledger tracks.
     fn keys(self) -> usize {
         match self {
             Scenario::Short => amount(6_000, 3_000),
@@ -47,12 +47,12 @@ impl Scenario {
         self != Scenario::Roomy || key % 2 == 1
     }
 
-    /// Whether the key's items end after a second. They are written rarely.
+    /// Whether the key's items expire after a second. They are written rarely.
     pub fn ends(self, key: usize) -> bool {
         key % 16 == 1
     }
 
-    /// In less memory the index starts smaller: one that grows sooner.
+    /// The server's flags. With less memory the index starts smaller, and grows sooner.
     fn flags(self) -> String {
         match self {
             Scenario::Short => "-t 2 -m 2 -I 128k".to_owned(),
@@ -62,8 +62,8 @@ impl Scenario {
     }
 }
 
-/// So many reads without the server, of those that are enough, that all else must have been seen. What waits for an answer
-/// does so as long as its client does.
+/// Beyond this fraction of the required reads without the server, everything else must have been seen. Requests wait as
+/// long as their client does.
 const READS_MAX_TIMES: u64 = 50;
 
 /// Writes from one flush to the next: enough to fill memory more than once.
@@ -118,7 +118,7 @@ fn torture(scenario: Scenario) {
     };
     let one_sided = of(&|mode| mode == FabricMode::OneSided);
     let others = of(&|mode| mode != FabricMode::OneSided);
-    // Reads that take long find more that changes meanwhile.
+    // Slow reads meet more concurrent changes.
     assert!(
         asked < others + one_sided / amount(5, 2) as u64,
         "{one_sided} were to be read without the server, which saw {asked} gets, {others} of them others'"
@@ -129,7 +129,7 @@ fn torture(scenario: Scenario) {
     }
 }
 
-/// What is enough: so many reads without the server.
+/// The required number of reads without the server.
 fn enough(scenario: Scenario) -> u64 {
     let usual = if scenario == Scenario::Long { 2_000 } else { 6_000 };
     let named = std::env::var("FABCACHE_TORTURE_READS").ok();
@@ -138,7 +138,7 @@ fn enough(scenario: Scenario) -> u64 {
     })
 }
 
-/// Flushes everything now and then, where memory is short, until all has been seen that is to be seen, or somebody has failed.
+/// Where memory is short, flushes everything now and then, until every required event was seen or a thread failed.
 fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
     let reads = enough(scenario);
     let hits = (reads / 100).max(3 * readers::window() as u64);

@@ -1,4 +1,4 @@
-//! Those who read, and check what they get.
+//! Readers, which check every result.
 
 use fabcache_client::{Client, CompletedRequest, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
@@ -9,15 +9,15 @@ use crate::value::{check, key};
 use crate::writers::{FLAGS, counter_key};
 use fabcache_testbed::random::SplitMix64;
 
-/// Keys read at a time.
+/// The number of keys read at a time.
 pub fn window() -> usize {
     amount(32, 8)
 }
 
-/// Keys that are read often, so that they are found again where they were.
+/// Keys that are read often, so that their cached locations are used.
 const HOT_KEYS: usize = 300;
 
-/// Room of registered memory: for most values.
+/// The size of a registered buffer: fits most values.
 fn room(scenario: Scenario) -> usize {
     if scenario == Scenario::Long { 128 << 10 } else { 20 << 10 }
 }
@@ -31,9 +31,9 @@ pub enum Sort {
     Windows,
     /// Many in one call, without the server.
     Multiget,
-    /// As it is done unless somebody asks for more.
+    /// As by default.
     Auto,
-    /// The server is asked.
+    /// Through the server.
     Asking,
 }
 
@@ -49,7 +49,7 @@ impl Sort {
     }
 }
 
-/// What was read.
+/// Counts of reads.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub hits: u64,
@@ -71,11 +71,11 @@ struct Reader<'a> {
     random: SplitMix64,
     tally: Tally,
     window: usize,
-    /// Every other value is read into such.
+    /// The buffer for every other value.
     registered: Vec<RegisteredBuffer>,
 }
 
-/// Reads until it is over, and fails if anything read is wrong; then the others stop as well.
+/// Reads until the run ends; panics on a wrong result, which stops the others as well.
 pub fn read(scenario: Scenario, sort: Sort, seed: u64, cache: &Client, ledger: &Ledger) -> Tally {
     let _stop = ledger.stop_when_dropped();
     let random = SplitMix64::new(1_000 + seed);
@@ -186,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A counter is no less than it was, and no more than it is.
+    /// A counter is at least the acknowledged number and at most the started one.
     fn read_counter(&mut self) {
         let counter = self.random.below(COUNTERS);
         let counted = self.ledger.counted(counter);

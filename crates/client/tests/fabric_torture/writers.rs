@@ -1,4 +1,4 @@
-//! Those who write: over the fabric, and over a socket.
+//! Writers, over the fabric and over a socket.
 
 use fabcache_client::{Client, Outcome, Request, Ttl};
 
@@ -9,15 +9,15 @@ use crate::value::{key, value};
 use fabcache_testbed::random::SplitMix64;
 
 pub const WRITERS: usize = 3;
-/// Of the last writer.
+/// Keys of the last writer.
 const WINDOW: usize = 16;
 const FILLED_AT_ONCE: usize = 64;
-/// Of each writer; memory has room for all.
+/// Keys of each writer; memory has room for all.
 const FILLERS: usize = 50_000;
 /// The flags of all values.
 pub const FLAGS: u32 = 7;
 
-/// Each key once; if the index is to grow, it is filled to shortly before that.
+/// Stores each key once; if the index is to grow, fills it to just below the threshold.
 pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, power: u64) {
     let numbers: Vec<usize> = (0..ledger.keys()).collect();
     for some in numbers.chunks(FILLED_AT_ONCE) {
@@ -48,7 +48,7 @@ fn stored(mut request: Request) {
     assert!(matches!(request.wait().result, Ok(Outcome::Stored)));
 }
 
-/// Another key, for which the index grows.
+/// Returns an extra key that makes the index grow.
 fn filler(writer: usize, number: usize) -> Vec<u8> {
     format!("filler-{writer}-{number}").into_bytes()
 }
@@ -57,7 +57,7 @@ pub fn counter_key(counter: usize) -> Vec<u8> {
     format!("counter-{counter}").into_bytes()
 }
 
-/// Adds to a counter, which is made if it is not there: memory may be short.
+/// Increments a counter, creating a missing one: memory may be short.
 fn count(cache: &Client, ledger: &Ledger, counter: usize, by: u64) {
     let number = ledger.counted(counter) + by;
     ledger.begin_counter(counter, number);
@@ -73,13 +73,13 @@ struct Writer<'a> {
     ledger: &'a Ledger,
     random: SplitMix64,
     fillers: usize,
-    /// Once in so many times a key is taken whose items end.
+    /// Once in this many writes, an expiring key is taken.
     rarely: usize,
-    /// The longest values.
+    /// Length of the longest values.
     long: usize,
 }
 
-/// Writes the keys that are this writer's, one of them far more often than all others.
+/// Writes this writer's keys, one of them far more often than the others.
 pub fn write(scenario: Scenario, number: usize, cache: &Client, ledger: &Ledger) {
     let random = SplitMix64::new(number as u64 + 1);
     let (rarely, long) = (amount(100, 20), amount(2 << 20, 256 << 10));
@@ -145,14 +145,14 @@ impl Writer<'_> {
         ledger.answer(number, version);
     }
 
-    /// One of this writer's counters.
+    /// Increments one of this writer's counters.
     fn count(&mut self) {
         let counter = self.random.below(COUNTERS / WRITERS) * WRITERS + self.number;
         let by = 1 + self.random.below(1000) as u64;
         count(self.cache, self.ledger, counter, by);
     }
 
-    /// Where the item lies, more of its bytes change than its value's.
+    /// Touching changes bytes of the item besides its value.
     fn touch(&mut self) {
         let number = self.key();
         if !self.scenario.ends(number) {
@@ -165,7 +165,7 @@ impl Writer<'_> {
         self.cache.set(&filler(self.number, self.fillers), b"", Ttl::NEVER).expect("stored");
     }
 
-    /// Many at a time, without waiting for each.
+    /// Writes many at a time, without waiting for each.
     fn write_window(&mut self, window: &mut [(Request, Option<(usize, u64)>)]) {
         for at in 0..window.len() {
             let number = self.key();

@@ -1,4 +1,4 @@
-//! A client that writes to its channel what it likes, when it likes. It may end its own link with that, and nothing else.
+//! A client that writes arbitrary bytes to its channel at arbitrary times. It may end its own link, and nothing else.
 
 use fabcache_testbed::random::SplitMix64;
 use std::io::IoSlice;
@@ -16,17 +16,17 @@ use crate::common::process::{Leftover, Server, at, socket_path, stat, wait_until
 use crate::common::raw::Raw;
 use crate::workers::{Workers, pattern};
 
-/// How often a hostile client comes, unless this variable of the environment says.
+/// The number of hostile clients, unless this environment variable sets it.
 const ROUNDS: u64 = 120;
 const ROUNDS_VARIABLE: &str = "FABCACHE_HOSTILE_ROUNDS";
 
 const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128, staging_bytes: 8192 };
 const FLAGS: &str = "-t 1 -m 64 --shm-slots 8 --shm-slot-size 128 --shm-staging 8k";
 
-/// As layout::channel has them.
+/// Constants as in `layout::channel`.
 const SLOTS_START: u64 = 1024;
 
-/// Random numbers of a client.
+/// A client's random numbers.
 struct Random(SplitMix64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
         self.next() % end
     }
 
-    /// A number as protocols have them: small, at a bound, or any.
+    /// Returns a number as protocols have them: small, at a limit, or any.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(20),
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// A client's channel, to be written wherever it likes.
+/// A client's channel, writable at any offset.
 struct Scribbler {
     raw: Raw,
     memory: Memory,
@@ -62,7 +62,7 @@ impl Scribbler {
         let raw = Raw::attach(path).expect("it is let in");
         let mapping = Mapping::to_write(raw.file.as_fd(), SHAPE.channel_bytes());
         let mapping = mapping.expect("mapped");
-        // SAFETY: the mapping goes when this does, and was mapped to be written.
+        // SAFETY: the mapping lives as long as this, and was mapped for writing.
         let memory = unsafe { mapping.memory() };
         Scribbler { raw, memory, random: Random(SplitMix64::new(seed)), _mapping: mapping }
     }
@@ -71,7 +71,7 @@ impl Scribbler {
         self.memory.store(at / 8 * 8, word, Ordering::Relaxed);
     }
 
-    /// As an honest client sends, as long as that goes.
+    /// Sends like an honest client, as long as that works.
     fn put(&mut self, bytes: &[u8]) {
         let _ = self.raw.channel.outgoing().send(&[IoSlice::new(bytes)]);
         self.raw.ring();
@@ -83,7 +83,7 @@ impl Scribbler {
         }
     }
 
-    /// Anything anywhere.
+    /// Writes random words at random offsets.
     fn noise(&mut self) {
         for _ in 0..200 {
             let end = if self.random.below(2) == 0 { SLOTS_START } else { SHAPE.channel_bytes() };
@@ -93,7 +93,7 @@ impl Scribbler {
         }
     }
 
-    /// Slots that pass for the next ones: of lengths and places that cannot be, or with any bytes.
+    /// Writes slots that pass for the next ones: with impossible lengths and offsets, or random bytes.
     fn slots(&mut self) {
         for round in 1..20u64 {
             for slot in 0..8 {
@@ -114,7 +114,7 @@ impl Scribbler {
         }
     }
 
-    /// A slot that is full and empty by turns, as fast as that goes.
+    /// Toggles a slot between full and empty as fast as it can.
     fn flicker(&mut self) {
         let end = Instant::now() + Duration::from_millis(20);
         self.raw.ring();
@@ -127,7 +127,7 @@ impl Scribbler {
         }
     }
 
-    /// Requests, and lies about how many answers were taken.
+    /// Sends requests, and lies about how many replies were consumed.
     fn lies(&mut self) {
         for _ in 0..20 {
             self.put(b"mn\r\nmn\r\nmn\r\n");
@@ -138,7 +138,7 @@ impl Scribbler {
         }
     }
 
-    /// Requests without end, whose answers it never takes.
+    /// Sends requests without end, and never consumes the replies.
     fn glut(&mut self) {
         let end = Instant::now() + Duration::from_millis(20);
         while Instant::now() < end {
@@ -146,14 +146,14 @@ impl Scribbler {
         }
     }
 
-    /// Packets whose lengths are right, nearly right or anything, among lines: values that never end as well.
+    /// Sends packets whose lengths are right, nearly right or random, among lines; some values never end.
     fn packets(&mut self) {
         for _ in 0..40 {
             let mut packet = vec![0; 24 + self.random.below(300) as usize];
             for byte in &mut packet {
                 *byte = self.random.next() as u8;
             }
-            // Nothing that would harm others if it were asked for in earnest.
+            // Exclude opcodes that would harm other clients.
             let harmless = [0x00, 0x01, 0x02, 0x0a, 0x0e, 0x10, 0x1d, 0x20, 0x21, 0x24, 0x90, 0xa0, 0xff];
             packet[0] = 0x80;
             packet[1] = harmless[self.random.below(harmless.len() as u64) as usize];
@@ -174,7 +174,7 @@ impl Scribbler {
         }
     }
 
-    /// Nothing but bells, as many as the socket takes.
+    /// Sends as many notifications as the socket takes.
     fn bells(&mut self) {
         let end = Instant::now() + Duration::from_millis(20);
         while Instant::now() < end {
@@ -182,7 +182,7 @@ impl Scribbler {
         }
     }
 
-    /// All waiting words at once, and nothing else.
+    /// Sets all waiting words at once.
     fn waits(&mut self) {
         for control in [128, 512] {
             self.store(control + 128, 1);
@@ -194,7 +194,7 @@ impl Scribbler {
         self.store(512 + 128, word);
     }
 
-    /// Takes the pages from under the channel.
+    /// Punches holes into the channel's file.
     fn holes(&mut self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for _ in 0..20 {
@@ -235,7 +235,7 @@ fn what_a_hostile_client_writes_harms_only_itself() {
         for seed in 0..2 {
             let path = &path;
             let hostile = move || {
-                // Two at a time, for a server serves several that are polled.
+                // Two at a time, as a server polls several.
                 let mut last: Option<Scribbler> = None;
                 for round in 0..rounds / 2 {
                     let mut scribbler = Scribbler::attach(path, round << 8 | seed);
@@ -265,7 +265,7 @@ fn a_broken_channel_ends_its_link() {
     let mut server = Server::started(&path, FLAGS);
     let cache = at(&path);
     for word in [1, 1 | 121 << 32, 1 | 5 << 32 | 1 << 63] {
-        // Several at once, all of which the server looks at when they break.
+        // Several links at once, all of which the server polls when they break.
         let mut all: Vec<Scribbler> = (0..6).map(|seed| Scribbler::attach(&path, seed)).collect();
         for one in &mut all {
             assert_eq!(one.raw.ask("mn\r\n"), "MN\r\n");
@@ -316,7 +316,7 @@ fn who_takes_no_answers_does_not_keep_a_worker_busy() {
     let cache = at(&path);
     cache.set(b"big", &pattern(1, 5000), fabcache_client::Ttl::NEVER).expect("stored");
     let mut raw = Raw::attach(&path).expect("it is let in");
-    // More requests than the server answers in advance, and then as many as the ring has room for.
+    // More requests than the server answers in advance, then as many as the ring has room for.
     let mut quiet = Instant::now();
     while quiet.elapsed() < Duration::from_millis(100) {
         if raw.put(b"mg big v\r\n") > 0 {

@@ -1,4 +1,4 @@
-//! Clients that are killed at every step of the protocol: nobody else notices, and nothing is left of them.
+//! Clients killed at every step of the protocol: other clients are not affected, and no resource leaks.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::common::process::{Leftover, Process, Server, again, at, socket_path, 
 use crate::common::raw::{Raw, request};
 use crate::workers::{Workers, pattern};
 
-/// How many clients are killed, unless this variable of the environment says.
+/// The number of killed clients, unless this environment variable sets it.
 const KILLS: usize = 120;
 const KILLS_VARIABLE: &str = "FABCACHE_KILLS";
 
@@ -22,10 +22,10 @@ const STEP: &str = "FABCACHE_TEST_STEP";
 
 const FLAGS: &str = "-t 2 -m 32 --shm-slots 8 --shm-slot-size 256 --shm-staging 8k";
 
-/// A name, and the client's steps up to there, given the server's path.
+/// A name, and the client's steps up to that point, given the server's path.
 type Step = (&'static str, fn(&str));
 
-/// Where a client stops, each behind the one before.
+/// The steps at which a client is killed, in order.
 const STEPS: &[Step] = &[
     ("connected", |path| {
         let _socket = connect(path);
@@ -58,7 +58,7 @@ const STEPS: &[Step] = &[
         let raw = attach(path);
         let bytes = rustix::fs::fstat(&raw.file).expect("a file").st_size as u64;
         let mapping = Mapping::to_write(std::os::fd::AsFd::as_fd(&raw.file), bytes).expect("mapped");
-        // SAFETY: the mapping outlives it, and was mapped to be written.
+        // SAFETY: the mapping outlives it, and was mapped for writing.
         let memory = unsafe { mapping.memory() };
         memory.copy_in(1024 + 8, b"mn\r\n");
         die();
@@ -155,7 +155,7 @@ fn die() {
     unreachable!("it is dead");
 }
 
-/// One of the clients: it kills itself at its step, or works until it is killed.
+/// A client process: it kills itself at its step, or works until it is killed.
 #[test]
 #[ignore = "it is a part of others"]
 fn client() {
@@ -168,7 +168,7 @@ fn client() {
     }
 }
 
-/// All that a client does, without end.
+/// Runs every kind of call, without end.
 fn work(cache: &Client) {
     for round in 0.. {
         let value = pattern(round, round * 613 % 30_000);
@@ -191,7 +191,7 @@ fn command(path: &str, step: usize) -> Command {
     command
 }
 
-/// A client is killed: at its step, or at a moment that nobody chose.
+/// Kills a client: at its step, or at a random moment.
 fn kill_one(path: &str, number: usize) {
     let step = number % (STEPS.len() + 4);
     let mut client = Process(command(path, step).spawn().expect("it starts again"));
@@ -200,13 +200,13 @@ fn kill_one(path: &str, number: usize) {
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(signal, Some(Signal::KILL.as_raw()), "{:?}: {status}", STEPS[step].0);
     } else {
-        // Some have not come far by then, some work for long.
+        // Clients are killed after varying times of work.
         std::thread::sleep(Duration::from_micros((number * 7919 % 40_000) as u64));
         client.kill();
     }
 }
 
-/// Writes more than the memory holds, so that all of it was touched.
+/// Writes more than the memory holds, so that every page was touched.
 fn fill(cache: &Client) {
     for number in 0..10_000 {
         cache.set(format!("filled-{number}").as_bytes(), &pattern(number, 4000), Ttl::NEVER).expect("stored");

@@ -1,4 +1,4 @@
-//! Shared memory among clients that are killed, that misbehave, and that are not to be let in.
+//! Shared memory among clients that are killed, that misbehave, or that are not authorized.
 
 #[path = "../common/mod.rs"]
 mod common;

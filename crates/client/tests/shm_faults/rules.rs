@@ -1,4 +1,4 @@
-//! Who is given memory, what can be done with it, and when it is taken away.
+//! Who may attach, what they may do with the memory, and when access ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,7 @@ fn connect(path: &str) -> UnixStream {
     socket
 }
 
-/// What is answered, up to a line end.
+/// Sends a request and returns the reply, up to a line end.
 fn ask(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
     socket.write_all(request.as_ref()).expect("sent");
     let mut answer = Vec::new();
@@ -63,7 +63,7 @@ fn the_region_cannot_be_written() {
         assert!(map(file, ProtFlags::READ | ProtFlags::WRITE).is_err());
         let read = map(file, ProtFlags::READ).expect("it can be read");
         let more = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the page was just mapped, and nothing is over it.
+        // SAFETY: the page was just mapped, and nothing refers to it.
         let written = unsafe { rustix::mm::mprotect(read, 4096, more) };
         assert!(written.is_err());
         assert!(rustix::io::pwrite(file, b"x", 0).is_err());
@@ -218,7 +218,7 @@ fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
     let path = socket_path("on-their-way");
     let _leftover = Leftover(path.clone());
     let server = Server::started(&path, "-m 8");
-    // The system lets a user have as many descriptors on their way as the process may have open.
+    // The kernel limits the descriptors that a user has in flight to the process's limit.
     server.limit_descriptors(100);
     let asked = |mut socket: &UnixStream| {
         socket.write_all(request().as_bytes()).expect("sent");

@@ -1,4 +1,4 @@
-//! Clients that work while others fail, and notice nothing of that.
+//! Clients that must work undisturbed while others fail.
 
 pub use fabcache_testbed::bytes::pattern;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use fabcache_client::{Client, Options, SharedMemory, Ttl};
 use crate::common::patiently;
 use crate::common::process::at;
 
-/// Longest value of a worker: some are longer than the staging area.
+/// The longest value of a worker: some exceed the staging area.
 const VALUE_BYTES_MAX: usize = 40_000;
 
-/// Workers, which stop when this is dropped, whatever for.
+/// Workers, which stop when this is dropped, even on a panic.
 #[derive(Default)]
 pub struct Workers {
     stop: AtomicBool,
@@ -48,14 +48,14 @@ impl Workers {
         }
     }
 
-    /// Each of them has done something since the last time.
+    /// Asserts that each worker made progress since the last call.
     pub fn assert_worked(&self) {
         let rounds = self.rounds.each_ref().map(|rounds| rounds.swap(0, Ordering::Relaxed));
         assert!(rounds.iter().all(|rounds| *rounds > 0), "rounds of the workers: {rounds:?}");
     }
 }
 
-/// Each call is answered, and rightly.
+/// Asserts that each call is answered correctly.
 fn work(cache: &Client, number: usize, round: usize) {
     let key = format!("worker{number}-{}", round % 16);
     let key = key.as_bytes();

@@ -1,4 +1,4 @@
-//! The client's end.
+//! The client's end of a link.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -12,16 +12,16 @@ use super::{LONG_BYTES_MIN, ProtocolError, Terms};
 /// The next bytes of the server's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming<'a> {
-    /// Here they are.
+    /// The bytes.
     Bytes(&'a [u8]),
-    /// They lie in landing memory.
+    /// A range of landing memory.
     Landed(StagingRange),
 }
 
 #[derive(Debug)]
 enum Entry {
     Data(Range<usize>),
-    /// The rest of received bytes, of which so many remain.
+    /// The rest of received bytes, and its length.
     Landed(StagingRange, u64),
 }
 
@@ -34,13 +34,13 @@ pub struct ClientEnd<B> {
     staged: VecDeque<StagingRange>,
     landing: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
-    /// The number that must be returned.
+    /// The proof number to return.
     asked: Option<u64>,
     has_proven: bool,
 }
 
 impl<B: Deref<Target = [u8]>> ClientEnd<B> {
-    /// An end that has sent nothing yet. The terms are sound.
+    /// Returns an end that has sent nothing yet. The terms are valid.
     pub fn new(terms: Terms) -> ClientEnd<B> {
         debug_assert_eq!(terms.check(), Ok(()));
         ClientEnd {
@@ -56,7 +56,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
 
     // ---- receiving ----
 
-    /// A message came: the first `len` bytes of the buffer.
+    /// Handles a message: the first `len` bytes of the buffer.
     ///
     /// # Errors
     /// The server violated the protocol: the link is unusable.
@@ -135,9 +135,9 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         self.flow.strays()
     }
 
-    // ---- what goes ----
+    // ---- sending ----
 
-    /// How the next of `waiting` bytes can go.
+    /// Returns how the next of `waiting` bytes can be sent.
     pub fn next(&self, waiting: usize) -> SendMode {
         if waiting == 0 || self.flow.is_over() || self.flow.stream_credits() <= self.staged.len() {
             return SendMode::Later;
@@ -174,7 +174,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     /// Notes that the next bytes of the stream were copied to where [`ClientEnd::next`] said; a
     /// [short](ClientEnd::short) message tells the server.
     ///
-    /// # Panics
+    /// [`ClientEnd::next`] did not return this range.
     /// It did not say so.
     pub fn staged(&mut self, piece: StagingRange) {
         self.staging.fill(piece.at, piece.bytes);
@@ -197,7 +197,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         !self.staged.is_empty()
     }
 
-    /// The fabric has accepted a message.
+    /// Records that the fabric has accepted a message.
     pub fn sent(&mut self, draft: Draft) {
         self.flow.sent(&draft);
         match draft.body {
@@ -214,7 +214,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         self.flow.leave();
     }
 
-    /// The last message was sent.
+    /// Returns whether the last message was sent.
     pub fn has_said_bye(&self) -> bool {
         self.flow.has_said_bye()
     }

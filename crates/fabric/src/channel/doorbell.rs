@@ -33,14 +33,14 @@ pub const RING_AFTER: Duration = Duration::from_micros(200);
 /// A client's state of the doorbells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientDoorbells {
-    /// Since when something is posted without a following doorbell.
+    /// When something was posted without a doorbell since.
     unrung: Option<Instant>,
-    /// It has notified the server since the server's last doorbell.
+    /// Whether it has notified the server since the server's last doorbell.
     is_announced: bool,
 }
 
 impl ClientDoorbells {
-    /// Something was posted that the server is to see: a message, or the attempt at one.
+    /// Records a posted message, or the attempt at one, that the server must see.
     pub fn posted(&mut self, now: Instant) {
         self.unrung.get_or_insert(now);
     }
@@ -78,14 +78,14 @@ impl ClientDoorbells {
 /// A server's state of a client's doorbells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerDoorbells {
-    /// The client has notified this end since this end's last doorbell.
+    /// Whether the client has notified this end since this end's last doorbell.
     is_wanted: bool,
-    /// Something was sent since then.
+    /// Whether something was sent since then.
     has_sent: bool,
 }
 
 impl ServerDoorbells {
-    /// A message was posted.
+    /// Records a posted message.
     pub fn posted(&mut self) {
         self.has_sent = true;
     }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Where an end is.
+    /// The state of an end.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     enum At {
         /// It drains the doorbells.
@@ -135,7 +135,7 @@ mod tests {
         answers: u8,
         bells_to_server: bool,
         bells_to_client: bool,
-        /// Messages that the client will still send, and those that it waits for an answer to.
+        /// Messages that the client will still send, and those that await an answer.
         left: u8,
         awaited: u8,
         /// Messages that the server has received and not answered; this many are a request.
@@ -162,7 +162,7 @@ mod tests {
             }
         }
 
-        /// The client's next step, if it can take one; `sends` if it is to send, where it can do one or the other.
+        /// The client's next step, if it can take one; `sends` if it sends where it has a choice.
         fn client_steps(&self, start: Instant, sends: bool) -> Option<World> {
             let mut next = self.clone();
             let (at, doorbells) = &mut next.client;

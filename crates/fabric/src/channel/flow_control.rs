@@ -1,4 +1,4 @@
-//! What both ends do alike: numbers, credits, and whose turn it is.
+//! Flow control of both ends: message numbers, credits and ordering.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -9,10 +9,10 @@ use super::message::{
 };
 use super::{CREDITS_MESSAGES_MAX, ProtocolError, Terms};
 
-/// How bytes of the stream can go now.
+/// How bytes of the stream can be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMode {
-    /// Not now: credits or room must come back first, or pieces be written.
+    /// Not now: credits or room must be returned first, or writes complete.
     Later,
     /// In a message.
     Data,
@@ -20,16 +20,16 @@ pub enum SendMode {
     StagingRange(StagingRange),
 }
 
-/// A part of staging or landing memory.
+/// A range of staging or landing memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingRange {
-    /// Where it begins.
+    /// Its offset.
     pub at: usize,
-    /// Its bytes, at least one.
+    /// Its length, at least one.
     pub bytes: usize,
 }
 
-/// A message that was made, and counts when the fabric has accepted it: no other is made between.
+/// A built message, which counts once the fabric has accepted it: build no other before that.
 #[derive(Debug)]
 #[must_use = "a message that was sent but not reported with `sent` breaks the link"]
 pub struct Draft {
@@ -45,36 +45,36 @@ impl Draft {
         Draft { bytes, taken, credits, let_go, body }
     }
 
-    /// Its bytes.
+    /// Returns its length.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the stream in it, except those in lent memory.
+    /// Returns the bytes of the stream in it, except those in lent memory.
     pub fn taken(&self) -> usize {
         self.taken
     }
 }
 
-/// Memory of the client's that the server may read until it lets go of it.
+/// A client's memory that the server may read until it releases it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LentMemory {
-    /// The address of its first byte, as the provider names it.
+    /// The address of its first byte, in the provider's terms.
     pub address: u64,
-    /// What allows to read it.
+    /// The key that grants access.
     pub key: u64,
-    /// Its bytes.
+    /// Its length.
     pub bytes: u64,
 }
 
 impl std::fmt::Debug for LentMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without what allows to.
+        // Omits the key.
         write!(f, "Lent({} bytes)", self.bytes)
     }
 }
 
-/// Copies the parts behind the first `at` bytes, as far as there is room in a message: where they end.
+/// Copies the parts after the first `at` bytes, as far as a message has room; returns the end.
 fn copy(parts: &[IoSlice<'_>], at: usize, into: &mut [u8]) -> usize {
     let most = into.len().min(MESSAGE_BYTES);
     let mut end = at;
@@ -99,20 +99,20 @@ pub(super) struct FlowControl<B> {
     /// The next message's number.
     sequence: u32,
     credits: u16,
-    /// Memories that it may read …
+    /// Lent memories that the peer may read …
     lent: usize,
     /// … and those released since the driver last asked.
     let_go: usize,
     // ---- from the peer ----
     /// The next message's number.
     expected: u32,
-    /// Messages that came before their turn.
+    /// Messages that arrived early.
     early: BTreeMap<u32, (B, Message)>,
-    /// Messages whose turn it is.
+    /// Messages that are next in order.
     pub ready: VecDeque<(B, Body)>,
-    /// Messages that came and whose credits the peer has not back …
+    /// Messages that arrived and whose credits were not returned …
     unreturned: u16,
-    /// … those of them that were consumed.
+    /// … and those of them that were consumed.
     owed: u16,
     freed: Vec<B>,
     /// The number of lent memories that this end has released without telling the peer.
@@ -151,7 +151,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
 
     // ---- receiving ----
 
-    /// A message came: it, and those that waited for it, are ready.
+    /// Handles a message: it, and those that waited for it, become ready.
     pub fn arrived(&mut self, buffer: B, len: usize) -> Result<(), ProtocolError> {
         self.check()?;
         let arrived = self.try_arrived(buffer, len);
@@ -177,7 +177,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
             }
             self.unreturned += 1;
         } else if came != expected && self.early_credits() == usize::from(CREDITS_MESSAGES_MAX) {
-            // They hold receive buffers that were not granted for them.
+            // They hold receive buffers beyond those granted for them.
             return Err(ProtocolError::Overrun);
         }
         if came != expected {
@@ -191,7 +191,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Ok(())
     }
 
-    /// Credits that came before their turn.
+    /// Counts credits that arrived early.
     fn early_credits(&self) -> usize {
         self.early.values().filter(|(_, message)| message.body == Body::Credits).count()
     }
@@ -224,7 +224,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Ok(())
     }
 
-    /// Notes that a message was consumed, and its buffer can receive another.
+    /// Records that a message was consumed, and its buffer can receive another.
     pub fn consumed(&mut self, buffer: B, kind: Kind) {
         self.owed += u16::from(kind != Kind::Credits);
         self.freed.push(buffer);
@@ -239,7 +239,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         std::mem::take(&mut self.let_go)
     }
 
-    /// A memory of the peer's is not read any more: the next message says so.
+    /// Releases a memory of the peer; the next message reports it.
     pub fn lets_go(&mut self) {
         self.untold += 1;
     }
@@ -270,14 +270,14 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.strays
     }
 
-    // ---- what goes ----
+    // ---- sending ----
 
-    /// Messages with bytes of the stream that may be sent now.
+    /// Returns the number of messages with bytes of the stream that may be sent now.
     pub fn stream_credits(&self) -> usize {
         usize::from(self.credits.saturating_sub(reserve(self.terms.peer_credits)))
     }
 
-    /// Nothing of the stream goes any more.
+    /// Ends the stream.
     pub fn is_over(&self) -> bool {
         self.broken.is_some() || self.is_leaving || self.has_peer_left
     }
@@ -317,7 +317,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Some(Draft::new(message::write_body(into, &body), 0, told, body))
     }
 
-    /// A message with as much of `parts` as it holds, in a buffer for at least one byte of them.
+    /// Builds a message with as much of `parts` as it holds, in a buffer for at least one byte of them.
     pub fn data(&self, parts: &[IoSlice<'_>], into: &mut [u8]) -> Option<Draft> {
         if self.is_over() || self.stream_credits() == 0 {
             return None;
@@ -331,7 +331,8 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Some(Draft::new(end, end - HEADER_BYTES, told, Body::Data(HEADER_BYTES..end)))
     }
 
-    /// A message with all of `before`, and lent memory whose bytes follow; none if the buffer has no room for it.
+    /// Builds a message with all of `before`, and lent memory whose bytes follow; `None` if the buffer has no room for
+    /// it.
     pub fn lend(&self, before: &[IoSlice<'_>], lent: &LentMemory, into: &mut [u8]) -> Option<Draft> {
         let whole: usize = before.iter().map(|part| part.len()).sum();
         let has_room = LENT_HEADER_BYTES + whole <= into.len().min(MESSAGE_BYTES);
@@ -349,7 +350,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         Some(Draft::new(end, whole, told, body))
     }
 
-    /// The fabric has accepted it.
+    /// Records that the fabric has accepted it.
     pub fn sent(&mut self, draft: &Draft) {
         self.sequence = self.sequence.wrapping_add(1);
         self.owed -= draft.credits;

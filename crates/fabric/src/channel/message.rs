@@ -1,4 +1,4 @@
-//! The bytes of a message, little endian.
+//! The encoding of messages, little endian.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -13,17 +13,17 @@ use std::ops::Range;
 
 use super::{LentMemory, ProtocolError};
 
-/// Bytes of a message, at most.
+/// Maximum bytes of a message.
 pub const MESSAGE_BYTES: usize = 8192;
-/// Bytes before the contents.
+/// Bytes of a message's header.
 pub const HEADER_BYTES: usize = 16;
-/// Bytes of the stream in a message, at most.
+/// Maximum bytes of the stream in a message.
 pub const PAYLOAD_BYTES_MAX: usize = MESSAGE_BYTES - HEADER_BYTES;
 /// Bytes before those of the stream in a message that lends memory.
 pub const LENT_HEADER_BYTES: usize = HEADER_BYTES + 24;
 /// Maximum number of bytes of the stream in such a message.
 pub const LENT_BEFORE_MAX: usize = MESSAGE_BYTES - LENT_HEADER_BYTES;
-/// Bytes of a message that carries none of the stream, at most.
+/// Maximum bytes of a message without bytes of the stream.
 pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
 
 /// The type of a message.
@@ -55,10 +55,10 @@ const KINDS: [Kind; 10] = [
     Kind::LentMemory,
 ];
 
-/// What a message carries.
+/// The contents of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    /// Bytes of the stream: where in the message.
+    /// Bytes of the stream: their range in the message.
     Data(Range<usize>),
     /// Bytes of the stream lie in staging memory.
     Long { at: u64, bytes: u64 },
@@ -68,7 +68,7 @@ pub(super) enum Body {
     Put { at: u64, bytes: u64 },
     /// The total of landed bytes that were consumed.
     Room(u64),
-    /// No more than its header.
+    /// Only a header.
     Credits,
     /// The last message.
     Bye,
@@ -97,7 +97,7 @@ impl Body {
     }
 }
 
-/// A message without its token, which is checked before.
+/// A message without its token, which is checked earlier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub credits: u16,
@@ -107,7 +107,7 @@ pub(super) struct Message {
     pub body: Body,
 }
 
-/// The token that a message begins with; none if it is too short for one.
+/// Returns the token of a message, or `None` if it is too short for one.
 pub fn token_of(message: &[u8]) -> Option<u64> {
     word(message, 0)
 }
@@ -116,7 +116,7 @@ fn word(message: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(message.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Reads a message.
+/// Parses a message.
 pub(super) fn read(message: &[u8]) -> Result<Message, ProtocolError> {
     let length = ProtocolError::Length(message.len());
     let header: &[u8; HEADER_BYTES] = message.first_chunk().ok_or(length)?;
@@ -170,12 +170,12 @@ pub(super) fn write_header(
     into[12..16].copy_from_slice(&sequence.to_le_bytes());
 }
 
-/// Writes what a message without bytes of the stream has behind its header; where it ends.
+/// Writes the contents of a message without bytes of the stream; returns its end.
 pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
     let numbers: &[u64] = match body {
         Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
         Body::Taken(number) | Body::Room(number) | Body::Ask(number) | Body::Proof(number) => &[*number],
-        // Those that carry bytes of the stream are written otherwise.
+        // Messages with bytes of the stream are written elsewhere.
         Body::Data(_) | Body::LentMemory { .. } | Body::Credits | Body::Bye => &[],
     };
     for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip(numbers) {

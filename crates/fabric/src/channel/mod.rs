@@ -1,28 +1,29 @@
 //! A link over a fabric: two streams of bytes, as messages and as memory that the server reads and writes.
 //!
-//! No I/O: a driver reports completions to the ends, and the ends say what to post. [`Terms`] are the agreed
+//! No I/O: a driver reports completions to the ends, and the ends return what to post. [`Terms`] are the agreed
 //! parameters.
 //!
 //! ```text
 //!             Data ─────────────────────────────────────────────────────────────> Data
 //!   client    Long {at, bytes} ─> server reads staging, in order ─> Taken {total}   server
-//!             Lent {place, bytes} ─> server reads there, in order ─> any message: let go
+//!             Lent {place, bytes} ─> server reads there, in order ─> any message: released
 //!             Put {at, bytes} <── sent when written <── server writes landing <── Room {total}
 //! ```
-//! - Bytes go in messages, but many at once ([`LONG_BYTES_MIN`]) through the client's memory: what it sends lies in its
-//!   *staging* memory, which the server reads, and what it receives is written by the server to its *landing* memory.
-//!   Either is a ring in pieces of at most a quarter of it, none of which wraps; a piece is given back when all of it was
-//!   consumed, with others, as soon as they are a quarter together. So there is always room for a piece when all that came
-//!   was consumed: of the ring less than a quarter is not given back, and less than a quarter is skipped at its end; of
-//!   the two parts that are left the longer is a quarter at least.
-//! - Bytes may also lie in *lent* memory, anywhere in the client: Lent carries the bytes before them, and names its place with
-//!   its key. The server reads it in its turn like a Long; when all was consumed it lets go, which its next message says,
-//!   whichever that is: mostly the answer. So nothing is sent for that, and a client that hears nothing more keeps its memory
-//!   as it is until the link has ended.
-//! - The order of all is that of the messages, which are numbered. A fabric may complete them in another order: what
-//!   comes early is kept until its turn.
-//! - Each end has given the other *credits*: so many messages may be on their way to it, or be unconsumed. Each message
-//!   gives back those that were earned meanwhile; where many were and nothing goes, a message of its own does (Credits).
+//! - Few bytes go in messages, many at once ([`LONG_BYTES_MIN`]) through the client's memory: the server reads sent
+//! bytes from its *staging* memory, and writes received bytes to its *landing* memory. Each is a ring in chunks of at
+//! most a quarter of it, none of which wraps. A chunk is returned once all of it was consumed, together with others
+//! that make up a quarter. So there is always room for a chunk when everything that arrived was consumed: less than a
+//! quarter of the ring is unreturned, and less than a quarter is skipped at its end; of the two remaining parts the
+//! longer has at least a quarter.
+//! - Bytes may also lie in *lent* memory, anywhere in the client: Lent carries the bytes before them, and their address
+//! and key. The server reads it in order like a Long; once it has consumed everything it releases the memory, which its
+//! next message reports, mostly the answer. So nothing extra is sent, and a client that receives nothing more keeps the
+//! memory unchanged until the link closes.
+//! - Messages are numbered, which orders everything. A fabric may complete them in another order: early messages are
+//! kept until they are next.
+//! - Each end has granted the other *credits*: the number of messages that may be in flight to it or unconsumed. Each
+//! message returns those earned meanwhile; if many were earned and nothing is sent, a message of its own does
+//! (Credits).
 //!
 //! Why the link cannot run out of credits for good: Data, Long, Lent and Put leave the last quarter of the credits
 //! (the *reserve*) to Taken and Room, which are consumed on arrival, whatever the application does. Credits that make
@@ -52,7 +53,7 @@
 //!                                              written end.put_ended(ticket), then end.short()
 //!                                }
 //!   to lend, client              draft = end.lend(before, lent, message); send it, if accepted: end.sent(draft)
-//!   then, after arrived          end.let_go(): so many, in the order of lending, are the client's again
+//!   then, after arrived          end.let_go(): this many, in the order of lending, are the client's again
 //!   to leave                     end.leave(), and end.short() until end.has_said_bye()
 //! ```
 
@@ -72,11 +73,11 @@ pub use message::{
 };
 pub use server::{OperationId, Read, ServerEnd};
 
-/// Version of the messages. Either end refuses any other.
+/// Version of the messages. Both ends reject any other.
 pub const CHANNEL_VERSION: u64 = 3;
 
-/// From this many bytes on data goes through memory, if the client has some for it: for fewer, copying them into
-/// messages takes less time than the round trip of a read.
+/// From this many bytes on data goes through memory, if the client has some for it: copying fewer into messages takes
+/// less time than the round trip of a read.
 pub const LONG_BYTES_MIN: usize = 16 << 10;
 
 /// A chunk of staging or landing memory: long enough to reach a fabric's bandwidth with a few in flight.
@@ -85,18 +86,18 @@ pub const PIECE_BYTES_MAX: usize = 256 << 10;
 /// Maximum length of one lent memory: no cache needs more.
 pub const LENT_BYTES_MAX: u64 = 1 << 30;
 
-/// Pieces of one link that are read at once.
+/// Maximum number of chunks of one link read at once.
 pub const READS_MAX: usize = 4;
 
 /// Credits: one to send with, and one in reserve …
 pub const CREDITS_MIN: u16 = 2;
-/// … up to more than any latency takes.
+/// … and at most: more than any latency needs.
 pub const CREDITS_MAX: u16 = 4096;
 
 /// Messages beyond the credits that an end may be sent at once to return credits.
 pub const CREDITS_MESSAGES_MAX: u16 = 4;
 
-/// Staging or landing memory, where there is any: less is not worth it …
+/// Minimum length of staging or landing memory, if there is any: less is not worth it …
 pub const RING_BYTES_MIN: u64 = 64 << 10;
 /// … and the maximum: no cache needs more.
 pub const RING_BYTES_MAX: u64 = 1 << 30;
@@ -106,7 +107,7 @@ pub const RING_BYTES_MAX: u64 = 1 << 30;
 pub struct Terms {
     /// The token with which messages to this end begin: a random number.
     pub own_token: u64,
-    /// What messages to the peer begin with.
+    /// The token with which messages to the peer begin.
     pub peer_token: u64,
     /// Messages that the peer may have sent and this end not consumed.
     pub own_credits: u16,
@@ -126,13 +127,13 @@ impl std::fmt::Debug for Terms {
     }
 }
 
-/// Why terms cannot be.
+/// Why terms are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
-    /// Too few or too many.
+    /// Too few or too many credits.
     #[error("an end grants from {CREDITS_MIN} to {CREDITS_MAX} credits, not {0}")]
     Credits(u16),
-    /// Too little or too much.
+    /// Too little or too much memory.
     #[error(
         "staging and landing memory have none or from {RING_BYTES_MIN} to {RING_BYTES_MAX} bytes, not {0}"
     )]
@@ -140,10 +141,10 @@ pub enum TermsError {
 }
 
 impl Terms {
-    /// They keep to the bounds above.
+    /// Checks the bounds above.
     ///
     /// # Errors
-    /// They do not.
+    /// The terms are out of bounds.
     pub fn check(&self) -> Result<(), TermsError> {
         for credits in [self.own_credits, self.peer_credits] {
             if !(CREDITS_MIN..=CREDITS_MAX).contains(&credits) {
@@ -159,7 +160,7 @@ impl Terms {
     }
 }
 
-/// Receive buffers that an end needs for the credits that it grants.
+/// Returns the number of receive buffers for the granted credits.
 pub fn receives_for(credits: u16) -> usize {
     usize::from(credits) + usize::from(CREDITS_MESSAGES_MAX)
 }
@@ -170,18 +171,18 @@ pub enum ProtocolError {
     /// Its length is not that of a message of its kind.
     #[error("the other end of the link sent a message of {0} bytes, which none of its kind has")]
     Length(usize),
-    /// Not a kind of message that this end takes.
+    /// This end does not accept messages of this kind.
     #[error("the other end of the link sent a message of kind {0}, which is not for this end")]
     Kind(u8),
     /// Lost, repeated, or not the first.
     #[error("the other end of the link sent message {came} where {expected} was to come")]
     Sequence {
-        /// The number it came with.
+        /// The number of the message.
         came: u32,
-        /// The next one's.
+        /// The expected number.
         expected: u32,
     },
-    /// It was given fewer.
+    /// The peer exceeded its credits.
     #[error("the other end of the link sent more messages than it has credits for")]
     Overrun,
     /// More than were spent, or fewer than a message is worth.
@@ -190,9 +191,9 @@ pub enum ProtocolError {
     /// The range exceeds the memory, or more is in flight than fits.
     #[error("the other end of the link named {bytes} bytes from {at} on, which its memory cannot have")]
     Range {
-        /// Where they are said to begin.
+        /// The start of the range.
         at: u64,
-        /// How many.
+        /// The length of the range.
         bytes: u64,
     },
     /// Less than before, or more than there was.
@@ -201,7 +202,7 @@ pub enum ProtocolError {
     /// More than it was lent.
     #[error("the other end of the link let go of {0} memories, and was not lent as many")]
     LetGo(u8),
-    /// It returned another number than requested, or was not asked.
+    /// The peer returned another number than requested, or was not asked.
     #[error("the other end of the link did not prove that the endpoint it named is its own")]
     Proof,
     /// It had said that it leaves.

@@ -1,16 +1,16 @@
-//! Staging or landing memory, from the end that fills it and from the end that empties it.
+//! The producer and the consumer of staging or landing memory.
 
 use std::collections::VecDeque;
 
 use super::{PIECE_BYTES_MAX, ProtocolError};
 
-/// The end that fills it.
+/// The end that fills the memory.
 #[derive(Debug)]
 pub(super) struct RingProducer {
     bytes: usize,
-    /// Where the next piece begins, if it fits there.
+    /// The offset of the next chunk, if it fits there.
     head: usize,
-    /// Bytes of all pieces so far …
+    /// The bytes of all chunks so far …
     filled: u64,
     /// … and the total of returned bytes.
     emptied: u64,
@@ -28,14 +28,14 @@ impl RingProducer {
         PIECE_BYTES_MAX.min(self.bytes / 4)
     }
 
-    /// Returns where a chunk of so many bytes can begin, if there is room.
+    /// Returns the offset for a chunk of this many bytes, if there is room.
     pub fn room(&self, bytes: usize) -> Option<usize> {
         debug_assert!(bytes > 0);
         let Some((tail, _)) = self.pieces.front() else {
             return (bytes <= self.bytes).then_some(0);
         };
         if self.head > *tail {
-            // Behind the head, or again from the start.
+            // After the head, or again from the start.
             let at = if bytes <= self.bytes - self.head { self.head } else { 0 };
             (at > 0 || bytes <= *tail).then_some(at)
         } else {
@@ -43,7 +43,7 @@ impl RingProducer {
         }
     }
 
-    /// A piece where there was room.
+    /// Allocates a chunk where there was room.
     pub fn fill(&mut self, at: usize, bytes: usize) {
         assert!(self.room(bytes) == Some(at), "a piece goes where there is room");
         self.head = at + bytes;
@@ -51,7 +51,7 @@ impl RingProducer {
         self.pieces.push_back((at, self.filled));
     }
 
-    /// Notes the total of returned bytes.
+    /// Records the total of returned bytes.
     pub fn give_back(&mut self, total: u64) -> Result<(), ProtocolError> {
         if total < self.emptied || total > self.filled {
             return Err(ProtocolError::Total(total));
@@ -64,15 +64,15 @@ impl RingProducer {
     }
 }
 
-/// The end that empties it.
+/// The end that empties the memory.
 #[derive(Debug)]
 pub(super) struct RingConsumer {
     bytes: u64,
-    /// Bytes that were said to lie there so far …
+    /// The bytes announced so far …
     came: u64,
-    /// … those of pieces that were consumed whole …
+    /// … those of wholly consumed chunks …
     consumed: u64,
-    /// … and the total that the other end knows of.
+    /// … and the total reported to the other end.
     told: u64,
 }
 
@@ -81,7 +81,7 @@ impl RingConsumer {
         RingConsumer { bytes, came: 0, consumed: 0, told: 0 }
     }
 
-    /// Notes a chunk announced by the other end.
+    /// Records a chunk announced by the other end.
     pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
         let in_flight = self.came - self.told;
@@ -92,7 +92,7 @@ impl RingConsumer {
         Ok(())
     }
 
-    /// A piece was consumed whole.
+    /// Records that a chunk was wholly consumed.
     pub fn consumed(&mut self, bytes: u64) {
         self.consumed += bytes;
         debug_assert!(self.consumed <= self.came);
@@ -103,7 +103,7 @@ impl RingConsumer {
         (self.consumed > self.told && self.consumed - self.told >= self.bytes / 4).then_some(self.consumed)
     }
 
-    /// Notes the total that was reported.
+    /// Records that the total was reported.
     pub fn told(&mut self, total: u64) {
         self.told = total;
     }

@@ -1,4 +1,4 @@
-//! The server's end.
+//! The server's end of a link.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,36 +9,36 @@ use super::message::{Body, Kind, SHORT_BYTES};
 use super::ring::{RingConsumer, RingProducer};
 use super::{LENT_BYTES_MAX, LONG_BYTES_MIN, PIECE_BYTES_MAX, ProtocolError, READS_MAX, Terms};
 
-/// Which read or write of this end.
+/// Identifies a read or write of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OperationId(u64);
 
 impl OperationId {
-    /// As a number, for what the fabric calls operations.
+    /// Returns it as a number, for the fabric's operations.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The ticket with this number.
+    /// Returns the id with this number.
     pub fn from_number(number: u64) -> OperationId {
         OperationId(number)
     }
 }
 
-/// A part of the client's memory to be read.
+/// A range of the client's memory to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Read {
-    /// The key of lent memory, where `at` is an address; none: in staging memory.
+    /// The key of lent memory, where `at` is an address; `None` for staging memory.
     pub key: Option<u64>,
-    /// Where it begins.
+    /// Its offset.
     pub at: u64,
-    /// Its bytes, at most [`PIECE_BYTES_MAX`].
+    /// Its length, at most [`PIECE_BYTES_MAX`].
     pub bytes: usize,
 }
 
 impl std::fmt::Debug for Read {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without what allows to.
+        // Omits the key.
         write!(f, "Read({} bytes from {}, lent: {})", self.bytes, self.at, self.key.is_some())
     }
 }
@@ -57,9 +57,9 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Bytes of the client's memory.
+/// A range of the client's memory.
 struct RemoteRange {
-    /// Those of the message that come before.
+    /// The bytes of the message that precede it.
     before: Range<usize>,
     /// As in [`Read`].
     key: Option<u64>,
@@ -80,7 +80,7 @@ impl Entry {
 struct RangePart<R> {
     bytes: usize,
     consumed: usize,
-    /// When it has been read.
+    /// The buffer, once it was read.
     buffer: Option<R>,
 }
 
@@ -97,9 +97,9 @@ enum ProofState {
     Unwanted,
     /// A proof must be requested …
     Wanted,
-    /// … and was.
+    /// … and was requested.
     Asked,
-    /// It has.
+    /// It arrived.
     Given,
 }
 
@@ -113,11 +113,11 @@ pub struct ServerEnd<B, R> {
     staging: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
     parts: VecDeque<RangePart<R>>,
-    /// The first part's ticket.
+    /// The first part's id.
     first_part: u64,
     landing: RingProducer,
     puts: VecDeque<PendingWrite>,
-    /// The first put's ticket.
+    /// The first put's id.
     first_put: u64,
 }
 
@@ -141,7 +141,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     // ---- receiving ----
 
-    /// A message came: the first `len` bytes of the buffer.
+    /// Handles a message: the first `len` bytes of the buffer.
     ///
     /// # Errors
     /// The client violated the protocol: the link is unusable.
@@ -152,7 +152,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 Body::Data(range) => self.incoming.push_back((buffer, Entry::Data(range))),
                 Body::Long { at, bytes } => {
                     self.staging.came(at, bytes).map_err(|broken| self.flow.fail(broken))?;
-                    // The buffer stays with it, so that a client names no more parts than it has credits for.
+                    // The message keeps its buffer, so that a client names no more ranges than it has credits for.
                     self.incoming.push_back((buffer, Entry::long(0..0, None, at, bytes)));
                 }
                 Body::LentMemory { lent: LentMemory { address: at, key, bytes }, before } => {
@@ -184,20 +184,20 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     // ---- the proof ----
 
-    /// Requests the proof that the client receives at the address it named, unless that was done. Before the proof it
-    /// is sent nothing else, and its memory is neither read nor written.
+    /// Requests the proof that the client receives at the address it named, unless requested before. Before the proof
+    /// the client is sent nothing else, and its memory is neither read nor written.
     pub fn want_proof(&mut self) {
         if self.proof == ProofState::Unwanted {
             self.proof = ProofState::Wanted;
         }
     }
 
-    /// It has a reason to, and has not.
+    /// Returns whether a required proof is missing.
     pub fn lacks_proof(&self) -> bool {
         matches!(self.proof, ProofState::Wanted | ProofState::Asked)
     }
 
-    /// It has.
+    /// Returns whether the client has proven its address.
     pub fn has_proof(&self) -> bool {
         self.proof == ProofState::Given
     }
@@ -242,7 +242,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         ticket
     }
 
-    /// The ticket of the read that begins next.
+    /// Returns the id of the next read.
     pub fn read_ticket(&self) -> OperationId {
         OperationId(self.first_part + self.parts.len() as u64)
     }
@@ -283,7 +283,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         part.buffer
     }
 
-    /// The next bytes of the stream, if they are here.
+    /// Returns the next bytes of the stream, if they have arrived.
     pub fn incoming(&self) -> Option<&[u8]> {
         let (buffer, entry) = self.incoming.front()?;
         match entry {
@@ -303,7 +303,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         !self.incoming.is_empty()
     }
 
-    /// Consumes the first `len` bytes of [incoming](ServerEnd::incoming); returns a buffer that is used up.
+    /// Consumes the first `len` bytes of [incoming](ServerEnd::incoming); returns a buffer that was used up.
     pub fn consume(&mut self, len: usize) -> Option<R> {
         let (_, entry) = self.incoming.front_mut()?;
         let mut spent = None;
@@ -354,9 +354,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.flow.has_peer_left()
     }
 
-    // ---- what goes ----
+    // ---- sending ----
 
-    /// How the next of `waiting` bytes can go.
+    /// Returns how the next of `waiting` bytes can be sent.
     pub fn next(&self, waiting: usize) -> SendMode {
         let is_over = self.flow.is_over() || !self.has_proof();
         if waiting == 0 || is_over || self.flow.stream_credits() <= self.puts.len() {
@@ -380,10 +380,10 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         (self.puts.is_empty() && self.has_proof()).then(|| self.flow.data(parts, message)).flatten()
     }
 
-    /// The next bytes of the stream are being written to where [`ServerEnd::next`] said.
+    /// Records that the next bytes of the stream are being written where [`ServerEnd::next`] said.
     ///
     /// # Panics
-    /// It did not say so.
+    /// [`ServerEnd::next`] did not return this range.
     pub fn put_begun(&mut self, piece: StagingRange) -> OperationId {
         let ticket = self.put_ticket();
         self.landing.fill(piece.at, piece.bytes);
@@ -391,7 +391,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         ticket
     }
 
-    /// The ticket of the put that begins next.
+    /// Returns the id of the next put.
     pub fn put_ticket(&self) -> OperationId {
         OperationId(self.first_put + self.puts.len() as u64)
     }
@@ -404,7 +404,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         }
     }
 
-    /// Puts that are being written.
+    /// Returns the number of puts in flight.
     pub fn puts_in_flight(&self) -> usize {
         self.puts.iter().filter(|put| !put.is_written).count()
     }
@@ -431,7 +431,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         !self.puts.is_empty()
     }
 
-    /// The fabric has accepted a message.
+    /// Records that the fabric has accepted a message.
     pub fn sent(&mut self, draft: Draft) {
         self.flow.sent(&draft);
         match draft.body {
@@ -450,7 +450,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.flow.leave();
     }
 
-    /// The last message was sent.
+    /// Returns whether the last message was sent.
     pub fn has_said_bye(&self) -> bool {
         self.flow.has_said_bye()
     }
@@ -461,7 +461,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.flow.untold()
     }
 
-    /// The buffers of messages, when the link has ended.
+    /// Returns the buffers of messages, once the link has closed.
     pub fn drain(&mut self) -> impl Iterator<Item = B> {
         let incoming = std::mem::take(&mut self.incoming).into_iter().map(|(buffer, _)| buffer);
         self.flow.drain().chain(incoming)

@@ -13,7 +13,7 @@ use super::*;
 type Server = ServerEnd<Vec<u8>, Vec<u8>>;
 type Client = ClientEnd<Vec<u8>>;
 
-/// Messages on their way to an end, and its free receive buffers.
+/// Messages in flight to an end, and its free receive buffers.
 struct Wire {
     messages: VecDeque<Vec<u8>>,
     receives: usize,
@@ -24,7 +24,7 @@ impl Wire {
         Wire { messages: VecDeque::new(), receives: receives_for(credits) }
     }
 
-    /// A message, unless the fabric refuses it now.
+    /// Delivers a message, unless the fabric rejects it now.
     fn send(&mut self, message: &[u8], refuses: bool) -> bool {
         if !refuses {
             self.messages.push_back(message.to_vec());
@@ -33,7 +33,7 @@ impl Wire {
         !refuses
     }
 
-    /// One of the first few.
+    /// Returns one of the first few.
     fn take(&mut self, random: &mut SplitMix64) -> Option<Vec<u8>> {
         let index = random.below(self.messages.len().clamp(1, 4));
         let message = self.messages.remove(index)?;
@@ -86,13 +86,13 @@ struct World {
     writes: Vec<(OperationId, StagingRange, Vec<u8>)>,
     up: Stream,
     down: Stream,
-    /// Things done.
+    /// The number of steps.
     moves: usize,
 }
 
 const TOKENS: (u64, u64) = (0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00);
 
-/// What the client proves by that it receives.
+/// The proof number.
 const NUMBER: u64 = 0x0f0e_0d0c_0b0a_0908;
 
 fn terms(own_credits: u16, peer_credits: u16, staging_bytes: u64, landing_bytes: u64) -> Terms {
@@ -139,7 +139,7 @@ impl World {
         self.random.below(self.refuses_one_in.max(1)) == 1
     }
 
-    // ---- what the drivers do ----
+    // ---- the drivers ----
 
     fn settle_client(&mut self) {
         while self.client.freed().is_some() {
@@ -195,7 +195,7 @@ impl World {
         memory[at as usize..][..read.bytes].to_vec()
     }
 
-    /// Lends the next bytes, after some others. False if that is not possible.
+    /// Lends the next bytes, after some others. Returns false if that is not possible.
     fn client_lends(&mut self, most: usize) -> bool {
         let (whole, range) = self.up.next(most);
         if self.client.next(1) != SendMode::Data || range.len() < 2 {
@@ -317,7 +317,7 @@ impl World {
         self.settle_server();
     }
 
-    // ---- what the fabric does ----
+    // ---- the fabric ----
 
     fn deliver(&mut self) {
         if let Some(message) = self.to_client.take(&mut self.random) {
@@ -353,7 +353,7 @@ impl World {
         self.settle_server();
     }
 
-    /// Any of it.
+    /// Runs any of the steps.
     fn step(&mut self) {
         let most = 1 + [10, 9_000, 100_000, 600_000][self.random.below(4)] / (1 + self.random.below(4));
         match self.random.below(8) {
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// All that can be done, until nothing can: what waits for applications that do not receive stays.
+    /// Runs all possible steps; bytes for applications that do not receive stay.
     fn run(&mut self, client_receives: bool, server_receives: bool) {
         self.refuses_one_in = usize::MAX;
         loop {
@@ -488,7 +488,7 @@ fn any_message() -> impl Strategy<Value = Crafted> {
     (0u8..12, let_go, prop_oneof![Just(0u16), 0u16..70, any::<u16>()], off, numbers, len)
 }
 
-/// Gives messages to an end; one that is broken stays so.
+/// Delivers messages to an end; a broken end must stay broken.
 fn feed(
     crafted: &[Crafted],
     mut arrived: impl FnMut(Vec<u8>, usize) -> Result<(), ProtocolError>,
@@ -520,7 +520,7 @@ fn feed(
     }
 }
 
-// ---- what ends a link, one by one ----
+// ---- protocol violations ----
 
 const PLAIN: Terms = Terms {
     own_token: 5,
@@ -531,7 +531,7 @@ const PLAIN: Terms = Terms {
     landing_bytes: 1 << 16,
 };
 
-/// A message to an end of `PLAIN`.
+/// Builds a message to an end of `PLAIN`.
 fn message(kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> (Vec<u8>, usize) {
     let mut message = 5u64.to_le_bytes().to_vec();
     message.extend([kind, 0]);
@@ -728,7 +728,7 @@ fn terms_out_of_bounds_are_told() {
     }
 }
 
-/// A message, as it would be sent, whose bytes are counted as sent.
+/// Builds a message whose bytes are counted as sent.
 fn sent<E>(end: &mut E, draft: Draft, message: &[u8], told: fn(&mut E, Draft)) -> Vec<u8> {
     let message = message[..draft.bytes()].to_vec();
     told(end, draft);

@@ -8,12 +8,12 @@ pub(super) trait Ends {
     fn end(self) -> bool;
 }
 
-/// Some memory, the domain that it is registered with, and what for.
+/// A registration's memory, domain and purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RegistrationKey {
     pub(super) memory: u64,
     pub(super) domain: usize,
-    /// For peers to read it.
+    /// Whether peers read it.
     pub(super) is_shown: bool,
 }
 
@@ -21,9 +21,9 @@ pub(super) struct RegistrationKey {
 struct Entry<R> {
     registration: R,
     bytes: usize,
-    /// When it was lent last.
+    /// When it was last lent.
     at: u64,
-    /// An operation has the memory.
+    /// Whether an operation uses the memory.
     is_lent: bool,
 }
 
@@ -47,12 +47,12 @@ impl<R: Ends> LruList<R> {
         LruList { entries, count_max, bytes_max, count: 0, bytes: 0, clock: 0, stuck }
     }
 
-    /// How many there are, and their bytes.
+    /// Returns the number of registrations, and their total bytes.
     pub(super) fn sum(&self) -> (usize, usize) {
         (self.count, self.bytes)
     }
 
-    /// The registration, if there is one; it stays until it is given back.
+    /// Returns the registration, if there is one; it stays until it is returned.
     pub(super) fn lend(&mut self, of: RegistrationKey) -> Option<&R> {
         self.clock += 1;
         let entry = self.entries.get_mut(&of)?;
@@ -60,7 +60,7 @@ impl<R: Ends> LruList<R> {
         Some(&entry.registration)
     }
 
-    /// No operation has the memory any more.
+    /// Marks memory as unused.
     pub(super) fn give_back(&mut self, of: RegistrationKey) {
         if let Some(entry) = self.entries.get_mut(&of) {
             entry.is_lent = false;
@@ -88,7 +88,7 @@ impl<R: Ends> LruList<R> {
         (self.count, self.bytes) = (self.count - 1, self.bytes - bytes);
     }
 
-    /// It was made, and is lent.
+    /// Adds a registration, which is lent.
     pub(super) fn put(&mut self, of: RegistrationKey, bytes: usize, registration: R) {
         self.clock += 1;
         let entry = Entry { registration, bytes, at: self.clock, is_lent: true };
@@ -96,7 +96,7 @@ impl<R: Ends> LruList<R> {
         debug_assert!(former.is_none(), "memory is registered once with a domain");
     }
 
-    /// Ends all that no operation needs. Whether there was any.
+    /// Ends all idle registrations. Returns whether there were any.
     pub(super) fn end_idle(&mut self) -> bool {
         let idle = self.entries.iter().filter(|(_, entry)| !entry.is_lent);
         let idle: Vec<RegistrationKey> = idle.map(|(of, _)| *of).collect();
@@ -104,7 +104,7 @@ impl<R: Ends> LruList<R> {
         !idle.is_empty()
     }
 
-    /// Ends all registrations of some memory. False if a provider has not released it, so that it must never be
+    /// Ends all registrations of some memory. Returns false if a provider has not released it, so it must never be
     /// freed.
     pub(super) fn end_all_of(&mut self, memory: u64) -> bool {
         let its: Vec<RegistrationKey> =
@@ -187,7 +187,7 @@ mod tests {
             let mut lent: Vec<RegistrationKey> = Vec::new();
             for step in steps {
                 match step {
-                    // A memory is one operation's at a time.
+                    // One operation at a time uses a memory.
                     Step::Lend(memory, domain) if lent.iter().all(|of| of.memory != memory) => {
                         let (of, bytes) = (RegistrationKey { memory, domain, is_shown: memory % 2 == 1 }, bytes_of(memory));
                         let was_registered = registered.borrow().contains(&of);

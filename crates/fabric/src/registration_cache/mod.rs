@@ -1,4 +1,4 @@
-//! Memory of callers' that is used again and again: registered when it is first used, and kept so.
+//! Callers' reusable memory: registered on first use, and kept registered.
 //!
 //! ```text
 //!   RegisteredMemory --lend--> Buffer --> an operation --> Buffer --into_registered--> RegisteredMemory
@@ -28,7 +28,7 @@ pub struct RegistrationCache(Arc<Mutex<CacheState>>);
 
 struct CacheState {
     lru: LruList<Registration>,
-    /// Whose they are.
+    /// The process that made the registrations.
     process: Process,
 }
 
@@ -45,7 +45,7 @@ impl RegistrationCache {
         RegistrationCache(Arc::new(Mutex::new(CacheState { lru, process: Process::current() })))
     }
 
-    /// How many there are, and their bytes.
+    /// Returns the number of registrations, and their total bytes.
     pub fn sum(&self) -> (usize, usize) {
         self.state().lru.sum()
     }
@@ -74,8 +74,8 @@ impl RegistrationCache {
         let cache: Arc<dyn IdleCache> = self.0.clone();
         domain.caches().add(&cache);
         let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
-        // Not under the lock, for to pin much memory takes long. SAFETY: its owner ends the registration before it lets go of
-        // the memory, and lends it to one operation at a time; peers do not write it.
+        // Not under the lock, as pinning much memory takes long. SAFETY: the owner ends the registration before it
+        // releases the memory, and lends it to one operation at a time; peers do not write it.
         let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
         let mut state = self.state();
         match made {
@@ -122,9 +122,9 @@ struct RegisteredMemoryInner {
     number: u64,
     memory: Vec<u8>,
     registrations: RegistrationCache,
-    /// The domain with which it is registered for its borrower …
+    /// The domain that it is registered with for its borrower …
     lent: usize,
-    /// … and that is peers, which read it.
+    /// … and whether the borrower is peers, which read it.
     is_shown: bool,
 }
 
@@ -136,7 +136,7 @@ pub struct ReadableMemory {
 }
 
 impl RegisteredMemory {
-    /// A caller's memory: registered when it is lent.
+    /// A caller's memory, registered when it is lent.
     pub fn new(memory: Vec<u8>, registrations: &RegistrationCache) -> RegisteredMemory {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -150,10 +150,10 @@ impl RegisteredMemory {
         }))
     }
 
-    /// For an operation, registered with this domain.
+    /// Lends the memory to an operation, registered with this domain.
     ///
     /// # Errors
-    /// It cannot be registered, or others use up the limit.
+    /// It cannot be registered, or other registrations use up the limit.
     pub fn lend(mut self, domain: &Arc<Domain>) -> Result<Buffer, (RegisteredMemory, Error)> {
         match self.0.lend(domain, false, Registration::descriptor) {
             Ok(descriptor) => {
@@ -185,12 +185,12 @@ impl RegisteredMemory {
 }
 
 impl ReadableMemory {
-    /// What peers need.
+    /// Returns the address and key for peers.
     pub fn remote(&self) -> RemoteMemory {
         self.remote
     }
 
-    /// Peers do not read it any more.
+    /// Takes the memory back from peers.
     pub fn into_registered(self) -> RegisteredMemory {
         self.own.into_registered()
     }
@@ -277,7 +277,7 @@ mod tests {
 
     const LIMIT: usize = 10_000;
 
-    /// Memory of a third of the limit, registered.
+    /// Lends memory of a third of the limit, registered.
     fn registered(domain: &Arc<Domain>, registrations: &RegistrationCache) -> Buffer {
         RegisteredMemory::new(vec![0; LIMIT / 3], registrations).lend(domain).expect("within the limit")
     }

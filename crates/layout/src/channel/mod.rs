@@ -57,7 +57,7 @@ const SLOTS_AT: u64 = 16;
 const SLOT_BYTES_AT: u64 = 24;
 const STAGING_BYTES_AT: u64 = 32;
 const HEADER_BYTES: u64 = 128;
-/// Two cache lines: processors fetch neighbours.
+/// Two cache lines: CPUs also prefetch the neighbour.
 const APART_BYTES: u64 = 128;
 const CONTROL_BYTES: u64 = 3 * APART_BYTES;
 const SLOTS_START: u64 = 1024;
@@ -79,7 +79,7 @@ pub const STAGING_BYTES_MIN: u64 = if cfg!(loom) { 32 } else { 4096 };
 /// … and at most, a multiple of a cache line.
 pub const STAGING_BYTES_MAX: u64 = 1 << 30;
 
-/// How large the parts of a channel are.
+/// The sizes of a channel's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Slots of each ring, a power of two.
@@ -90,17 +90,17 @@ pub struct Shape {
     pub staging_bytes: u64,
 }
 
-/// Whose end of a channel.
+/// The side of a channel that an end belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The server's: it consumes requests and produces answers.
+    /// The server: it consumes requests and produces answers.
     Server,
-    /// The client's.
+    /// The client.
     Client,
 }
 
 impl Shape {
-    /// It keeps to the bounds above.
+    /// Returns whether the shape is within the bounds above.
     pub fn is_sound(&self) -> bool {
         let line = if cfg!(loom) { 8 } else { 64 };
         self.slots.is_power_of_two()
@@ -115,12 +115,12 @@ impl Shape {
         u64::from(self.slots) * u64::from(self.slot_bytes)
     }
 
-    /// Bytes of a channel of this shape.
+    /// Returns the bytes of a channel of this shape.
     pub fn channel_bytes(&self) -> u64 {
         SLOTS_START + 2 * self.ring_bytes() + 2 * self.staging_bytes
     }
 
-    /// Where the parts of a direction lie.
+    /// Returns the offsets of one direction's parts.
     fn direction(&self, to: Side) -> Direction {
         let index = match to {
             Side::Server => 0,
@@ -149,7 +149,7 @@ impl Shape {
         memory.store(MAGIC_AT, MAGIC, Ordering::Release);
     }
 
-    /// Reads the header of a channel; none if it is not one of this version that fits the memory.
+    /// Reads the header of a channel; `None` if it is not of this version or does not fit the memory.
     pub fn read(memory: &Memory) -> Option<Shape> {
         let word = |at| memory.load(at, Ordering::Acquire);
         if !memory.contains(0, SLOTS_START) || word(MAGIC_AT) != MAGIC || word(VERSION_AT) != CHANNEL_VERSION
@@ -177,7 +177,7 @@ impl Shape {
     }
 }
 
-/// Where the parts of one direction lie, from the start of the channel.
+/// The offsets of one direction's parts, from the start of the channel.
 #[derive(Clone, Copy, Debug)]
 struct Direction {
     /// Slots consumed so far.

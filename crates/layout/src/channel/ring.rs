@@ -11,7 +11,7 @@ use crate::sync::{Ordering, fence};
 
 use super::{Direction, Shape, WORD_BYTES};
 
-/// The other end broke the protocol. The channel cannot be used any more.
+/// A protocol violation by the other end. The channel is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolError;
 
@@ -23,9 +23,10 @@ impl std::fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// Staged bytes go in parts of this much of the staging area (1/n), so that one part is taken while the next is made …
+/// Staged bytes go in chunks of this fraction (1/n) of the staging area, so that one is consumed while the next is
+/// written …
 const STAGED_PARTS: u64 = 4;
-/// … and no part is smaller than this fraction of it, except the last.
+/// … and no chunk is smaller than this fraction of it, except the last.
 const STAGED_PARTS_MAX: u64 = 16;
 
 const STAGED: u64 = 1 << 63;
@@ -56,13 +57,13 @@ impl Ring {
         self.at.slots + (number & (self.slots - 1)) * self.slot_bytes
     }
 
-    /// The round in which a slot is filled as the `number`th.
+    /// Returns the round in which slot `number` is filled.
     #[inline]
     fn round(&self, number: u64) -> u32 {
         ((number >> self.slots.trailing_zeros()) as u32).wrapping_add(1)
     }
 
-    /// Bytes that a slot carries.
+    /// Returns the bytes that a slot carries.
     #[inline]
     fn payload(&self) -> u64 {
         self.slot_bytes - WORD_BYTES
@@ -83,7 +84,7 @@ impl Ring {
     /// After a change: returns whether the other end sleeps and must be notified.
     #[inline]
     fn is_wanted(&self, word: u64) -> bool {
-        // Behind the change: that is seen, or the word is.
+        // After the change: either the other end sees it, or this end sees the word.
         wake_fence();
         self.memory.load(word, Ordering::Relaxed) != 0 && self.take(word)
     }
@@ -94,7 +95,7 @@ impl Ring {
     }
 }
 
-/// Orders what an end has written before its read of what the other has written: one of the two sees the other's.
+/// Orders this end's writes before its read of the other end's words: one of the two sees the other's.
 #[inline]
 fn wake_fence() {
     if !cfg!(fabcache_without = "wake_fence") {
@@ -114,7 +115,7 @@ pub struct Producer {
     staged: u64,
     /// … and given back.
     unstaged: u64,
-    /// Slots whose bytes are staged, and where those end.
+    /// The slots whose bytes are staged, and where those end.
     outstanding: VecDeque<(u64, u64)>,
 }
 
@@ -130,7 +131,7 @@ impl Producer {
         }
     }
 
-    /// Takes what the consumer has given back.
+    /// Reads what the consumer has released.
     fn look(&mut self) -> Result<(), ProtocolError> {
         let consumed = self.ring.memory.load(self.ring.at.consumed, Ordering::Acquire);
         if consumed < self.consumed || consumed > self.filled {
@@ -146,7 +147,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends a prefix of `parts`; how many bytes. 0 if there is no room now.
+    /// Sends a prefix of `parts`; returns the number of bytes, 0 if there is no room now.
     ///
     /// # Errors
     /// The other end broke the channel.
@@ -224,12 +225,12 @@ impl Producer {
         self.ring.want(self.ring.at.room_wanted);
     }
 
-    /// This end is awake.
+    /// Marks this end awake.
     pub fn unwant_room(&self) {
         self.ring.unwant(self.ring.at.room_wanted);
     }
 
-    /// Everything that was sent has been taken.
+    /// Returns whether everything that was sent has been consumed.
     ///
     /// # Errors
     /// The other end broke the channel.
@@ -238,7 +239,7 @@ impl Producer {
         Ok(self.consumed == self.filled)
     }
 
-    /// Some slot is free, though staging may not be.
+    /// Returns whether a slot is free; staging may be full.
     ///
     /// # Errors
     /// The other end broke the channel.
@@ -250,15 +251,15 @@ impl Producer {
     }
 }
 
-/// The bytes that are still to be copied.
+/// The bytes still to copy.
 struct Remainder<'a> {
     parts: &'a [IoSlice<'a>],
-    /// Bytes of the first that were.
+    /// Bytes of the first part that were copied.
     at: usize,
 }
 
 impl Remainder<'_> {
-    /// Copies the next `len` bytes, which must be there.
+    /// Copies the next `len` bytes, which must exist.
     #[inline]
     fn copy_to(&mut self, memory: &Memory, mut offset: u64, mut len: u64) {
         while len > 0 {
@@ -289,14 +290,14 @@ impl Consumer {
         Consumer { ring: Ring::new(memory, shape, at), consumed: 0, rest: None }
     }
 
-    /// The word of the next slot, if that is full.
+    /// Returns the word of the next slot if it is full.
     #[inline]
     fn next(&self) -> Option<u64> {
         let word = self.ring.memory.load(self.ring.slot(self.consumed), Ordering::Acquire);
         (word as u32 == self.ring.round(self.consumed)).then_some(word)
     }
 
-    /// There is something to receive.
+    /// Returns whether there is something to receive.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.rest.is_some() || self.next().is_some()
@@ -342,13 +343,13 @@ impl Consumer {
             self.consumed += u64::from(part == len);
         }
         if self.consumed != before {
-            // Behind the copies.
+            // After the copies.
             self.ring.memory.store(self.ring.at.consumed, self.consumed, Ordering::Release);
         }
         Ok(taken)
     }
 
-    /// Where the bytes of a slot lie, and how many they are; none only if the other end is no friend.
+    /// Returns the range of a slot's bytes; `None` only if the other end violates the protocol.
     #[inline]
     fn bytes_of(&self, word: u64) -> Result<(u64, u64), ProtocolError> {
         let ring = &self.ring;
@@ -381,7 +382,7 @@ impl Consumer {
 
 #[cfg(all(test, not(loom)))]
 impl Producer {
-    /// Sets the ring's state as after so many slots were filled and emptied.
+    /// Sets the ring's state as after this many slots were filled and emptied.
     pub(super) fn skip_to(&mut self, number: u64) {
         (self.filled, self.consumed) = (number, number);
     }
@@ -389,7 +390,7 @@ impl Producer {
 
 #[cfg(all(test, not(loom)))]
 impl Consumer {
-    /// Sets the ring's state as after so many slots were filled and emptied.
+    /// Sets the ring's state as after this many slots were filled and emptied.
     pub(super) fn skip_to(&mut self, number: u64) {
         self.consumed = number;
         self.ring.memory.store(self.ring.at.consumed, number, Ordering::Release);

@@ -12,17 +12,17 @@ use super::{Consumer, Producer, Shape, Side};
 /// One side of a channel, mapped.
 #[derive(Debug)]
 pub struct Channel {
-    // Before the mapping, which they are over.
+    // Declared before the mapping that they use.
     incoming: Consumer,
     outgoing: Producer,
     _mapping: Mapping,
 }
 
 impl Channel {
-    /// A new channel, seen from the server, and the file to hand to its client: neither can change its size.
+    /// Creates a channel, seen from the server, and the file to hand to its client. The file's size is sealed.
     ///
     /// # Errors
-    /// The system's.
+    /// The system fails.
     ///
     /// # Panics
     /// The shape is not sound.
@@ -33,7 +33,7 @@ impl Channel {
         rustix::fs::ftruncate(&file, shape.channel_bytes())?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::to_write(file.as_fd(), shape.channel_bytes())?;
-        // SAFETY: the ends over it go with the mapping, below, and it was mapped to be written.
+        // SAFETY: the ends are dropped with the mapping, below, which was mapped for writing.
         let memory = unsafe { mapping.memory() };
         shape.write(&memory);
         let (incoming, outgoing) = shape.ends(&memory, Side::Server);
@@ -45,7 +45,7 @@ impl Channel {
     /// # Errors
     /// It is not a channel, or the system fails.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Channel> {
-        // A file that can still shrink could end this process.
+        // A file that can still shrink could crash this process.
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the channel's memory is not sealed"));
         }
@@ -70,7 +70,7 @@ impl Channel {
         &mut self.incoming
     }
 
-    /// What goes.
+    /// Returns the sending end.
     pub fn outgoing(&mut self) -> &mut Producer {
         &mut self.outgoing
     }

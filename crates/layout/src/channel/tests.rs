@@ -56,7 +56,7 @@ proptest! {
     ) {
         let (mut server, file) = Channel::create(&SMALL).expect("memory");
         let mapping = Mapping::to_write(file.as_fd(), SMALL.channel_bytes()).expect("mapped");
-        // SAFETY: the mapping outlives it, and was mapped to be written.
+        // SAFETY: the mapping outlives it, and was mapped for writing.
         let memory = unsafe { mapping.memory() };
         let mut into = [0; 300];
         for (at, word) in noise {
@@ -112,7 +112,7 @@ fn sleeping_side_is_rung() {
 fn false_consumption_counts_are_detected() {
     let (mut server, file) = Channel::create(&SMALL).expect("memory");
     let mapping = Mapping::to_write(file.as_fd(), SMALL.channel_bytes()).expect("mapped");
-    // SAFETY: the mapping outlives it, and was mapped to be written.
+    // SAFETY: the mapping outlives it, and was mapped for writing.
     let memory = unsafe { mapping.memory() };
     for _ in 0..SMALL.slots {
         server.outgoing().send(&[IoSlice::new(b"x")]).expect("sound");
@@ -134,7 +134,7 @@ fn invalid_channels_are_rejected() {
         rustix::fs::ftruncate(&file, SMALL.channel_bytes()).expect("memory");
         if let Some(slots) = word {
             let mapping = Mapping::to_write(file.as_fd(), SMALL.channel_bytes()).expect("mapped");
-            // SAFETY: the mapping outlives it, and was mapped to be written.
+            // SAFETY: the mapping outlives it, and was mapped for writing.
             let memory = unsafe { mapping.memory() };
             SMALL.write(&memory);
             memory.store(super::SLOTS_AT, slots, Ordering::Relaxed);

@@ -26,16 +26,16 @@ impl Bucket {
         Bucket(memory.load_words(offset).map(Slot))
     }
 
-    /// One of them is no item's, nor empty.
+    /// Returns whether a slot is neither an item's nor empty.
     #[inline]
     fn has_special(&self) -> bool {
         self.0.iter().fold(Slot::EMPTY, |all, slot| Slot(all.0 | slot.0)).is_special()
     }
 
-    /// Those of items with this tag.
+    /// Returns a mask of the items with this tag.
     #[inline]
     pub(super) fn items(&self, tag: u16) -> impl Iterator<Item = Slot> {
-        // All without a branch, for nearly all are other keys'.
+        // Branchless, because nearly all slots are other keys'.
         let matching =
             (0..).zip(&self.0).fold(0, |bits, (i, slot)| bits | u32::from(slot.may_match(tag)) << i);
         let next = |left: &u32| Some(left & left.wrapping_sub(1)).filter(|left| *left != 0);
@@ -79,7 +79,7 @@ impl Reader {
         let mut is_overflowed = false;
         for at in [places.home, places.neighbour] {
             let bucket = Bucket::at(memory, at);
-            // Of these marks only moved slots matter here: links are elsewhere.
+            // Of these marks only moved slots matter here: links are stored elsewhere.
             if bucket.has_special() && !cfg!(fabcache_without = "moved") {
                 return None;
             }
@@ -92,13 +92,13 @@ impl Reader {
             }
             is_overflowed |= at == places.home && bucket.0[0].is_overflowed();
         }
-        // Nothing found in tables that were replaced meanwhile says nothing.
+        // A miss in tables that were replaced meanwhile is inconclusive.
         let is_still = || memory.load(head_offset(&self.geometry, partition), Ordering::Acquire) == head;
         (!is_overflowed && is_still()).then_some(ReadOutcome::Miss(Miss::Absent))
     }
 
-    /// As above, for the item of this slot, which was fetched after the batch had started, when the metadata had this
-    /// stamp.
+    /// Like [`Reader::try_fast`], for the item of this slot, which was fetched after the batch had started, when the
+    /// metadata had this stamp.
     #[inline]
     pub(super) fn try_fast_at(
         &self,
@@ -149,12 +149,12 @@ impl Reader {
         value.clear();
         if same_key {
             if value.capacity() == 0 {
-                // Of its length at once: to let it grow to that takes longer.
+                // Reserve the full length at once: growing to it takes longer.
                 *value = Vec::with_capacity(item.value_len as usize);
             }
             memory.append_to(offset + item.payload_at(), item.value_len as usize, value);
         }
-        // The generation is fetched behind all that.
+        // The generation is fetched after everything else.
         fence(Ordering::Acquire);
         let still = memory.load(generation_offset(&self.geometry, segment), Ordering::Acquire);
         if still != generation && !cfg!(fabcache_without = "generation") {

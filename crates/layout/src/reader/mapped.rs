@@ -17,14 +17,14 @@ use super::{
     Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation, Value,
 };
 
-/// A mapped region and its cached metadata. One thread reads; others have their own.
+/// A mapped region and its cached metadata, for one thread.
 #[derive(Debug)]
 pub struct Mapped {
     memory: Memory,
     reader: Reader,
     metadata: MetadataCache,
     bytes: Vec<u8>,
-    /// Of the last GET that was given no place for it.
+    /// The assembled value of the last GET that had no target.
     value: Vec<u8>,
     /// Keeps the mapping alive, if this reader owns it.
     #[cfg(not(loom))]
@@ -35,7 +35,7 @@ impl Mapped {
     /// Opens the region in `memory`.
     ///
     /// # Errors
-    /// There is no region, or none of a version that this code reads.
+    /// There is no region, or none of a supported version.
     pub fn open(memory: Memory, mode: Validation) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
         let metadata = MetadataCache::new(reader.geometry());
@@ -50,7 +50,7 @@ impl Mapped {
         })
     }
 
-    /// The same of a region that it keeps mapped.
+    /// Like [`Mapped::open`], for a region that it keeps mapped.
     ///
     /// # Errors
     /// As for [`Mapped::open`].
@@ -60,18 +60,18 @@ impl Mapped {
         Ok(Mapped { _region: Some(Arc::clone(region)), ..mapped })
     }
 
-    /// The reader.
+    /// Returns the reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// A server keeps the region.
+    /// Returns whether a server maintains the region.
     pub fn is_alive(&self) -> bool {
         header::is_alive(&self.memory)
     }
 
     /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. The batch
-    /// sees everything answered before. Returns false if no server keeps the region: then it must not be read.
+    /// sees everything answered before. Returns false if no server maintains the region: then it must not be read.
     pub fn begin(&mut self, now: u32) -> bool {
         let mut line = [0; STATUS_BYTES];
         self.memory.copy_out(crate::format::STATUS_AT, &mut line);
@@ -88,7 +88,7 @@ impl Mapped {
         done
     }
 
-    /// Reads a key's item where it was found before.
+    /// Reads a key's item at a cached location.
     pub fn get_at(&mut self, key: &[u8], location: Location) -> (ReadOutcome, Rejections) {
         let get = Get::at(&self.reader, key, location);
         let mut value = std::mem::take(&mut self.value);
@@ -97,7 +97,7 @@ impl Mapped {
         done
     }
 
-    /// The value of a hit, which was the last GET.
+    /// Returns the value of the last GET, which was a hit.
     pub fn value<'a>(&'a self, _: &'a Hit) -> &'a [u8] {
         &self.value
     }
@@ -168,7 +168,7 @@ impl Mapped {
                 Step::Bytes { offset, len } => {
                     self.bytes.clear();
                     self.memory.append_to(offset, len, &mut self.bytes);
-                    // The next fetch comes behind this one.
+                    // The next fetch is ordered after this one.
                     fence(Ordering::Acquire);
                     Fetched::Bytes(&self.bytes)
                 }
@@ -179,7 +179,7 @@ impl Mapped {
                     fence(Ordering::Acquire);
                     Fetched::Placed
                 }
-                // Not for GETs that are run here.
+                // Unreachable for GETs that run here.
                 Step::Chunks { .. } => Fetched::Nothing,
                 Step::Done(outcome) => {
                     self.put(&mut get, &outcome, value);
@@ -189,7 +189,7 @@ impl Mapped {
         }
     }
 
-    /// Puts a GET's value in place, unless it is there already.
+    /// Places a GET's value, unless it is there already.
     fn put(&self, get: &mut Get<&[u8]>, outcome: &ReadOutcome, value: &mut Vec<u8>) {
         let ReadOutcome::Hit(hit) = outcome else { return value.clear() };
         match hit.value {

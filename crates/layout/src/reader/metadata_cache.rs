@@ -20,7 +20,7 @@ pub struct MetadataCache {
     stamp: u64,
     published: Option<StatusLine>,
     now: u32,
-    /// How often segments were emptied, as last fetched.
+    /// The counters of emptied segments, as last fetched.
     counts: Option<[u64; RECYCLED_COUNTS]>,
 }
 
@@ -33,28 +33,28 @@ struct Partition {
 #[derive(Clone, Copy, Debug, Default)]
 struct Generation {
     generation: u64,
-    /// When it was learned; 0 for never.
+    /// When it was fetched; 0 for never.
     stamp: u64,
-    /// It still was this when the segment's count was so, and the count was fetched first.
+    /// The segment's counter for which it is known to hold; the counter was fetched first.
     count: u64,
 }
 
-/// No count had been fetched.
+/// No counter was fetched.
 const UNCOUNTED: u64 = u64::MAX;
 
 /// A segment's cached generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CachedGeneration {
-    /// It was fetched before the stamp that was asked about.
+    /// Fetched before the given stamp.
     Before(u64),
-    /// It was fetched after.
+    /// Fetched after the given stamp.
     After,
-    /// Not at all.
+    /// Not cached.
     Unknown,
 }
 
 impl MetadataCache {
-    /// Nothing yet.
+    /// Returns an empty cache.
     pub fn new(geometry: &Geometry) -> MetadataCache {
         MetadataCache {
             partitions: vec![Partition::default(); geometry.partitions()].into(),
@@ -66,7 +66,7 @@ impl MetadataCache {
         }
     }
 
-    /// What to fetch for [`MetadataCache::begin`].
+    /// Returns what to fetch for [`MetadataCache::begin`].
     pub const fn published_line() -> Step {
         Step::Bytes { offset: STATUS_AT, len: STATUS_BYTES }
     }
@@ -88,18 +88,18 @@ impl MetadataCache {
         self.counts = Some(header::recycled_counts(bytes));
     }
 
-    /// It is this second by now.
+    /// Sets the current second.
     pub(super) fn go_to(&mut self, now: u32) {
         self.now = self.now.max(now);
     }
 
-    /// How often segments of this one's count were emptied, if that was fetched.
+    /// Returns how often segments of this one's counter were emptied, if that was fetched.
     pub(super) fn count(&self, segment: u32) -> Option<u64> {
         self.counts.map(|counts| counts[segment as usize % RECYCLED_COUNTS])
     }
 
-    /// Whether the segment had this generation when the counts were fetched last: none that is counted with it was emptied
-    /// since that was fetched.
+    /// Returns whether the segment had this generation when the counters were fetched last: no segment of its counter
+    /// was emptied since the generation was fetched.
     pub(super) fn stood(&self, segment: u32, generation: u64) -> bool {
         let cached = self.generations[segment as usize];
         cached.stamp > 0 && cached.generation == generation && self.count(segment) == Some(cached.count)
@@ -122,17 +122,17 @@ impl MetadataCache {
         }
     }
 
-    /// The second it is.
+    /// Returns the current second.
     pub(super) fn now(&self) -> u32 {
         self.now
     }
 
-    /// The word of a partition's head.
+    /// Returns the word of a partition's head.
     pub(super) fn head(&self, partition: usize) -> Option<u64> {
         self.partitions[partition].head
     }
 
-    /// Notes a head; block numbers are only good for the one with which they were fetched.
+    /// Caches a head; block numbers are valid only for the head with which they were fetched.
     pub(super) fn set_head(&mut self, partition: usize, word: u64) {
         let partition = &mut self.partitions[partition];
         if partition.head != Some(word) {
@@ -148,7 +148,7 @@ impl MetadataCache {
         self.partitions[partition].numbers[table].get(block).copied()
     }
 
-    /// Notes the block numbers of a table that were fetched after the head `word`.
+    /// Caches the block numbers of a table that were fetched after the head `word`.
     pub(super) fn set_block_numbers(&mut self, partition: usize, table: usize, word: u64, bytes: &[u8]) {
         let partition = &mut self.partitions[partition];
         if partition.head == Some(word) {
@@ -156,12 +156,12 @@ impl MetadataCache {
         }
     }
 
-    /// The stamp of the present metadata.
+    /// Returns the stamp of the present metadata.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// The generation of a segment, and whether it was fetched before `stamp`.
+    /// Returns the generation of a segment, and whether it was fetched before `stamp`.
     pub(super) fn generation(&self, segment: u32, stamp: u64) -> CachedGeneration {
         match self.generations[segment as usize] {
             Generation { stamp: 0, .. } => CachedGeneration::Unknown,
@@ -170,7 +170,7 @@ impl MetadataCache {
         }
     }
 
-    /// The generation of a segment as last fetched.
+    /// Returns the generation of a segment as last fetched.
     pub(super) fn last_generation(&self, segment: u32) -> Option<u64> {
         let cached = self.generations[segment as usize];
         (cached.stamp > 0).then_some(cached.generation)
@@ -179,7 +179,7 @@ impl MetadataCache {
     /// Caches a generation that was just fetched, and the segment's counter as known when it was requested.
     pub(super) fn set_generation(&mut self, segment: u32, generation: u64, count: Option<u64>) {
         let cached = &mut self.generations[segment as usize];
-        // Metadata that has been known for longer serves more GETs.
+        // Older metadata serves more GETs.
         if cached.stamp == 0 || cached.generation != generation {
             self.stamp += 1;
             *cached = Generation { generation, stamp: self.stamp, count: UNCOUNTED };

@@ -65,17 +65,17 @@ use crate::hash::KeyHash;
 use crate::header::{Birth, HeaderError};
 use crate::item::{Item, State};
 
-/// How it is told that fetched bytes are those of one item.
+/// How fetched bytes are validated as those of one item.
 #[derive(Clone, Debug)]
 pub enum Validation {
-    /// By its checksum, for which the server gave the region's secret.
+    /// By its checksum, for which the server granted the region's secret.
     Remote(Secret),
-    /// By the segment's generation, looked at before and after: for memory of the same host, whose loads are ordered by
+    /// By the segment's generation, read before and after: for memory of the same host, whose loads are ordered by
     /// acquire fences.
     SameHost,
 }
 
-/// What is the same for all GETs of a region.
+/// The parameters shared by all GETs of a region.
 #[derive(Clone, Debug)]
 pub struct Reader {
     geometry: Geometry,
@@ -84,10 +84,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of the region with this header.
+    /// Returns a reader of the region with this header.
     ///
     /// # Errors
-    /// The geometry is not sound, or has more segments than are read from afar.
+    /// The geometry is invalid, or has more segments than are read remotely.
     pub fn new(birth: &Birth, mode: Validation) -> Result<Reader, HeaderError> {
         let is_too_much =
             matches!(mode, Validation::Remote(_)) && birth.geometry.segments > SEGMENTS_FROM_AFAR_MAX;
@@ -97,12 +97,12 @@ impl Reader {
         Ok(Reader { geometry: birth.geometry, hash_seed: birth.hash_seed, mode })
     }
 
-    /// Where everything lies.
+    /// Returns the region's geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The hash of a key in this region.
+    /// Returns the hash of a key in this region.
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(key, self.hash_seed)
     }
@@ -112,68 +112,68 @@ impl Reader {
     }
 }
 
-/// What a GET wants next.
+/// The next fetch of a GET, or its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The eight bytes at this offset, a multiple of 8, as one word.
     Word(u64),
-    /// `len` bytes from `offset` on; at most a segment. They are kept until the next bytes are asked for: the value
-    /// of a hit is in them.
+    /// Fetch `len` bytes from `offset`, at most a segment. Keep them until the next fetch: the value of a hit is in
+    /// them.
     Bytes {
         /// Offset in the region.
         offset: u64,
         /// Bytes.
         len: usize,
     },
-    /// `len` bytes from `offset` on, to be put at `at` of the value, of which nothing is behind them. Only where this is
-    /// wanted ([`Get::placing`]): so a long value is copied once.
+    /// Fetch `len` bytes from `offset` to offset `at` of the value, which has no bytes after them yet. Only if
+    /// requested ([`Get::placing`]): it avoids a second copy of a long value.
     Value {
-        /// Where in the value: 0, or behind what was last put there.
+        /// The offset in the value: 0, or the end of the last placed bytes.
         at: usize,
         /// Offset in the region.
         offset: u64,
         /// Bytes.
         len: usize,
-        /// Bytes of the whole value, if it is what it seems to be.
+        /// Bytes of the whole value, if the item is valid.
         whole: usize,
     },
-    /// The chunks of a value of so many bytes, where these are fetched by whoever runs the GET ([`Remote`]).
+    /// Fetch the chunks of a value of this length; for drivers that fetch them themselves ([`Remote`]).
     Chunks {
         /// Bytes of the whole value.
         whole: usize,
     },
-    /// Nothing: this is what it came to.
+    /// Done: the result.
     Done(ReadOutcome),
 }
 
-/// What was fetched.
+/// The result of a fetch.
 #[derive(Clone, Copy, Debug)]
 pub enum Fetched<'a> {
-    /// Nothing yet.
+    /// Nothing was requested yet.
     Nothing,
-    /// The word that was asked for.
+    /// The requested word.
     Word(u64),
-    /// The bytes that were asked for.
+    /// The requested bytes.
     Bytes(&'a [u8]),
-    /// The bytes that were asked for, of an item. At a known location: behind them were fetched the counts of emptied
-    /// segments that are known. By key: nothing was written over since the slot said that the item was there.
+    /// The requested bytes, of an item. At a cached location: the known counters of emptied segments were fetched after
+    /// them. By key: nothing was overwritten since the slot pointed to the item.
     Settled(&'a [u8]),
-    /// The bytes of the value are where they were wanted.
+    /// The bytes of the value were placed.
     Placed,
 }
 
-/// What a GET came to.
+/// The result of a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
     /// The item.
     Hit(Hit),
     /// The key is not stored.
     Miss(Miss),
-    /// Nothing valid is at the location any more; a GET by key tells.
+    /// Nothing valid is at the location any more; retry by key.
     Stale(Rejection),
-    /// The region does not tell: ask the server.
+    /// The region is inconclusive: ask the server.
     AskServer(FallbackReason),
-    /// No server maintains the region any more; nothing read from it counts. Only [`Remote`] returns this.
+    /// No server maintains the region any more; reads from it are invalid. Only [`Remote`] returns this.
     Gone,
 }
 
@@ -184,7 +184,7 @@ pub struct Hit {
     pub flags: u32,
     /// CAS value, as stored.
     pub cas: u64,
-    /// Second of the region's clock from which it is expired; 0 for never.
+    /// The second of the region's clock from which it is expired; 0 for never.
     pub expiry: u32,
     /// It is stale (meta protocol).
     pub stale: bool,
@@ -192,16 +192,16 @@ pub struct Hit {
     pub token_sent: bool,
     /// Its key was given in base64.
     pub binary_key: bool,
-    /// Reads that its slot counts, if it was found by key.
+    /// The reads that its slot counts, if it was found by key.
     pub frequency: Option<u8>,
     /// The value.
     pub value: Value,
-    /// Where it was found: a later GET may look there at once.
+    /// Where it was found, for a later GET.
     pub location: Location,
 }
 
 impl Hit {
-    /// Whether it is expired at this second.
+    /// Returns whether it is expired at this second.
     pub(crate) fn is_expired(&self, now: u32) -> bool {
         self.expiry != 0 && self.expiry <= now
     }
@@ -222,63 +222,63 @@ impl Hit {
     }
 }
 
-/// Where the value of a hit is.
+/// The location of a hit's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// In the bytes fetched last.
     Fetched {
-        /// Where it starts there.
+        /// Its offset there.
         at: usize,
-        /// Its bytes.
+        /// Its length.
         len: usize,
     },
-    /// Put together from chunks: [`Get::take_assembled`].
+    /// Assembled from chunks: [`Get::take_assembled`].
     Assembled,
-    /// Where it was to be put ([`Step::Value`]).
+    /// Where it was placed ([`Step::Value`]).
     Placed,
 }
 
-/// Where an item was once found.
+/// The location of an item found before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Its offset.
     pub offset: u64,
     /// The generation of its segment.
     pub generation: u64,
-    /// Bytes to fetch: all that it has, where it was found, or may have.
+    /// Bytes to fetch: the item's, or its maximum.
     pub bytes: u32,
 }
 
-/// Why there is nothing.
+/// The kind of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// No such key.
+    /// The key is absent.
     Absent,
-    /// It was there and has expired.
+    /// The item has expired.
     Expired,
-    /// It was there and has been flushed.
+    /// The item was flushed.
     Flushed,
 }
 
-/// Why the server is to be asked.
+/// Why the server must be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The clock of the status line has stopped.
     Clock,
-    /// What was read kept changing.
+    /// The data kept changing.
     Contended,
     /// The item is on the flash tier.
     OnFlash,
-    /// The region says what cannot be, or a fetch was not what was asked for.
+    /// The region is corrupt, or a fetch returned something else than requested.
     Damaged,
     /// A fetch failed.
     NotFetched,
 }
 
-/// Why what was fetched does not count.
+/// Why fetched data was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// The bytes are no item in a generation that is the same: half written, or never one.
+    /// The bytes are not an item, though the generation is unchanged: half written, or never an item.
     Torn,
     /// The segment's generation has ended.
     Recycled,
@@ -288,24 +288,24 @@ pub enum Rejection {
     Flushed,
     /// The item at a known location has expired.
     Expired,
-    /// The slot changed before its item was looked at.
+    /// The slot changed before its item was read.
     SlotChanged,
-    /// The group had moved to a table not known of.
+    /// The group moved to an unknown table.
     Moved,
     /// The partition's head had changed.
     HeadChanged,
-    /// Another key's item is at a known location.
+    /// Another key's item is at a cached location.
     OtherKey,
 }
 
-/// How many rejections of each kind; those are numbered as in [`Rejection`].
+/// The number of rejections of each kind, numbered as in [`Rejection`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejections(pub [u32; Rejection::KINDS]);
 
 impl Rejection {
-    /// How many kinds there are.
+    /// The number of kinds.
     pub const KINDS: usize = Rejection::ALL.len();
-    /// All of them, in order.
+    /// All kinds, in order.
     pub const ALL: [Rejection; 9] = [
         Rejection::Torn,
         Rejection::Recycled,
@@ -320,7 +320,7 @@ impl Rejection {
 }
 
 impl Rejections {
-    /// How many of one kind.
+    /// Returns the number of one kind.
     pub fn of(&self, kind: Rejection) -> u32 {
         self.0[kind as usize]
     }

@@ -16,15 +16,15 @@ use crate::slot::Slot;
 use super::fast_path::Bucket;
 use super::{MetadataCache, Reader};
 
-/// Keys for which this is done together: about as many lines as a core can wait for, and what they bring stays in the first
-/// cache until it is read.
+/// Keys prefetched together: about as many lines as a core can wait for, and few enough to stay in the first-level
+/// cache until they are read.
 pub const KEYS_AHEAD: usize = 32;
 /// The bytes of an item to prefetch: all of a short one. For long ones the hardware prefetcher takes over.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
 
 impl Reader {
-    /// Where the key's slots are, by what is known.
+    /// Returns the offset of the key's buckets, by the cached metadata.
     #[inline]
     pub(super) fn places(&self, metadata: &MetadataCache, hash: KeyHash) -> Option<BucketOffsets> {
         let bits = self.geometry.partition_bits;

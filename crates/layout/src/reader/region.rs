@@ -9,10 +9,10 @@ use crate::header;
 use crate::mapping::Mapping;
 use crate::memory::Memory;
 
-/// A region mapped to be read, for any number of readers ([`super::Mapped::over`]).
+/// A region mapped for reading, for any number of readers ([`super::Mapped::over`]).
 #[derive(Debug)]
 pub struct Region {
-    // Before the mapping, which it is over.
+    // Declared before the mapping that it uses.
     memory: Memory,
     _mapping: Mapping,
 }
@@ -21,13 +21,14 @@ impl Region {
     /// Maps the first `bytes` of a file.
     ///
     /// # Errors
-    /// The file is shorter, or not sealed against becoming so, which would end this process; or the system's.
+    /// The file is shorter, or not sealed against shrinking, which would crash this process; or the system fails.
     pub fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Region> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the region's memory is not sealed"));
         }
         let mapping = Mapping::to_read(file, bytes)?;
-        // SAFETY: it goes with the mapping, below; readers keep the whole (`Mapped::over`) and nothing here writes.
+        // SAFETY: it is dropped with the mapping, below; readers keep the whole (`Mapped::over`), and nothing here
+        // writes.
         let memory = unsafe { mapping.memory() };
         if bytes < crate::format::HEADER_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is too small for a region"));
@@ -35,13 +36,13 @@ impl Region {
         Ok(Region { memory, _mapping: mapping })
     }
 
-    /// A server keeps it.
+    /// Returns whether a server maintains it.
     #[inline]
     pub fn is_alive(&self) -> bool {
         header::is_alive(&self.memory)
     }
 
-    /// Bytes that are mapped.
+    /// Returns the mapped bytes.
     pub fn bytes(&self) -> u64 {
         self.memory.len()
     }

@@ -1,4 +1,4 @@
-//! Judging the bytes of an item.
+//! Validates the bytes of an item.
 
 use crate::checksum::checksum;
 use crate::item::{ChunkEntry, HEADER_BYTES_MAX, Item, SUMMED_AT};
@@ -44,12 +44,12 @@ impl Reader {
     }
 }
 
-/// The key of an item that starts these bytes.
+/// Returns the key of an item that starts these bytes.
 pub(super) fn key<'a>(item: &Item, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[item.key_at() as usize..item.payload_at() as usize]
 }
 
-/// The table of chunks of a chained item that starts these bytes.
+/// Returns the chunk table of a chained item that starts these bytes.
 pub(super) fn chunks(item: &Item, bytes: &[u8]) -> Vec<ChunkEntry> {
     let from = item.payload_at() as usize;
     let table = &bytes[from..from + item.payload_len() as usize];

@@ -1,4 +1,4 @@
-//! A region that answers fetches with whatever an input says: anything, or nearly what a real one would hold.
+//! A region whose contents an input determines: arbitrary, or close to a real one's.
 
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::directory::Head;
@@ -8,12 +8,12 @@ use fabcache_layout::item::{ChunkEntry, NewItem, State};
 use fabcache_layout::reader::{Fetched, Get, Location, MetadataCache, ReadOutcome, Reader, Step, Validation};
 use fabcache_layout::{Geometry, KeyHash, Secret, Slot};
 
-/// Far more fetches than any GET asks for but for the chunks of a long value, which the input must hold.
+/// Far more fetches than any GET makes, except for the chunks of a long value, which the input must hold.
 const FETCHES_MAX: usize = 100_000;
 
 const KEY: &[u8] = b"a key";
 
-/// Bytes of an input, one after the other; zeros when it is used up.
+/// The bytes of an input in order; zeros once it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -28,8 +28,8 @@ impl Input<'_> {
     }
 }
 
-/// Runs some GETs against a region that says what `input` says. Each ends; no bytes pass for an item whose secret
-/// nobody knows. What those came to that ask for no checksum.
+/// Runs some GETs against a region that `input` determines. Each ends; no bytes pass for an item, as the secret is
+/// unknown. Returns the results of those that need no checksum.
 pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
     let geometry = Geometry::of(1 << 20, 1 << 20).expect("large enough");
     let birth = Birth { geometry, hash_seed: 5, clock_origin: 0 };
@@ -128,12 +128,12 @@ fn head(input: &mut Input<'_>) -> u64 {
         .to_word()
 }
 
-/// What the region holds, as far as it is not anything.
+/// The region's structured contents.
 struct Region {
     hash: KeyHash,
     geometry: Geometry,
     head: u64,
-    /// Slots handed out last, and where they start.
+    /// The last slots handed out, and their offsets.
     slots: (u64, Vec<u64>),
 }
 
@@ -173,7 +173,7 @@ impl Region {
         } else {
             bytes.extend(item(self.hash, &geometry, input));
         }
-        // At times a transport hands in what it was not asked for.
+        // A transport may sometimes complete a fetch that was not posted.
         bytes.resize(if input.byte() == 77 { len / 2 } else { len }, 0);
         bytes
     }

@@ -18,10 +18,10 @@ pub(crate) struct Header {
     cas: u64,
 }
 
-/// What to do with a packet, according to its header.
+/// The treatment of a packet, by its header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum PacketAction {
-    /// All of it is needed: extras, key and, for SASL, a payload.
+    /// The whole packet is needed: extras, key and, for SASL, a payload.
     Whole,
     /// Extras and key are needed; the value is data.
     Store,
@@ -134,7 +134,7 @@ impl Header {
         let mode = match code {
             opcode::APPEND => StoreMode::Append,
             opcode::PREPEND => StoreMode::Prepend,
-            // Something to compare with makes a set of them all, as in memcached.
+            // With a CAS they are all a set, as in memcached.
             _ if compare.is_some() => StoreMode::Set,
             opcode::ADD => StoreMode::Add,
             opcode::REPLACE => StoreMode::Replace,
@@ -183,7 +183,7 @@ impl Header {
     }
 }
 
-/// What words ask for, if that is anything.
+/// Parses the words of a request, if they are valid.
 fn sound(command: Option<Command<'_>>) -> Command<'_> {
     command.unwrap_or(Command::Refused(Refusal::Status(status::INVALID)))
 }
@@ -194,7 +194,7 @@ fn sound(command: Option<Command<'_>>) -> Command<'_> {
 pub(crate) fn key_ahead(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == REQUEST)?);
     let (packet, behind) = input.split_at_checked(HEADER + usize::try_from(header.body).ok()?)?;
-    // A search for keys reads no more bytes than have arrived.
+    // A search for keys reads only the bytes that have arrived.
     Some((packet.get(HEADER + header.extras..header.head())?, behind))
 }
 

@@ -5,7 +5,7 @@ use crate::encoding::BinaryEncoding;
 use crate::refusal::Refusal;
 use crate::reply::{Item, Reply};
 
-/// A hit: the client flags, the key where the opcode asks for it, and then the value.
+/// Encodes a hit: the client flags, the key where the opcode requires it, and then the value.
 #[inline]
 pub(crate) fn value_head(form: &BinaryEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     let key = if repeats_key(form.opcode) { form.key } else { b"" };
@@ -64,12 +64,13 @@ pub(crate) fn reply(form: &BinaryEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<
         Reply::Deleted | Reply::Ok | Reply::Noop | Reply::StatsEnd | Reply::Bye => {
             Packet::default().push(form, 0, out);
         }
-        // Only text asks for these.
+        // Only text requests these.
         Reply::End | Reply::Inspected { .. } => {}
     }
 }
 
-/// What a quiet opcode keeps silent: of a read the miss, of a change the success. Only reads can miss this way.
+/// Returns whether a quiet opcode suppresses the reply: a read its miss, a change its success. Only reads can miss this
+/// way.
 fn expected(reply: &Reply<'_>) -> bool {
     matches!(
         reply,

@@ -25,7 +25,7 @@ pub mod opcode {
     pub const SET: u8 = 0x01;
     /// Store it if the key is not there.
     pub const ADD: u8 = 0x02;
-    /// Store it if the key is there.
+    /// Store if the key exists.
     pub const REPLACE: u8 = 0x03;
     /// Remove a key.
     pub const DELETE: u8 = 0x04;
@@ -37,13 +37,13 @@ pub mod opcode {
     pub const QUIT: u8 = 0x07;
     /// Forget everything.
     pub const FLUSH: u8 = 0x08;
-    /// Nothing: answered behind all before it.
+    /// Noop: answered after all earlier requests.
     pub const NOOP: u8 = 0x0a;
     /// The server's version.
     pub const VERSION: u8 = 0x0b;
     /// Read a key, which is repeated in the answer.
     pub const GETK: u8 = 0x0c;
-    /// Add bytes behind a value.
+    /// Append bytes to a value.
     pub const APPEND: u8 = 0x0e;
     /// Add bytes before a value.
     pub const PREPEND: u8 = 0x0f;
@@ -57,7 +57,7 @@ pub mod opcode {
     pub const SASL_LIST: u8 = 0x20;
     /// SASL: begin.
     pub const SASL_AUTH: u8 = 0x21;
-    /// SASL: go on.
+    /// Continue SASL.
     pub const SASL_STEP: u8 = 0x22;
     /// Read a key, which is repeated in the answer, and change when it expires.
     pub const GATK: u8 = 0x23;
@@ -88,13 +88,13 @@ pub(crate) fn loud(code: u8) -> (u8, bool) {
 pub mod status {
     /// Done.
     pub const OK: u16 = 0x00;
-    /// No such key; no such group of statistics.
+    /// The key, or the group of statistics, does not exist.
     pub const NOT_FOUND: u16 = 0x01;
-    /// The key is there, or its CAS value differs.
+    /// The key exists, or its CAS value differs.
     pub const EXISTS: u16 = 0x02;
     /// The value can never fit.
     pub const TOO_LARGE: u16 = 0x03;
-    /// The packet is not what its opcode asks for.
+    /// The packet does not match its opcode.
     pub const INVALID: u16 = 0x04;
     /// Append or prepend without a key to add to.
     pub const NOT_STORED: u16 = 0x05;
@@ -102,11 +102,11 @@ pub mod status {
     pub const NON_NUMERIC: u16 = 0x06;
     /// Not authenticated, or not allowed.
     pub const AUTH: u16 = 0x20;
-    /// SASL has more to ask.
+    /// SASL continues.
     pub const AUTH_CONTINUE: u16 = 0x21;
-    /// No such opcode.
+    /// Unknown opcode.
     pub const UNKNOWN: u16 = 0x81;
-    /// No memory, and nothing may be evicted.
+    /// Memory is full, and eviction is off.
     pub const OUT_OF_MEMORY: u16 = 0x82;
 
     /// The text that goes with a status code.

@@ -267,7 +267,7 @@ fn verbosity<'a>(mut words: Words<'a>, form: TextEncoding<'a>) -> Line<'a> {
     }
 }
 
-/// No such command. A browser (or an attack through one) is not talked to.
+/// An unknown command. A browser (or an attack through one) gets no answer.
 fn unknown(line: &[u8]) -> Line<'_> {
     if Words::new(line).take(WORDS_MAX).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
         return Line::Close(None);

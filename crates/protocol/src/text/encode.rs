@@ -1,4 +1,4 @@
-//! Answers of the classic text protocol, and the lines that meta shares with it.
+//! Answers of the classic text protocol, and lines shared with meta.
 
 use crate::encoding::{TextCommand, TextEncoding};
 use crate::number::push_u64;

@@ -1,4 +1,4 @@
-//! What the tests and the fuzz targets share: feeding a decoder in pieces, and writing down what came out.
+//! Shared by the tests and the fuzz targets: feeding a decoder in pieces, and recording its output.
 #![allow(dead_code)]
 
 use fabcache_protocol::{
@@ -14,12 +14,12 @@ pub const INLINE_VALUE_MAX: usize = 24;
 pub struct Setup {
     pub protocol: Option<Protocol>,
     pub auth: bool,
-    /// Requests of both protocols come.
+    /// Accept requests of both protocols.
     pub mixed: bool,
 }
 
-/// Everything that comes out of `stream` when it arrives in pieces of the given sizes, and then all at once.
-/// Parts of a value are joined, skipped bytes left out: only these may depend on the pieces.
+/// Returns everything decoded from `stream` when it arrives in pieces of the given sizes, then all at once. Parts of a
+/// value are joined and skipped bytes left out: only these may depend on the pieces.
 pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Setup) -> Vec<String> {
     let limits = Limits { inline_value_max: INLINE_VALUE_MAX };
     let mut decoder = if setup.mixed { Decoder::mixed(limits) } else { Decoder::new(setup.protocol, limits) };
@@ -63,7 +63,7 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
     }
 }
 
-/// Some streamed values are refused.
+/// Reject some streamed values.
 fn discards(decoded: &Decoded<'_>) -> bool {
     match decoded {
         Decoded::Request { request: Request { command: Command::Store(store), .. }, .. } => {
@@ -118,7 +118,7 @@ impl Record {
         Step::Forward(consumed)
     }
 
-    /// Every reply, whether it fits the command or not, and from the form's copy the same.
+    /// Encodes every reply, whether it fits the command or not, and the same from a copy of the encoding.
     fn answer(&mut self, form: &Encoding<'_>) {
         self.saved.save(form);
         assert_eq!(self.saved.form(), *form);
@@ -186,12 +186,12 @@ pub const REPLIES: &[Reply<'static>] = &[
     Reply::Refused(Refusal::Status(0x20)),
 ];
 
-/// A decoder whose values are inline up to 1 KiB.
+/// Builds a decoder whose values are inline up to 1 KiB.
 pub fn decoder() -> Decoder {
     Decoder::new(None, Limits { inline_value_max: 1024 })
 }
 
-/// The one request at the front of `input`, which has to take all of it.
+/// Decodes the one request at the front of `input`, which must take all of it.
 #[track_caller]
 pub fn request<'a>(decoder: &'a mut Decoder, input: &'a [u8]) -> Request<'a> {
     match decoder.decode(input) {
@@ -203,8 +203,8 @@ pub fn request<'a>(decoder: &'a mut Decoder, input: &'a [u8]) -> Request<'a> {
     }
 }
 
-/// What a server with a simple mind would answer to all of `input`: refusals, orders and `mn` in full; a read finds
-/// nothing unless its key starts with `hit`; a change is done unless its key starts with `no`.
+/// Returns the replies of a simple server to all of `input`: refusals, admin commands and `mn` in full; a read misses
+/// unless its key starts with `hit`; a change succeeds unless its key starts with `no`.
 pub fn answers(input: &[u8]) -> Vec<u8> {
     let mut decoder = decoder();
     let mut out = Vec::new();
@@ -235,7 +235,7 @@ pub fn answers(input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// [`answers`], to be read.
+/// Returns [`answers`] as text.
 pub fn said(input: &[u8]) -> String {
     String::from_utf8_lossy(&answers(input)).into_owned()
 }
@@ -270,7 +270,7 @@ fn answer(request: &Request<'_>, out: &mut Vec<u8>) {
     request.form.reply(&reply, out);
 }
 
-/// A binary request packet.
+/// Builds a binary request packet.
 pub fn packet(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
     let body = key.len() + extras.len() + value.len();
     let mut packet = vec![0x80, opcode];
@@ -283,7 +283,7 @@ pub fn packet(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], cas: u64) -> 
     packet
 }
 
-/// A meta form without flags.
+/// Builds a meta encoding without flags.
 pub fn is_meta(form: &Encoding<'_>, command: MetaCommand) -> bool {
     matches!(form, Encoding::Meta(form) if form.command == command)
 }

@@ -1,4 +1,4 @@
-//! Orders of the operator: flush, limits, switches, stopping, watching.
+//! Administrative commands: flush, limits, switches, stopping, watching.
 
 use std::sync::atomic::Ordering;
 
@@ -68,7 +68,7 @@ fn answer(ctx: &mut Context, form: &Encoding<'_>, reply: &Reply<'_>) -> Flow {
     Flow::Next
 }
 
-/// When everything is forgotten. Unix times before the start of the clock are never, as they are for memcached.
+/// Returns when everything is invalidated. Unix times before the start of the clock are never, as in memcached.
 fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
     let clock_start = ctx.shared.store.clock_origin() as i64 - MEMCACHED_CLOCK_LEAD_SECONDS;
     match delay.0 {

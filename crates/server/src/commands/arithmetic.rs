@@ -81,7 +81,7 @@ fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Ex
     let write = Write {
         expiry,
         cas: arithmetic.new_cas,
-        // As memcached does, which writes in place: a shorter number is padded with spaces.
+        // Like memcached, which writes in place: a shorter number is padded with spaces.
         value: NewValue::Number { number, width },
         ..unchanged(before)
     };
@@ -99,7 +99,7 @@ fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Ex
     })
 }
 
-/// Reads a value as memcached does: spaces, a sign, digits, and white space or the end behind them.
+/// Parses a value like memcached: spaces, a sign, digits, and white space or the end after them.
 fn parse(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let start = value.iter().position(|byte| !is_space(byte))?;

@@ -1,4 +1,4 @@
-//! Clients that go on over the fabric.
+//! Attaches clients over the fabric.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ pub const BETWEEN: Refusal = Refusal::Server(
     "the fabric has failed and is being opened again; try in a while, or on another connection",
 );
 
-/// All places are taken.
+/// All slots are in use.
 pub const FULL: Refusal = Refusal::Server("the fabric has as many clients here as it has buffers for");
 
 static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
@@ -57,7 +57,7 @@ pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64
     }
 }
 
-/// The client is to go on over the fabric.
+/// Attaches the client over the fabric.
 pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, form: &Encoding<'_>) {
     let name = attach.name();
     let refusal = match open_to(ctx, session) {

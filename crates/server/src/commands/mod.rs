@@ -1,4 +1,4 @@
-//! Executes commands, whatever transport and protocol they came by.
+//! Executes commands of any transport and protocol.
 
 mod admin;
 mod arithmetic;
@@ -72,13 +72,13 @@ pub enum Role {
 /// The rights of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The listener asks for authentication.
+    /// Whether the listener requires authentication.
     pub required: bool,
-    /// And got it.
+    /// Whether the client has authenticated.
     pub granted: bool,
 }
 
-/// What the commands of one connection leave behind.
+/// State that the commands of one connection leave.
 #[derive(Debug)]
 pub struct Session {
     /// The current state.
@@ -91,11 +91,11 @@ pub struct Session {
     pub access: Access,
     /// The client's process, as the system reports it.
     pub credentials: Option<Credentials>,
-    /// And its supplementary groups, where `--shm-groups` makes them matter.
+    /// Its supplementary groups, if `--shm-groups` needs them.
     pub groups: Vec<u32>,
     /// The connection is not encrypted.
     pub is_plain: bool,
-    /// The client was told about the fabric.
+    /// Whether the client has sent a valid `fabric hello`.
     pub knows_fabric: bool,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
@@ -104,7 +104,7 @@ pub struct Session {
 /// The transport that a client requested, ready for the switch.
 #[derive(Debug)]
 pub struct UpgradeOffer {
-    /// How it is answered.
+    /// The encoding of answers.
     pub form: SavedEncoding,
     /// The channel or fabric client.
     pub way: Upgrade,
@@ -126,13 +126,13 @@ pub enum Flow {
     Next,
     /// Discard the rest of the value.
     DiscardValue,
-    /// The text client is let in.
+    /// The text client has authenticated.
     Admit,
     /// Send the answers, and close the connection.
     Close,
 }
 
-/// Does what a request asks, and appends the answer to the output.
+/// Executes a request, and appends the answer to the output.
 #[inline]
 pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -> Flow {
     let Request { command, form } = request;
@@ -225,7 +225,7 @@ fn expiry(ctx: &Context, exptime: Exptime) -> Expiry {
     expiry_at(ctx, exptime, ctx.shared.store.now())
 }
 
-/// Of what a request asks for at second `now`.
+/// Executes a request at second `now`.
 fn expiry_at(ctx: &Context, exptime: Exptime, now: u32) -> Expiry {
     Expiry::from_client(exptime.0, now, ctx.shared.store.clock_origin())
 }
@@ -238,7 +238,7 @@ fn counted_bytes(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> u64 {
     48 + cas + key.len() as u64 + 1 + flags + value_len + 2
 }
 
-/// Whether a value can never be stored.
+/// Returns whether a value can never be stored.
 fn is_too_large(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> bool {
     counted_bytes(ctx, key, flags, value_len) > ctx.shared.settings.item_bytes_max
 }

@@ -84,13 +84,14 @@ fn remove_read(ctx: &Context, get: &Get<'_>, seen: &ItemInfo, payload: &Payload)
     done.map_or(true, |(same, _)| same)
 }
 
-/// All that was answered of one item is true of the other.
+/// Returns whether an answer about one item holds for the other.
 fn looks_same(info: &ItemInfo, seen: &ItemInfo) -> bool {
     (info.cas, info.flags, info.len, info.expiry) == (seen.cas, seen.flags, seen.len, seen.expiry)
         && (info.binary_key, info.stale) == (seen.binary_key, seen.stale)
 }
 
-/// The value is the one that was read, copied to the end of `out` or pinned. One in pieces is taken to be.
+/// Returns whether the value is the one that was read, copied to the end of `out` or pinned. A chunked value is assumed
+/// to be.
 fn has_value(existing: &mut ExistingItem<'_>, payload: &Payload, out: &[u8]) -> bool {
     let Some(mut value) = existing.value(u32::MAX) else { return true };
     match payload {
@@ -110,11 +111,11 @@ fn is_plain(get: &Get<'_>) -> bool {
 /// Changes made to the item before it is returned.
 #[derive(Default)]
 struct Touched {
-    /// This client won.
+    /// Whether this client won.
     won: bool,
     /// The previous item.
     before: Option<ItemInfo>,
-    /// It was not there, and has been created.
+    /// Whether the item was absent and has been created.
     created: Option<ItemInfo>,
     out_of_memory: bool,
 }
@@ -211,7 +212,7 @@ fn prepare(
         Err(_) => match vivify {
             Some(expiry) => {
                 let info = ItemInfo { expiry, ttl: expiry.ttl(now), ..ItemInfo::EMPTY };
-                // The client that is told that it won has, in effect, read the item.
+                // A client that is told that it won has, in effect, read the item.
                 let write = Write {
                     cas: get.new_cas,
                     token_sent: true,

@@ -57,7 +57,7 @@ pub fn attached(ctx: &Context) -> String {
     format!("SHM {} {}\r\n", store.region_bytes(), store.clock_ns())
 }
 
-/// Reads that the server did not see count as if it had done them.
+/// Counts reads that the server did not see as if it had served them.
 pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Encoding<'_>) {
     if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
         form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);

@@ -20,7 +20,7 @@ pub struct Receiving {
     cfd: i32,
 }
 
-/// How a store ended.
+/// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Stored,
@@ -105,7 +105,7 @@ pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     Flow::DiscardValue
 }
 
-/// The end of a value that came in.
+/// Ends a received value.
 pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return };
     let Receiving { form, key, store, upload, cfd } = *receiving;
@@ -208,7 +208,7 @@ fn decide<'a>(
         if !store.invalidate || compare > info.cas || joins {
             return refuse(Outcome::Exists);
         }
-        // An older writer than the one whose value is there: better than nothing, but not to be trusted.
+        // An older writer than that of the stored value: better than nothing, but not to be trusted.
         write.stale = true;
         write.token_sent = info.token_sent;
         write.expiry = info.expiry;

@@ -32,16 +32,16 @@ pub struct FabricSettings {
     pub interface: Option<String>,
     /// The clients that may use it.
     pub peers: Peers,
-    /// Messages that each worker has room for.
+    /// Messages that each worker can receive.
     pub receives: u32,
 }
 
-/// Clients, by the address that their TCP connection comes from.
+/// Permitted clients, by the source address of their TCP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// Those of this host.
+    /// Clients on this host.
     pub own: bool,
-    /// Clients of these networks.
+    /// Clients in these networks.
     pub networks: Vec<Network>,
 }
 
@@ -120,7 +120,7 @@ impl Peers {
         self.networks.iter().filter(move |network| !is_heard(network))
     }
 
-    /// Whether a client that connects from there may.
+    /// Returns whether a client that connects from there is permitted.
     pub fn admit(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(address)) || self.own && is_own(address)
     }

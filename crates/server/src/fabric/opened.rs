@@ -12,14 +12,14 @@ use rustix::process::{Resource, getrlimit};
 
 use super::FabricSettings;
 
-/// Whether clients can come by a fabric.
+/// Whether clients can attach over a fabric.
 #[derive(Debug)]
 pub enum Fabric {
     /// It was not requested.
     Off,
-    /// It failed; clients are told why.
+    /// It failed; clients are told the reason.
     Failed(&'static str),
-    /// They can.
+    /// It is open.
     Open(Box<OpenFabric>),
 }
 
@@ -32,7 +32,7 @@ pub struct OpenFabric {
     options: FabricOptions,
     is_one_sided: bool,
     region_bytes: u64,
-    /// While it is there, peers can read the region.
+    /// While it lives, peers can read the region.
     exposed: Mutex<Option<ExposedMemory>>,
     /// The bytes that each worker has registered for messages.
     buffer_bytes: Box<[AtomicU64]>,
@@ -52,13 +52,13 @@ impl Fabric {
             Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
             Err(error) => {
                 tracing::error!("cannot start the fabric listener (--fabric): {error:#}");
-                // Leaked: clients are told while the server lives, and a process starts one server.
+                // Leaked: clients may receive it as long as the server lives, and a process starts one server.
                 (Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new())
             }
         }
     }
 
-    /// It, if it is open.
+    /// Returns the fabric if it is open.
     pub fn opened(&self) -> Option<&OpenFabric> {
         match self {
             Fabric::Open(fabric) => Some(fabric),
@@ -66,18 +66,18 @@ impl Fabric {
         }
     }
 
-    /// Bytes of the region, if peers can read it.
+    /// Returns the bytes of the region, if peers can read it.
     pub fn region_bytes(&self) -> u64 {
         self.opened().map_or(0, |fabric| fabric.region_bytes)
     }
 
-    /// Workers that have a port.
+    /// Returns the number of workers with an endpoint.
     pub fn ports(&self) -> u64 {
         let workers = self.opened().into_iter().flat_map(|fabric| &fabric.buffer_bytes);
         workers.filter(|bytes| bytes.load(Ordering::Relaxed) > 0).count() as u64
     }
 
-    /// Bytes that are registered for messages.
+    /// Returns the bytes registered for messages.
     pub fn buffer_bytes(&self) -> u64 {
         let workers = self.opened().into_iter().flat_map(|fabric| &fabric.buffer_bytes);
         workers.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
@@ -106,7 +106,7 @@ impl OpenFabric {
         let library = Library::open()?;
         let provider = library.pick(&requirements).map_err(|error| {
             let elsewhere = ProviderRequirements { only_this_host: false, ..requirements.clone() };
-            // Naming networks would not help if they do not have it either.
+            // Listing networks would not help if they cannot reach it either.
             if requirements.only_this_host && library.pick(&elsewhere).is_ok() {
                 let who = "only clients of this host may, unless --fabric-peers names others";
                 return Error::new(error).context(who);
@@ -181,7 +181,7 @@ impl OpenFabric {
         &self.provider
     }
 
-    /// Clients that can read items without the server's help.
+    /// Returns the number of clients that read items without the server's help.
     pub fn is_one_sided(&self) -> bool {
         self.is_one_sided
     }

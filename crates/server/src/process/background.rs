@@ -24,7 +24,7 @@ const READY: &str = "ready";
 /// The system refuses.
 pub fn enter() -> Result<Foreground> {
     let (reader, writer) = rustix::pipe::pipe().context("cannot make a pipe to the background process")?;
-    // SAFETY: no other thread exists yet, so the child may go on with anything.
+    // SAFETY: no other thread exists yet, so the child may do anything.
     let forked = unsafe { fork() }.context("cannot fork into the background (-d)")?;
     match forked {
         ForkResult::Parent { .. } => {
@@ -60,7 +60,7 @@ fn wait_for_word(reader: OwnedFd) -> i32 {
 }
 
 impl Foreground {
-    /// Reports that the server is up: the foreground process exits, and the terminal is released.
+    /// Reports that the server is ready: the foreground process exits, and the terminal is released.
     ///
     /// # Errors
     /// The system refuses.

@@ -2,7 +2,7 @@
 
 use fabcache_fabric::REGISTRATION_CACHE;
 
-/// What a server cannot do without, and why.
+/// Variables that a server requires, and why.
 const NEEDED: [(&str, &str, &str); 3] = [
     (REGISTRATION_CACHE, "0", "clients could write the memory that they may read"),
     // One queue for the messages of all peers.
@@ -22,7 +22,7 @@ const USUAL: [(&str, &str); 2] = [("FI_OFI_RXM_MSG_TX_SIZE", "64"), ("FI_OFI_RXM
 /// Sets the variables. Returns those that the user has set to other values.
 ///
 /// # Safety
-/// No other thread is there.
+/// No other thread exists.
 pub unsafe fn prepare_for_fabric() -> Vec<String> {
     let mut told = Vec::new();
     for (name, value, why) in NEEDED {

@@ -1,4 +1,4 @@
-//! Limits of the system on the process.
+//! The system's limits on the process.
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -6,13 +6,13 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 /// Descriptors beyond those of connections: listeners, epoll instances, inboxes, files.
 const DESCRIPTORS_BESIDE: u64 = 64;
 
-/// Of each worker.
+/// Descriptors of each worker.
 const DESCRIPTORS_OF_WORKER: u64 = 3;
 
 /// What libfabric opens for a client of the fabric by providers that are made of sockets: its link, and its reads.
 const DESCRIPTORS_OF_FABRIC: u64 = 2;
 
-/// Those of libfabric for a worker's end.
+/// Descriptors of libfabric for a worker's endpoint.
 const DESCRIPTORS_OF_PORT: u64 = 16;
 
 /// Raises the limit of open files for `connections` connections. With a fabric, all of them may move there and need

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
 
-/// Groups that there is room for before the system has said how many they are.
+/// Initial capacity for groups, before the system reports their number.
 const USUAL_GROUPS: usize = 32;
 
 /// The supplementary groups of the process that connected, as they were then (SO_PEERGROUPS, since Linux 4.13).
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_peer_has_the_groups_that_it_had_when_it_connected() {
         let own = || -> Vec<u32> { getgroups().expect("known").into_iter().map(Gid::as_raw).collect() };
-        // Those of a thread are its own, for the system.
+        // The kernel keeps groups per thread.
         let thread = std::thread::spawn(move || {
             for count in [0, 3, USUAL_GROUPS as u32, 100] {
                 let wanted: Vec<_> = (4000..4000 + count).map(rustix::process::Gid::from_raw).collect();

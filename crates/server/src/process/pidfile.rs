@@ -13,7 +13,7 @@ impl PidFile {
     /// memcached does.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(path: &Path) -> Result<PidFile> {
         let old = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u32>().ok());
         if let Some(old) = old

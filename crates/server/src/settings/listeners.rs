@@ -14,10 +14,10 @@ use crate::options::{ListenerTable, Options};
 /// memcached's port.
 const DEFAULT_PORT: u16 = 11211;
 
-/// One place to listen.
+/// One listen address with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSettings {
-    /// Where, and what arrives there.
+    /// The address and transport.
     pub place: ListenAddress,
     /// The protocol; none is picked by the first byte.
     pub protocol: Option<Protocol>,
@@ -117,7 +117,7 @@ impl Settings {
             tag: before.tag,
             ..base.clone()
         };
-        // An address that names a port has it even where -p is 0.
+        // An address with a port listens there even if -p is 0.
         for address in addresses::resolve(rest, tcp.unwrap_or(0))? {
             let named = address.port() != tcp.unwrap_or(0);
             // A wildcard or a name may fail in one address family on a host that has only the other.
@@ -174,7 +174,7 @@ impl Settings {
         Ok(())
     }
 
-    /// No protocol may be a way around authentication.
+    /// No protocol may bypass authentication.
     pub(super) fn check_authentication(&mut self) -> Result<()> {
         if self.auth_file.is_none() && !self.sasl {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the server runs with: the options, checked, with their defaults. `listeners.rs`: where it listens.
+//! The server's settings: the options, validated, with their defaults. `listeners.rs`: listen addresses.
 
 mod listeners;
 
@@ -18,7 +18,7 @@ use crate::shm::ShmSettings;
 
 pub use listeners::{ListenerSettings, TlsSettings};
 
-/// Which worker a new connection stays with.
+/// The worker that a new connection stays with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptMode {
     /// The least loaded.
@@ -27,10 +27,10 @@ pub enum AcceptMode {
     Local,
 }
 
-/// What the server runs with.
+/// The server's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Places to listen.
+    /// Listen addresses.
     pub listeners: Vec<ListenerSettings>,
     /// The requested TCP port, for `stats settings`.
     pub port: u16,
@@ -40,7 +40,7 @@ pub struct Settings {
     pub listen: Vec<String>,
     /// Memory, whole region.
     pub memory_bytes: u64,
-    /// Memory that the limit may be raised to.
+    /// Maximum of the memory limit.
     pub memory_bytes_max: u64,
     /// Largest item.
     pub item_bytes_max: u64,
@@ -58,17 +58,17 @@ pub struct Settings {
     pub requests_per_turn: u32,
     /// Pin workers to CPUs.
     pub pin_workers: bool,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections_max: u32,
-    /// Refuse more at once, instead of letting them wait.
+    /// Refuse further connections at once, instead of letting them wait.
     pub refuse_fast: bool,
-    /// Connections that may wait to be accepted.
+    /// The listen backlog.
     pub backlog: u32,
     /// How workers accept new connections.
     pub accept: AcceptMode,
     /// Idle connections are dropped after this.
     pub idle_timeout: Option<Duration>,
-    /// Connections that stop in the middle are dropped after this.
+    /// Connections that stall within a request are dropped after this time.
     pub stall_timeout: Option<Duration>,
     /// `flush_all` works.
     pub flush_enabled: bool,
@@ -90,23 +90,23 @@ pub struct Settings {
     pub sasl_file: Option<PathBuf>,
     /// TLS, if any listener has it.
     pub tls: Option<TlsSettings>,
-    /// Clients of this host may read the memory themselves.
+    /// Whether clients on this host may read the memory.
     pub shm: Option<ShmSettings>,
-    /// Clients may come by a fabric.
+    /// Whether clients may attach over a fabric.
     pub fabric: Option<FabricSettings>,
     /// Become this user.
     pub user: Option<String>,
     /// Run in the background.
     pub daemon: bool,
-    /// Where the process id goes.
+    /// The pid file.
     pub pidfile: Option<PathBuf>,
     /// Allow core dumps.
     pub core_dumps: bool,
-    /// How much is logged.
+    /// The log verbosity.
     pub verbosity: u8,
     /// Log as JSON.
     pub log_json: bool,
-    /// Where the ports are written (`MEMCACHED_PORT_FILENAME`).
+    /// The file for the ports (`MEMCACHED_PORT_FILENAME`).
     pub port_file: Option<PathBuf>,
     /// The extended options.
     pub extended: ExtendedOptions,

@@ -22,7 +22,7 @@ pub struct Accepting {
     listening: bool,
     /// Accepting rests until then, and why.
     paused: Option<(Instant, Pause)>,
-    /// When it was last said that it cannot.
+    /// When a failure was last logged.
     said: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ impl Accepting {
         Ok(())
     }
 
-    /// Takes no more connections.
+    /// Stops accepting.
     pub fn stop(&mut self, poll: &Poll) {
         if self.listening || self.paused.is_some() {
             self.unlisten(poll, true);
@@ -78,7 +78,7 @@ impl Accepting {
         }
     }
 
-    /// When accepting goes on.
+    /// When accepting resumes.
     pub fn resumes_at(&self) -> Option<Instant> {
         self.paused.map(|(until, _)| until)
     }
@@ -89,7 +89,7 @@ impl Accepting {
         self.paused = Some((now + ACCEPT_PAUSE, why));
     }
 
-    /// Goes on accepting if the pause is over and there is room.
+    /// Resumes accepting if the pause is over and there is room.
     pub fn resume(&mut self, shared: &Shared, poll: &Poll, now: Instant) {
         let Some((until, why)) = self.paused else { return };
         if now < until {
@@ -124,7 +124,7 @@ impl Accepting {
             return kept;
         }
         for _ in 0..most {
-            // Where more connections wait, the room for one is taken before it is, as other workers accept too.
+            // If more connections wait, room is reserved before one is accepted, as other workers accept too.
             let reserved = !is_datagrams && !ctx.shared.settings.refuse_fast;
             if reserved && !self.reserve(&ctx.shared, poll, now) {
                 break;

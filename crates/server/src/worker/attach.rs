@@ -17,16 +17,16 @@ use crate::commands::{Context, Upgrade, UpgradeOffer, shm};
 
 /// Why a connection does not switch.
 enum UpgradeFailure {
-    /// It continues unchanged, with this answer.
+    /// The connection continues unchanged, with this answer.
     Refused(Box<dyn Link>, Refusal),
-    /// A part of the answer was sent: nothing can go on.
+    /// A part of the answer was sent: the connection cannot continue.
     Torn,
 }
 
 impl Connection {
     /// Takes up the offer, or answers why not.
     pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), EndReason> {
-        // A placeholder until the new link is there; it has ended, so the connection ends if that fails.
+        // A placeholder until the new link exists; it is closed, so the connection ends if that fails.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
         let (Some(UpgradeOffer { form, way }), Ok(stream), true) =
             (self.session.offer.take(), link.into_stream(), self.input.is_empty())
@@ -85,7 +85,7 @@ fn share(ctx: &Context, unix: StreamLink, channel: NewChannel) -> Result<Box<dyn
     }
 }
 
-/// Connects a client with the worker's end of the fabric.
+/// Connects a client to the worker's fabric endpoint.
 fn connect(
     ctx: &mut Context,
     tcp: StreamLink,

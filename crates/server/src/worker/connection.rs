@@ -21,17 +21,17 @@ use crate::connections::ConnectionInfo;
 use crate::output::OutputQueue;
 use crate::watch::topic;
 
-/// What decoders take, of whatever protocol.
+/// The decoders' limits, for every protocol.
 pub(super) const LIMITS: Limits = Limits { inline_value_max: INLINE_VALUE_BYTES_MAX };
 
 /// What follows a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is waited for.
+    /// It waits for events.
     Wait,
     /// It has more work, after others had their turn.
     Yield,
-    /// It is over.
+    /// It has ended.
     End(EndReason),
 }
 
@@ -59,14 +59,14 @@ pub struct Connection {
     pub(super) input: Input,
     /// The input holds no whole request: more must come first.
     pub(super) starved: bool,
-    /// Where its worker keeps it.
+    /// Its slot in the worker's table.
     pub(super) place: ConnectionToken,
-    /// The client sends no more.
+    /// Whether the client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<EndReason>,
     waited_for: Interest,
-    /// It has received or sent something since the spin policy was last updated.
+    /// Whether it has received or sent something since the spin policy was last updated.
     pub(super) is_active: bool,
     /// When bytes last moved in either direction.
     last_progress: Instant,
@@ -133,10 +133,10 @@ impl Connection {
         self.waited_for
     }
 
-    /// The readiness to ask epoll for, if that has changed.
+    /// Returns the readiness to request from epoll, if that has changed.
     pub fn changed_interest(&mut self) -> Option<Interest> {
         let wanted = if self.link.is_polled() {
-            // A notification makes the descriptor readable, whatever it is for.
+            // Any notification makes the descriptor readable.
             Interest { receive: true, send: false }
         } else {
             Interest {
@@ -203,7 +203,7 @@ impl Connection {
         self.session.queue.pinned_bytes() > 0
     }
 
-    /// When bytes last moved.
+    /// Returns when bytes last moved.
     pub fn last_progress(&self) -> Instant {
         self.last_progress
     }
@@ -216,7 +216,7 @@ impl Connection {
             && !matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
     }
 
-    /// It stopped in the middle of something.
+    /// Returns whether it stalled within a request.
     fn is_stalled(&self) -> bool {
         !self.session.queue.is_empty()
             || self.link.has_unsent()
@@ -231,7 +231,7 @@ impl Connection {
             || settings.stall_timeout.is_some() && self.is_stalled()
     }
 
-    /// Whether a timeout has struck it.
+    /// Returns whether a timeout has expired.
     pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<EndReason> {
         let settings = &ctx.shared.settings;
         let still = now.saturating_duration_since(self.last_progress);
@@ -320,7 +320,7 @@ impl Connection {
         while used < len && self.closing.is_none() && !self.starved && !self.is_backlogged() {
             let mut left = u32::MAX;
             used += self.work(ctx, &buffer[used..len], &mut left);
-            // All of the answer must be there before it is cut into datagrams.
+            // The whole answer must exist before it is cut into datagrams.
             self.session.queue.push_bytes(&mut ctx.out);
         }
         if self.is_backlogged() {
@@ -425,7 +425,7 @@ impl Connection {
                     self.session.role = Role::Serving;
                     continue;
                 }
-                // Part of a list is a turn: however fast its client reads, others get their turns in between.
+                // A part of a list is a turn: others get their turns in between, however fast its client reads.
                 *left = 0;
                 break;
             }
@@ -516,7 +516,7 @@ impl Connection {
         let mut total = 0;
         if self.session.queue.is_empty() {
             if !ctx.out.is_empty() {
-                // The usual case: everything goes at once, and nothing is kept.
+                // The usual case: everything is sent at once, and nothing is kept.
                 let sent = self.link.send(&[IoSlice::new(&ctx.out)])?;
                 total += sent as u64;
                 if sent == ctx.out.len() {
@@ -548,7 +548,7 @@ impl Connection {
 
     /// Ends it.
     pub fn close(mut self, ctx: &Context, ended: EndReason) {
-        // Whatever can still be sent is.
+        // Send whatever is still possible.
         let _ = self.session.queue.send(&mut *self.link);
         let shared = &ctx.shared;
         if let Role::Watching(id) = self.session.role {
@@ -568,7 +568,7 @@ pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) 
     Arc::new(ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), listener, now))
 }
 
-/// A line about a connection, as memcached's log has it.
+/// Builds a log line about a connection, in memcached's format.
 fn event(kind: &str, info: &ConnectionInfo, ended: Option<EndReason>) -> String {
     let transport = match info.kind {
         Kind::Tcp | Kind::Fabric => "tcp",

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::token::{ConnectionToken, Interest};
 use crate::bounds::EVENTS_PER_TURN_MAX;
 
-/// Tokens of connections are below this: their place.
+/// Tokens of connections are below this: their slot.
 const LISTENER_BIT: u64 = 1 << 63;
 const BELL: u64 = u64::MAX;
 const FABRIC: u64 = u64::MAX - 1;
@@ -66,7 +66,7 @@ impl Poll {
         Ok(epoll::add(&self.epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?)
     }
 
-    /// Of several workers that wait for one listener the kernel wakes one.
+    /// The kernel wakes one of several workers that wait for one listener.
     pub fn add_listener(&self, fd: BorrowedFd<'_>, index: usize) -> io::Result<()> {
         let token = EventData::new_u64(LISTENER_BIT | index as u64);
         Ok(epoll::add(&self.epoll, fd, token, EventFlags::IN | EventFlags::EXCLUSIVE)?)

@@ -19,14 +19,14 @@ use crate::bounds::{
 };
 use crate::shared::Phase;
 
-/// When an end that has failed is opened again.
+/// Decides when a failed endpoint is reopened.
 #[derive(Debug)]
 struct ReopenTimer {
-    /// When it was opened, or that was tried.
+    /// The time of the last opening, or attempt.
     opened: Instant,
     /// The least time from one opening to the next.
     pause: Duration,
-    /// It has failed, and is opened again then.
+    /// The time at which a failed endpoint is reopened.
     at: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl ReopenTimer {
         ReopenTimer { opened: now, pause: FABRIC_REOPEN_PAUSE_MIN, at: None }
     }
 
-    /// It has failed, or could not be opened.
+    /// The endpoint failed, or could not be opened.
     fn failed(&mut self, now: Instant) {
         if now.saturating_duration_since(self.opened) >= FABRIC_STEADY {
             self.pause = FABRIC_REOPEN_PAUSE_MIN;
@@ -67,14 +67,14 @@ pub struct WorkerFabric {
     has_come: bool,
     /// When it went to sleep.
     slept_at: Option<Instant>,
-    /// Connections to be served; kept for its room.
+    /// Connections to serve; kept for its capacity.
     ready: Vec<u64>,
     /// Dropped messages that are counted already.
     dropped: u64,
 }
 
 impl WorkerFabric {
-    /// Of an end that was just opened.
+    /// Creates the state of a newly opened endpoint.
     pub fn new(now: Instant) -> WorkerFabric {
         WorkerFabric {
             reopening: ReopenTimer::new(now),
@@ -112,7 +112,7 @@ impl WorkerFabric {
         self.polls_until.is_some()
     }
 
-    /// Whether it goes on looking, at `now`.
+    /// Returns whether it keeps polling at `now`.
     fn keeps_polling(&mut self, now: Instant) -> bool {
         let Some(until) = self.polls_until else { return false };
         if std::mem::take(&mut self.has_come) {
@@ -221,7 +221,7 @@ impl Worker {
         }
     }
 
-    /// Lets the last bytes of links that were closed arrive, while their clients are there to take them.
+    /// Lets the last bytes of closed links arrive, while their clients still receive.
     pub(super) fn drain_fabric(&mut self) {
         let Some(port) = &mut self.ctx.port else { return };
         let until = Instant::now() + FABRIC_DRAIN_TIME_MAX;

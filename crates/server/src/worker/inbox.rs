@@ -19,7 +19,7 @@ pub struct NewLink {
 pub struct Inbox {
     links: Mutex<Vec<NewLink>>,
     bell: OwnedFd,
-    /// Connections that are the worker's, those in the inbox included.
+    /// Connections of the worker, including those in the inbox.
     load: AtomicU32,
 }
 
@@ -57,7 +57,7 @@ impl Inbox {
         self.bell.as_fd()
     }
 
-    /// Connections that are the worker's.
+    /// Connections of the worker.
     pub fn load(&self) -> u32 {
         self.load.load(Ordering::Relaxed)
     }

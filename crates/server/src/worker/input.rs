@@ -5,14 +5,14 @@
 
 use crate::bounds::IDLE_BUFFER_BYTES_MAX;
 
-/// A larger buffer is given back when what waits in it is less than this part (1/n) of it.
+/// A larger buffer is shrunk when the pending bytes are less than this part (1/n) of it.
 const SPARSE_DIVISOR: usize = 4;
 
 /// Received bytes that wait.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
-    /// Of these, the number consumed.
+    /// Bytes consumed.
     used: usize,
 }
 
@@ -22,7 +22,7 @@ impl Input {
         &self.bytes[self.used..]
     }
 
-    /// No bytes wait.
+    /// Returns whether no bytes are pending.
     pub fn is_empty(&self) -> bool {
         self.used == self.bytes.len()
     }
@@ -37,7 +37,7 @@ impl Input {
         }
     }
 
-    /// Adds bytes behind those that wait.
+    /// Appends bytes to the pending ones.
     pub fn append(&mut self, more: &[u8]) {
         if more.is_empty() {
             return;

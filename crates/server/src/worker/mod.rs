@@ -68,7 +68,7 @@ pub struct Worker {
 #[derive(Default)]
 struct Slot {
     generation: u32,
-    /// It is in the run queue, once.
+    /// Whether it is in the run queue, once.
     queued: bool,
     connection: Option<Box<Connection>>,
 }
@@ -302,7 +302,7 @@ impl Worker {
             }
             let mut served = on_fabric && self.serve_fabric();
             let mut at = 0;
-            // One that ends is not among them any more.
+            // Ended connections are not in the table any more.
             while at < self.polled.len() {
                 let index = self.polled.at(at);
                 let slot = &self.connections[index];

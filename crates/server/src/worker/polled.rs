@@ -12,7 +12,7 @@ struct Entry {
     index: usize,
     /// Input has arrived since the last check.
     came: bool,
-    /// It is polled until then.
+    /// Polled until this time.
     until: Instant,
 }
 
@@ -25,22 +25,22 @@ pub struct PolledConnections {
 }
 
 impl PolledConnections {
-    /// None.
+    /// Creates an empty list.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The place of one of the worker's connections.
+    /// Returns the index of one of the worker's connections.
     pub fn at(&self, at: usize) -> usize {
         self.entries[at].index
     }
 
-    /// One that was just served, and to which more may come soon.
+    /// Adds a connection that was just served, and that may soon receive more.
     pub fn add(&mut self, index: usize, now: Instant) {
         match self.entry(index) {
             Some(entry) => entry.came = true,
@@ -56,7 +56,7 @@ impl PolledConnections {
         self.entries.iter().any(|entry| entry.index == index)
     }
 
-    /// Notes that input has arrived for a polled connection.
+    /// Records that input has arrived for a polled connection.
     pub fn note(&mut self, index: usize) {
         if let Some(entry) = self.entry(index) {
             entry.came = true;
@@ -67,7 +67,7 @@ impl PolledConnections {
         self.entries.iter_mut().find(|entry| entry.index == index)
     }
 
-    /// It has ended.
+    /// Removes an ended connection.
     pub fn remove(&mut self, index: usize) {
         self.entries.retain(|entry| entry.index != index);
     }

@@ -1,4 +1,4 @@
-//! Names of connections in epoll, and the readiness they wait for.
+//! Tokens of connections in epoll, and the readiness they wait for.
 
 /// The name of a connection within its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -24,8 +24,8 @@ impl ConnectionToken {
 /// The readiness that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Interest {
-    /// To receive.
+    /// Readable.
     pub receive: bool,
-    /// To send.
+    /// Writable.
     pub send: bool,
 }

@@ -1,4 +1,4 @@
-//! What the server's tests share: a server in this process, and clients that say and hear bytes.
+//! Shared helpers: a server in this process, and clients that send and receive bytes.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod process;
@@ -14,10 +14,10 @@ use fabcache_server::Server;
 use fabcache_testbed::local::LocalServer;
 use fabcache_transport::Peer;
 
-/// A server that is stopped when the test ends.
+/// A server that stops when dropped.
 pub struct TestServer(LocalServer);
 
-/// A server with these flags, and without others on a free port of 127.0.0.1.
+/// Starts a server with these flags; by default on a free port of 127.0.0.1.
 pub fn serve(flags: &str) -> TestServer {
     try_serve(flags).unwrap_or_else(|error| panic!("{flags}: {error:#}"))
 }
@@ -55,10 +55,10 @@ impl TestServer {
     }
 }
 
-/// Nothing in a test takes longer, on whatever machine.
+/// Far longer than any step of a test takes on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until something is so.
+/// Polls until a condition holds.
 /// A client over any stream.
 pub struct Client<S> {
     pub stream: S,
@@ -87,7 +87,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(bytes.as_ref()).expect("the server listens");
     }
 
-    /// Hears exactly as many bytes as `expected` has, and compares.
+    /// Receives exactly as many bytes as `expected` has, and compares.
     #[track_caller]
     pub fn hear(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
@@ -103,7 +103,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Says and hears.
+    /// Sends a request, then receives and compares the reply.
     #[track_caller]
     pub fn ask(&mut self, bytes: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
@@ -116,8 +116,8 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// The same of an answer in which `#` stands for seconds that are left of so many: all of them, or one has passed
-    /// meanwhile. As many digits either way.
+    /// Like `ask`, for a reply in which `#` stands for remaining seconds: all of them, or one less if a second passed.
+    /// The number of digits must not change.
     #[track_caller]
     pub fn ask_with_seconds(&mut self, bytes: impl AsRef<[u8]>, seconds: u32, expected: &str) {
         self.say(&bytes);
@@ -137,7 +137,7 @@ impl<S: Read + Write> Client<S> {
         self.heard.drain(..shown).collect()
     }
 
-    /// Hears until `end`.
+    /// Receives until `end`.
     #[track_caller]
     pub fn hear_until(&mut self, end: &str) -> String {
         loop {
@@ -150,14 +150,14 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Nothing more comes: the server has closed the connection.
+    /// Asserts that the server closes the connection without further bytes.
     #[track_caller]
     pub fn hear_end(&mut self) {
         while self.more() {}
         assert!(self.heard.is_empty(), "heard {:?} before the end", show(&self.heard));
     }
 
-    /// All statistics of a kind, in order.
+    /// Returns all statistics of a kind, in order.
     #[track_caller]
     pub fn stats(&mut self, of: &str) -> Vec<(String, String)> {
         self.say(if of.is_empty() { "stats\r\n".to_owned() } else { format!("stats {of}\r\n") });
@@ -170,7 +170,7 @@ impl<S: Read + Write> Client<S> {
         lines.map(|line| stat(line).unwrap_or_else(|| panic!("{line:?} is no statistic"))).collect()
     }
 
-    /// One statistic.
+    /// Returns one statistic.
     #[track_caller]
     pub fn stat(&mut self, of: &str, name: &str) -> String {
         let all = self.stats(of);
@@ -178,7 +178,7 @@ impl<S: Read + Write> Client<S> {
         found.unwrap_or_else(|| panic!("no {name} in {all:?}")).1.clone()
     }
 
-    /// One statistic that is a number.
+    /// Returns one statistic as a number.
     #[track_caller]
     pub fn count(&mut self, of: &str, name: &str) -> u64 {
         let value = self.stat(of, name);
@@ -194,7 +194,7 @@ impl<S: Read + Write> Client<S> {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
-            // As signal(7) has it: where there is a timeout, whoever was stopped meanwhile is told so.
+            // A stopped and resumed process gets EINTR from a receive with a timeout: see signal(7).
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             Err(error) => panic!("nothing comes: {error}; heard so far {:?}", show(&self.heard)),
         }
@@ -218,13 +218,13 @@ impl UdpClient {
         UdpClient(socket)
     }
 
-    /// A request in one datagram.
+    /// Sends a request in one datagram.
     pub fn say(&self, id: u16, request: impl AsRef<[u8]>) {
         let datagram = [&id.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0], request.as_ref()].concat();
         self.0.send(&datagram).expect("loopback");
     }
 
-    /// All datagrams of an answer, in their order: each checked, and without its header.
+    /// Receives all datagrams of a reply in order; checks and removes their headers.
     pub fn hear_datagrams(&self, id: u16) -> Vec<Vec<u8>> {
         let mut parts = std::collections::BTreeMap::new();
         let mut buffer = [0; 2048];
@@ -242,7 +242,7 @@ impl UdpClient {
         }
     }
 
-    /// All of an answer.
+    /// Receives a whole reply.
     pub fn hear(&self, id: u16) -> Vec<u8> {
         self.hear_datagrams(id).concat()
     }
@@ -255,7 +255,7 @@ impl UdpClient {
     }
 }
 
-/// A directory for one test alone, removed with all that is in it when the test ends.
+/// A test's own directory, removed with its contents on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -269,7 +269,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// Writes a file, or writes it anew.
+    /// Writes or overwrites a file.
     pub fn file(&self, name: &str, content: &str) -> PathBuf {
         std::fs::write(self.path(name), content).expect("the temporary directory can be written");
         self.path(name)
@@ -282,7 +282,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A binary request.
+/// Encodes a binary request.
 pub fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
     let body = extras.len() + key.len() + value.len();
     let mut packet = vec![0x80, opcode];
@@ -294,7 +294,7 @@ pub fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], cas: u64) -> 
     [&packet[..], extras, key, value].concat()
 }
 
-/// A binary answer: opcode, status, CAS, extras, key, value.
+/// A binary reply: opcode, status, CAS, extras, key, value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     pub opcode: u8,
@@ -306,7 +306,7 @@ pub struct Answer {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Hears one binary answer.
+    /// Receives one binary reply.
     #[track_caller]
     pub fn hear_packet(&mut self) -> Answer {
         let head = self.hear_some(24);

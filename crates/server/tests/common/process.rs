@@ -1,4 +1,4 @@
-//! The real binary, as a process of its own.
+//! The real binary, in a process of its own.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,14 +10,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::wait_until;
 
-/// A fabcached that is killed when the test ends, if it still runs.
+/// A fabcached process that is killed on drop.
 pub struct Process {
     pub child: Child,
     log: Arc<Mutex<String>>,
     reader: JoinHandle<()>,
 }
 
-/// fabcached with these arguments, yet to be started.
+/// Returns the command that starts fabcached with these arguments.
 pub fn fabcached(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabcached"));
     command.args(arguments.split_whitespace()).env_remove("RUST_LOG");
@@ -46,7 +46,7 @@ pub fn start_command(command: Command) -> Process {
     process
 }
 
-/// Starts what may not come up.
+/// Starts a process that may fail to start.
 pub fn spawn(mut command: Command) -> Process {
     let mut child =
         command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary is built");
@@ -68,7 +68,7 @@ impl Process {
         self.log.lock().expect("nothing panics with the log").clone()
     }
 
-    /// Where it serves.
+    /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let log = self.log();
         let places = log.lines().find_map(|line| line.split_once("clients at ")).expect("it serves").1;
@@ -84,7 +84,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Waits until it has ended by itself, and its log is whole.
+    /// Waits until the process exits and its log is complete.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let mut ended = None;
@@ -95,14 +95,14 @@ impl Process {
         ended.expect("it has ended")
     }
 
-    /// How many files it may have open.
+    /// Returns the limit of its open files.
     pub fn open_files_max(&self) -> u64 {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.child.id())).expect("it runs");
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("there is one");
         line.split_whitespace().next().and_then(|soft| soft.parse().ok()).expect("a number")
     }
 
-    /// Memory in use, in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");

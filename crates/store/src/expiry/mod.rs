@@ -144,7 +144,8 @@ impl Store {
         let key = self.copy_key(offset, seen, &mut key);
         let hash = self.hash(key);
         let group = self.index.lock(hash);
-        // What a slot points to stays under its lock. If none does, the item died, or the segment was used again.
+        // An item that a slot points to stays under the slot's lock. If none does, the item died, or the segment was
+        // reused.
         let Some(at) = group.find(hash, |slot| slot.offset() == offset) else { return };
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
         if let Some(miss) = self.gone(&item, self.now()) {
@@ -152,7 +153,7 @@ impl Store {
         }
     }
 
-    /// All items of earlier flush epochs are unlinked.
+    /// Unlinks all items of earlier flush epochs.
     fn note_swept(&self, epoch: u64) {
         self.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
     }

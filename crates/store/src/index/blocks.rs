@@ -17,7 +17,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// None yet.
+    /// Returns an empty list.
     pub fn new(geometry: &Geometry) -> Blocks {
         Blocks {
             block_bytes: geometry.block_bytes(),
@@ -75,7 +75,7 @@ impl ChainBuckets {
         })
     }
 
-    /// All blocks, which are no longer ours.
+    /// Takes all blocks, which are then no longer the index's.
     pub fn clear(&mut self) -> Vec<u64> {
         (self.next, self.end) = (0, 0);
         std::mem::take(&mut self.blocks)

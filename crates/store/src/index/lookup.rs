@@ -15,7 +15,7 @@ use crate::bounds::CHAIN_BUCKETS_MAX;
 pub enum Search<R> {
     /// A visit ended it.
     Found(R),
-    /// All places were seen, and the key is in none.
+    /// All places were searched, and the key is in none.
     Absent,
     /// A table was replaced or a group moved meanwhile: search again.
     Changed,
@@ -68,7 +68,7 @@ impl Index {
         self.head_word(self.partition_of(hash))
     }
 
-    /// No table of the hash's partition was replaced since `version`: slots seen meanwhile were real ones.
+    /// Returns whether no table of the hash's partition was replaced since `version`: slots seen meanwhile were valid.
     #[inline]
     pub fn is_current(&self, hash: KeyHash, version: u64) -> bool {
         self.is_head_still(self.partition_of(hash), version)

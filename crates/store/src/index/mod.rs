@@ -64,7 +64,7 @@ pub struct Index {
     /// The partition that is growing now, plus one. One at a time, so that only one has two tables: the index never
     /// returns memory. Written under `resizing`.
     growing: AtomicU32,
-    /// Groups of all tables, both while one grows.
+    /// Groups of all tables, counting both while one grows.
     groups: AtomicU64,
     chain_buckets: AtomicU64,
 }
@@ -116,7 +116,7 @@ impl Index {
         self.groups.load(Ordering::Relaxed) * (BUCKETS_PER_GROUP * SLOTS_PER_BUCKET) as u64
     }
 
-    /// Bytes of all tables and chains.
+    /// Returns the bytes of all tables and chains.
     pub fn bytes(&self) -> u64 {
         self.groups.load(Ordering::Relaxed) * GROUP_BYTES
             + self.chain_buckets.load(Ordering::Relaxed) * BUCKET_BYTES
@@ -127,7 +127,7 @@ impl Index {
         self.growing_partition().is_some()
     }
 
-    /// Buckets linked behind overflow areas.
+    /// Returns the number of chain buckets.
     pub fn chain_buckets(&self) -> u64 {
         self.chain_buckets.load(Ordering::Relaxed)
     }
@@ -180,7 +180,7 @@ impl Index {
         self.count_reads(seen, 1);
     }
 
-    /// Adds reads to the item's count, in the same way.
+    /// Adds reads to the item's count in the same way.
     #[inline]
     pub fn count_reads(&self, seen: SlotSnapshot, reads: u8) {
         let frequency = seen.slot.frequency();
@@ -264,7 +264,7 @@ impl Index {
         same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
     }
 
-    /// The group in the current table that `hash` comes from has moved.
+    /// Handles a moved group of the current table.
     fn is_source_moved(&self, partition: usize, head: Head, hash: KeyHash) -> bool {
         let group = hash.group(self.geometry.partition_bits, head.groups);
         directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)
@@ -290,7 +290,7 @@ impl Index {
         (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % self.locks.len()
     }
 
-    /// Whether the partition holds more than its table should. `roomy`: memory is free.
+    /// Returns whether the partition holds more than its table should. `roomy`: memory is free.
     #[inline]
     pub fn wants_growth(&self, partition: usize, roomy: bool) -> bool {
         let head = Head::from_word(self.head_word(partition));

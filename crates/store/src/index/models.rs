@@ -1,4 +1,4 @@
-//! Models of the index alone under loom, over a made-up heap in which each "item" is the hash of its key.
+//! Models of the index alone under loom, over a simulated heap in which each "item" is the hash of its key.
 //!
 //! A bucket has two slots, a group two home buckets and one for overflow, a segment one block.
 #![expect(clippy::arc_with_non_send_sync, reason = "loom runs its threads one at a time")]
@@ -412,7 +412,7 @@ fn a_group_is_locked_by_one_thread_whichever_table_it_is_in() {
         let guarded = Arc::new(UnsafeCell::new(0));
         let add = move |world: &World, guarded: &UnsafeCell<u32>| {
             let _group = world.index.lock(hash);
-            // SAFETY: what the model is to prove; loom checks it.
+            // SAFETY: this is what the model checks.
             guarded.with_mut(|n| unsafe { *n += 1 });
         };
         let threads = [

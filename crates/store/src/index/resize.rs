@@ -82,7 +82,7 @@ impl Index {
         Growth::Finished
     }
 
-    /// The partition that is growing, to go on with.
+    /// The growing partition to continue with.
     pub fn growing_partition(&self) -> Option<usize> {
         (self.growing.load(Ordering::Relaxed) as usize).checked_sub(1)
     }

@@ -196,7 +196,7 @@ fn a_place_by_key_from_elsewhere() {
     a_place_that_is_used_again(1, 1, false);
 }
 
-/// A remote reader, which settles what it finds at cached locations by the counters of emptied segments.
+/// A remote reader, which validates cached locations with the counters of emptied segments.
 fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
     // As a thread of the server that holds it.
     store.memory.store_u32(fabcache_layout::format::LIVENESS_AT, 1, Ordering::Relaxed);
@@ -211,7 +211,7 @@ fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
     while let Some(fetch) = remote.next_fetch(0) {
         let mut bytes = vec![0; fetch.len];
         store.memory.copy_out(fetch.offset, &mut bytes);
-        // The next fetch comes behind this one.
+        // The next fetch is ordered after this one.
         fence(Ordering::Acquire);
         remote.take(fetch.id, Arrival::Buffer(bytes), now());
     }

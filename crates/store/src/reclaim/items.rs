@@ -14,7 +14,7 @@ use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
 
 impl Store {
-    /// Passes over the item at the victim's place; its bytes.
+    /// Passes over the item at the victim's position; returns its bytes.
     pub(super) fn pass_over(
         &self,
         victim: &mut Victim,
@@ -75,7 +75,7 @@ impl Store {
         if compacts { victim.queue } else { Queue::Main }
     }
 
-    /// Whether an item is moved rather than dropped.
+    /// Returns whether an item is moved rather than dropped.
     pub(super) fn keeps(&self, victim: &Victim, frequency: u8, bytes: u64) -> bool {
         match victim.purpose {
             ReclaimPurpose::Sweep | ReclaimPurpose::Compact => true,

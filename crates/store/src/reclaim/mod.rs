@@ -187,7 +187,7 @@ impl Store {
         }
         let opened = self.segments.filled_by_moves();
         match (victim.purpose, victim.queue) {
-            // What leaves the small queue need not gain anything: the queue ends.
+            // An item leaving the small queue need not gain memory: the queue is finite.
             (ReclaimPurpose::Evict, Queue::Small) => {
                 reclaim.forgive_filled(opened.saturating_sub(victim.opened_before), opened);
             }
@@ -224,7 +224,7 @@ impl Store {
     }
 }
 
-/// Bytes of an item and of the chunks of its value.
+/// Returns the bytes of an item and of the chunks of its value.
 fn whole_bytes(item: &Item) -> u64 {
     item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 }
 }

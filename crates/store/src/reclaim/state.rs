@@ -18,7 +18,7 @@ pub struct Reclaim {
     /// Segments emptied in excess of those filled by moves since the last reset: if there are many, moving gains
     /// nothing, because items fit no closer and rewritten chunk tables outweigh the space freed.
     pub(super) emptied: u32,
-    /// Segments that moves had filled by then.
+    /// Segments that moves had filled at that time.
     pub(super) opened_before: u64,
     /// The dead bytes there were when moving turned out to gain nothing.
     pub(super) fruitless_at: Option<u64>,
@@ -41,7 +41,7 @@ impl Reclaim {
         self.emptied > emptied_max
     }
 
-    /// Segments that could not be emptied may be tried again: something was freed.
+    /// Makes segments that could not be emptied eligible again: something was freed.
     #[cfg(not(loom))]
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
@@ -73,9 +73,9 @@ impl Reclaim {
 pub(super) enum ReclaimPurpose {
     /// Everything in it is probably dead; the rest is moved.
     Sweep,
-    /// To gain the bytes of dead items; live ones are moved.
+    /// Gains the bytes of dead items; live ones are moved.
     Compact,
-    /// To gain those of live ones.
+    /// Gains the bytes of live items.
     Evict,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Victim {
     pub(super) moved_bytes: u64,
     /// Their maximum.
     pub(super) moved_bytes_max: u64,
-    /// Segments that moves had filled, when it was chosen.
+    /// Segments that moves had filled when it was chosen.
     pub(super) opened_before: u64,
 }
 
@@ -113,6 +113,6 @@ pub(super) struct Survey {
     pub(super) deadest: Option<SealedSegment>,
     pub(super) oldest_small: Option<SealedSegment>,
     pub(super) oldest_main: Option<SealedSegment>,
-    /// Of either queue, one that holds chunks of values still being received.
+    /// Segments of either queue that hold chunks of values still being received.
     pub(super) oldest_with_orphans: Option<SealedSegment>,
 }

@@ -1,4 +1,4 @@
-//! Segments that are free, and those that the memory limit keeps out of use.
+//! Free segments, and those that the memory limit keeps out of use.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Segments {
         self.grace.length()
     }
 
-    /// Waits until a segment may be written over, or given back to the system.
+    /// Waits until a segment may be overwritten, or returned to the system.
     pub fn wait_for_grace(&self, id: u32) {
         self.grace.wait(id);
     }
@@ -92,7 +92,7 @@ impl Segments {
             self.set_kind(id, Kind::Retired, 0);
             retired.push(id);
         } else {
-            // Last freed, first used: its pages are there and near.
+            // Last freed, first used: its pages are mapped and cached.
             free.push_front(id);
             self.free_count.store(free.len(), Ordering::Relaxed);
         }

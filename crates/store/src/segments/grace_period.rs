@@ -13,9 +13,9 @@ use fabcache_layout::sync::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct GracePeriod {
     length: Duration,
-    /// What the times below count from.
+    /// The origin of the times below.
     began: Instant,
-    /// Of each segment, in nanoseconds; none at all where nothing is promised.
+    /// The time of each segment, in nanoseconds; empty if no grace is promised.
     until: Box<[AtomicU64]>,
 }
 
@@ -51,7 +51,7 @@ impl GracePeriod {
         until.checked_sub(self.began.elapsed()).filter(|left| !left.is_zero())
     }
 
-    /// Waits until it is over.
+    /// Waits until the grace period is over.
     pub(super) fn wait(&self, id: u32) {
         while let Some(left) = self.left(id) {
             thread::sleep(left);

@@ -49,7 +49,7 @@ const LIVE_ITEM: u64 = 1 << 32;
 
 /// Returns when the memory of an item is to be freed that expires at `expiry` after `ttl` seconds.
 fn deadline_of(expiry: u32, ttl: u32) -> u32 {
-    // One less than none, so that it comes.
+    // One less than `NONE`, so that it is reached.
     expiry.saturating_add((ttl / LATE_TTL_DIVISOR).max(LATE_SECONDS_MIN)).min(NO_DEADLINE - 1)
 }
 
@@ -70,14 +70,14 @@ pub enum ClaimPurpose {
 pub enum NoSpace {
     /// No segment is free for the claim.
     Full,
-    /// It is more than a segment.
+    /// The claim exceeds a segment.
     TooLong,
 }
 
 /// Why the written extent of a segment is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownExtent {
-    /// It holds no items.
+    /// The segment holds no items.
     Empty,
     /// A writer is in the middle of writing one.
     StoredItem,
@@ -89,9 +89,9 @@ pub enum UnknownExtent {
 pub struct Reservation {
     /// The segment.
     pub segment: u32,
-    /// Offset of the space in the region.
+    /// The offset of the space in the region.
     pub offset: u64,
-    /// Bytes of it.
+    /// Its bytes.
     pub len: u64,
 }
 
@@ -107,11 +107,11 @@ struct Segment {
     pins: AtomicU32,
     /// Unpublished chunks of values still being received.
     orphans: AtomicU32,
-    /// Order of sealing.
+    /// The order of sealing.
     sealed_order: AtomicU64,
     /// Second at which it was opened.
     opened: AtomicU32,
-    /// Second of the last reservation.
+    /// The second of the last reservation.
     written: AtomicU32,
     /// The last expiry second of its items.
     last_expiry: AtomicU32,
@@ -119,9 +119,9 @@ struct Segment {
     shortest_ttl: AtomicU32,
     /// An item without expiry is in it.
     endless: AtomicBool,
-    /// It belongs to the main queue. Set when it is opened.
+    /// Whether it belongs to the main queue. Set when it is opened.
     is_main: AtomicBool,
-    /// It was opened for what reclaim moves.
+    /// Whether it was opened for items that reclaim moves.
     for_moves: AtomicBool,
     kind: AtomicU32,
     marks: Mutex<TimeMarks>,
@@ -159,15 +159,15 @@ pub struct SealedSegment {
     pub queue: Queue,
     /// Items alive in it.
     pub live_items: u64,
-    /// Bytes of items alive in it.
+    /// Bytes of its live items.
     pub live_bytes: u64,
     /// Bytes written to it.
     pub used: u32,
-    /// Order of sealing.
+    /// The order of sealing.
     pub order: u64,
     /// Every item in it is expired from this second on; none if some never expire.
     pub last_expiry: Option<u32>,
-    /// It holds chunks of values still being received.
+    /// Whether it holds chunks of values still being received.
     pub orphans: bool,
 }
 
@@ -196,7 +196,7 @@ pub struct Segments {
     fills_up: bool,
     retired: Mutex<Vec<u32>>,
     next_order: AtomicU64,
-    /// Written by readers of long values, so in a line of its own.
+    /// Written by readers of long values, so on its own cache line.
     pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
     opened_for_moves: AtomicU64,
@@ -279,7 +279,7 @@ impl Segments {
         segment::generation(&self.memory, &self.geometry, id)
     }
 
-    /// Whether nothing of the segment was overwritten since `generation` was loaded.
+    /// Returns whether nothing of the segment was overwritten since `generation` was loaded.
     #[inline]
     pub fn still(&self, id: u32, generation: u64) -> bool {
         segment::still(&self.memory, &self.geometry, id, generation)
@@ -335,7 +335,7 @@ impl Segments {
         if min > capacity {
             return Err(NoSpace::TooLong);
         }
-        // Segments that rewrites opened are not for new items, or nothing would remain for the next rewrites.
+        // Segments that rewrites opened are not for new items; otherwise nothing would remain for later rewrites.
         if self.fills_up && claim == ClaimPurpose::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
         }
@@ -496,7 +496,7 @@ impl Segments {
         marked.unwrap_or_else(|| segment.opened.load(Ordering::Relaxed))
     }
 
-    /// Notes that the item at `offset`, just moved there, was written at `second`.
+    /// Records that the item at `offset`, just moved there, was written at `second`.
     pub fn note_written(&self, offset: u64, second: u32) {
         let Some(id) = self.geometry.segment_of(offset) else { return };
         let segment = &self.segments[id as usize];
@@ -508,7 +508,7 @@ impl Segments {
 
     // ---- opening and sealing ----
 
-    /// Puts a free segment in the place of `old` (NONE for none), unless another thread did.
+    /// Replaces the open segment `old` (NONE for none) with a free one, unless another thread did.
     fn replace_open(&self, class: usize, old: u32, now: u32, claim: ClaimPurpose) -> Result<(), NoSpace> {
         let _opening = self.lock(&self.opening);
         if self.open[class].load(Ordering::Acquire) != old {
@@ -593,7 +593,7 @@ impl Segments {
         (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
     }
 
-    /// Those of the segments that are sealed and that reclaim may read: nothing in them is still being written.
+    /// Returns the sealed segments that reclaim may read: nothing in them is still being written.
     pub fn sealed(&self, segments: Range<u32>) -> impl Iterator<Item = SealedSegment> + '_ {
         segments.filter_map(|id| {
             if self.kind(id) != Kind::Sealed {
@@ -674,12 +674,12 @@ impl Segments {
         deadline_of(expiry, left.max(segment.shortest_ttl.load(Ordering::Relaxed)))
     }
 
-    /// Bytes of what lives in the segment.
+    /// Returns the bytes of live items in the segment.
     pub fn live_bytes(&self, id: u32) -> u64 {
         self.segments[id as usize].live.load(Ordering::Acquire) & 0xffff_ffff
     }
 
-    /// When the oldest segment in which items live was opened.
+    /// Returns when the oldest segment with live items was opened.
     pub fn oldest_opened(&self) -> Option<u32> {
         let holds_items = |segment: &&CachePadded<Segment>| segment.live.load(Ordering::Relaxed) >= LIVE_ITEM;
         self.segments.iter().filter(holds_items).map(|segment| segment.opened.load(Ordering::Relaxed)).min()

@@ -51,12 +51,12 @@ impl World {
         })
     }
 
-    /// Writes an "item" that never expires; returns its place.
+    /// Writes an "item" that never expires; returns its location.
     fn write(&self, value: u64) -> Place {
         self.write_until(value, 0)
     }
 
-    /// Writes an "item" with an expiry second among those without; returns its place.
+    /// Writes an "item" with an expiry second among those without; returns its location.
     fn write_until(&self, value: u64, expiry: u32) -> Place {
         let space = self.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
         let place = Place { segment: space.segment, offset: space.offset };
@@ -172,7 +172,7 @@ fn what_is_committed_in_a_sealed_segment_is_whole() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.write(2).offset)
         };
-        // Reclaim: seals what is open, and reads what no thread writes any more.
+        // Reclaim: seals open segments, and reads those that no thread writes any more.
         world.segments.seal_open(|_| true);
         for sealed in world.segments.sealed(0..SEGMENTS) {
             assert_eq!(world.read(offset), 1);
@@ -228,7 +228,7 @@ fn a_pinned_segment_is_not_used_again() {
             thread::spawn(move || {
                 let freed = world.segments.retire_generation(place.segment);
                 if freed || world.segments.free_unpinned(place.segment) {
-                    // SAFETY: what the model is to prove; loom checks it.
+                    // SAFETY: this is what the model checks.
                     bytes.with_mut(|bytes| unsafe { *bytes = 2 });
                     world.write(2);
                 }

@@ -33,7 +33,7 @@ impl Segments {
         }
     }
 
-    /// Segments that senders read now.
+    /// Returns the number of segments that senders read now.
     pub fn pinned(&self) -> u32 {
         self.pinned.load(Ordering::Relaxed)
     }

@@ -42,7 +42,7 @@ impl TimeMarks {
         self.0.insert(at, TimeMark { offset, second });
     }
 
-    /// When the item at `offset` was written; None without marks.
+    /// Returns when the item at `offset` was written; `None` without marks.
     pub fn written(&self, offset: u32) -> Option<u32> {
         let after = self.0.partition_point(|mark| mark.offset <= offset);
         self.0[..after].last().map(|mark| mark.second)

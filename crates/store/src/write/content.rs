@@ -16,18 +16,18 @@ use crate::upload::{CompletedUpload, Upload};
 /// The value of a new item, worked out.
 pub(super) struct Content<'a> {
     pub(super) len: u64,
-    /// All of it, if there are no chunks.
+    /// The whole value, if there are no chunks.
     pub(super) bytes: Cow<'a, [u8]>,
     pub(super) chunks: Vec<ChunkEntry>,
     /// Chunks written for this item only.
     made: Vec<ChunkEntry>,
-    /// Chunks whose bytes went into one of `made`.
+    /// Chunks whose bytes were copied into one of `made`.
     merged: Vec<ChunkEntry>,
     /// The old item's chunks stay alive, except for the merged ones.
     keeps_old: bool,
     /// The upload whose chunks become this item's.
     upload: Option<&'a CompletedUpload>,
-    /// Where chunks written for this item go.
+    /// The class of chunks written for this item.
     queue: Queue,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Ends the chunks of the item that this one replaces, unless it goes on having them.
+    /// Ends the chunks of the replaced item, unless the new one keeps them.
     pub(super) fn kill_old_chunks(&self, store: &Store, offset: u64, old: &Item) {
         if !self.keeps_old {
             store.kill_chunks(offset, old);

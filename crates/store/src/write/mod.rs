@@ -26,14 +26,14 @@ use crate::upload::CompletedUpload;
 /// The value that a client sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// All of it.
+    /// The whole value.
     Bytes(&'a [u8]),
     /// Received chunk by chunk, for the key it was started with.
     CompletedUpload(&'a CompletedUpload),
 }
 
 impl Value<'_> {
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     pub fn len(&self) -> u64 {
         match self {
             Value::Bytes(bytes) => bytes.len() as u64,
@@ -41,7 +41,7 @@ impl Value<'_> {
         }
     }
 
-    /// No bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -50,9 +50,9 @@ impl Value<'_> {
 /// The value of a new item.
 #[derive(Clone, Copy, Debug)]
 pub enum NewValue<'a> {
-    /// This.
+    /// This value.
     Is(Value<'a>),
-    /// That of the existing item.
+    /// The value of the existing item.
     Same,
     /// The existing item's value, followed by this.
     Appended(Value<'a>),
@@ -78,13 +78,13 @@ pub struct Write<'a> {
     pub cas: Option<u64>,
     /// Its key was given in base64.
     pub binary_key: bool,
-    /// It is stale (meta protocol).
+    /// Whether it is stale (meta protocol).
     pub stale: bool,
     /// A client has won the right to recache it.
     pub token_sent: bool,
-    /// It counts as read.
+    /// Whether it counts as read.
     pub fetched: bool,
-    /// It remains the same item for eviction.
+    /// Whether it remains the same item for eviction.
     pub same_item: bool,
     /// Its value.
     pub value: NewValue<'a>,
@@ -120,18 +120,18 @@ impl<'a> Write<'a> {
 /// What becomes of the existing item.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// It stays unchanged.
+    /// The item stays unchanged.
     Keep,
-    /// It stays, with marks added.
+    /// The item stays, with marks added.
     Mark {
         /// The token was given to a client.
         token_sent: bool,
-        /// It counts as read.
+        /// Whether it counts as read.
         fetched: bool,
     },
-    /// It goes.
+    /// The item is removed.
     Remove,
-    /// A new one takes its place.
+    /// A new item replaces it.
     Write(Write<'a>),
 }
 
@@ -157,7 +157,7 @@ pub struct ExistingItem<'s> {
     /// The flush epoch in which the item was validated. The new item belongs to it: a later flush is answered later,
     /// and removes it.
     epoch: u64,
-    /// The item, if a valid one is there.
+    /// The item, if a valid one exists.
     pub info: Result<ItemInfo, Miss>,
     scratch: Vec<u8>,
 }
@@ -186,7 +186,7 @@ enum WriteObstacle {
     Chunks,
     /// Reclaim took a part of the value while it was being received, because nothing else was left to take.
     Lost,
-    /// The value is in so many chunks that their table does not fit a segment.
+    /// The value has so many chunks that their table does not fit a segment.
     Scattered,
 }
 
@@ -283,7 +283,7 @@ impl Handle {
                 }
                 Ok(None)
             }
-            // An invalid item is removed whatever the decision was.
+            // An invalid item is removed whatever the decision.
             _ => {
                 if let Some((at, item)) = there {
                     store.unlink(group, at, &item);

@@ -38,7 +38,7 @@ impl Store {
         let len = payload_at + payload.len() as u64;
         let kind = encoded.kind();
         let generation = self.segments.generation(reservation.segment);
-        // SAFETY: the reservation is ours alone, and was just written whole.
+        // SAFETY: the reservation is exclusively ours, and was just written in full.
         unsafe { item::seal(&self.memory, &self.secret, generation, offset, kind, len) };
     }
 

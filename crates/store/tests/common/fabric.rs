@@ -1,5 +1,5 @@
-//! A fabric that is made up: reads of a region are carried out in parts of a few bytes whenever it is told to go on, and
-//! come in after that in any order.
+//! A simulated fabric: reads of a region run in chunks of a few bytes whenever the test advances them, and complete
+//! later in any order.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,19 +8,19 @@ use fabcache_layout::Memory;
 use fabcache_layout::reader::Remote;
 use fabcache_layout::reader::remote::{Arrival, Fetch, Now, To};
 
-/// Parts that a read is carried out in, at most: short ones word by word.
+/// The maximum number of chunks per read; short reads run word by word.
 const PARTS_MAX: usize = 64;
 
-/// Reads under way.
+/// The reads in flight.
 #[derive(Debug)]
 pub struct Fabric {
     memory: Memory,
     in_order: bool,
     reads: Vec<Read>,
     values: HashMap<u64, Vec<u8>>,
-    /// Reads carried out so far, and those of them at the region's header.
+    /// The number of reads posted so far, and of those at the region's header.
     pub posted: (u64, u64),
-    /// What is to live as long as this.
+    /// A value that must live as long as the fabric.
     kept: Option<Box<dyn Any>>,
     /// The current time.
     pub ns: u64,
@@ -30,12 +30,12 @@ pub struct Fabric {
 struct Read {
     fetch: Fetch,
     bytes: Vec<u8>,
-    /// Parts that are still to be read, as offsets in the region, and their lengths.
+    /// The chunks still to read, as offsets in the region and lengths.
     left: Vec<(u64, usize)>,
 }
 
 impl Fabric {
-    /// Of the region that is mapped here. In order: a read begins when the one posted before is over.
+    /// Creates a fabric to a region mapped here. `in_order` makes each read start after the previous one ended.
     pub fn new(memory: Memory, in_order: bool) -> Fabric {
         Fabric {
             memory,
@@ -48,39 +48,39 @@ impl Fabric {
         }
     }
 
-    /// The same with what is to live as long.
+    /// Like [`Fabric::new`], also keeping a value alive.
     pub fn keeping(self, kept: Box<dyn Any>) -> Fabric {
         Fabric { kept: Some(kept), ..self }
     }
 
-    /// Reads that did not come in.
+    /// Returns the number of incomplete reads.
     pub fn in_flight(&self) -> usize {
         self.reads.len()
     }
 
-    /// The published line is being read.
+    /// Returns whether the status line is being read.
     pub fn has_lines(&self) -> bool {
         self.reads.iter().any(|read| read.fetch.offset < 4096)
     }
 
-    /// Values are being put together.
+    /// Returns whether values are being assembled.
     pub fn has_values(&self) -> bool {
         self.reads.iter().any(|read| matches!(read.fetch.to, To::Value { .. }))
     }
 
-    /// Posts all that is to be posted; `random` gives numbers below what it is asked for.
+    /// Posts every fetch that the reader requests; `random` returns numbers below its argument.
     pub fn post(&mut self, remote: &mut Remote<Vec<u8>>, random: &mut impl FnMut(usize) -> usize) {
         while let Some(fetch) = remote.next_fetch(self.ns) {
             self.post_one(fetch, random);
         }
     }
 
-    /// Posts one.
+    /// Posts one fetch.
     pub fn post_one(&mut self, fetch: Fetch, random: &mut impl FnMut(usize) -> usize) {
         let end = fetch.offset + fetch.len as u64;
         assert!(fetch.len > 0 && self.memory.contains(fetch.offset, fetch.len as u64), "{fetch:?}");
         let words = fetch.len.div_ceil(8).div_ceil(PARTS_MAX) as u64;
-        // Cut at multiples of 8, wherever the first of them is.
+        // Cut at multiples of 8, wherever the first byte is.
         let mut left = Vec::new();
         let mut at = fetch.offset;
         while at < end {
@@ -105,7 +105,7 @@ impl Fabric {
         self.reads.push(Read { fetch, bytes: vec![0; fetch.len], left });
     }
 
-    /// Carries out some parts of a read.
+    /// Reads some chunks of one read.
     pub fn go_on(&mut self, parts: usize, random: &mut impl FnMut(usize) -> usize) {
         let waiting: Vec<usize> =
             self.reads.iter().enumerate().filter(|(_, read)| !read.left.is_empty()).map(|(i, _)| i).collect();
@@ -121,7 +121,7 @@ impl Fabric {
         }
     }
 
-    /// Hands in one read that is over, if there is one; if it is to fail, as failed.
+    /// Completes one finished read, if there is one; with `fails`, as failed.
     pub fn hand_in(
         &mut self,
         remote: &mut Remote<Vec<u8>>,
@@ -149,7 +149,7 @@ impl Fabric {
         true
     }
 
-    /// Changes what a read that is under way brings, if it is one of this offset.
+    /// Overwrites the bytes of an unfinished read at this offset.
     pub fn replace(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| read.fetch.offset == offset) else { return false };
         read.left.clear();
@@ -158,7 +158,7 @@ impl Fabric {
         true
     }
 
-    /// Does all that is to be done now, without anything in between.
+    /// Runs all pending reads at once.
     pub fn run(&mut self, remote: &mut Remote<Vec<u8>>, second: u32) {
         let mut first = |_| 0;
         loop {
@@ -173,7 +173,7 @@ impl Fabric {
         }
     }
 
-    /// The value that was put together for the GET with this token.
+    /// Returns the value assembled for the GET with this token.
     pub fn take_value(&mut self, token: u64) -> Vec<u8> {
         self.values.remove(&token).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What the store's tests share: a clock that they set, and short forms of the operations.
+//! Shared helpers: a settable clock, and short forms of the operations.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod fabric;
@@ -13,7 +13,7 @@ use fabcache_store::{
     Value, Write,
 };
 
-/// A clock that stands until it is set.
+/// A clock that changes only when set.
 #[derive(Debug, Clone, Default)]
 pub struct SetClock(Arc<AtomicU64>);
 
@@ -33,7 +33,7 @@ impl TimeSource for SetClock {
     }
 }
 
-/// A store of `memory_bytes` and its clock.
+/// Creates a store of `memory_bytes` and its clock.
 pub fn store(memory_bytes: u64, evict: bool, threads: usize) -> (Arc<Store>, SetClock) {
     let clock = SetClock::default();
     let options = StoreOptions {
@@ -47,12 +47,12 @@ pub fn store(memory_bytes: u64, evict: bool, threads: usize) -> (Arc<Store>, Set
     (Arc::new(Store::create(options).expect("memory for a test")), clock)
 }
 
-/// A plain write of a value.
+/// Builds a plain write of a value.
 pub fn plain(value: NewValue<'_>) -> Write<'_> {
     Write::plain(value)
 }
 
-/// Sets a key; its CAS value.
+/// Sets a key; returns its CAS value.
 pub fn set(handle: &Handle, key: &[u8], value: &[u8]) -> Result<u64, OutOfMemory> {
     set_with(handle, key, value, 0, Expiry::NEVER)
 }
@@ -69,7 +69,7 @@ pub fn set_with(
     handle.mutate(key, |_| (Change::Write(write), ())).map(|(_, written)| written.cas)
 }
 
-/// Removes a key; whether it was there.
+/// Removes a key; returns whether it existed.
 pub fn delete(handle: &Handle, key: &[u8]) -> bool {
     handle
         .mutate(key, |existing| (Change::Remove, existing.info.is_ok()))

@@ -1,4 +1,4 @@
-//! What writer and reader both know: what was begun and answered of each key.
+//! The ledger shared by writer and readers: the versions of each key that were started and acknowledged.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// One for so many keys, and what else a reader is told.
+    /// Creates a ledger for this many keys, and other facts for readers.
     pub fn create(keys: usize, secret: &Secret, clock_zero_ns: i128) -> Ledger {
         let file = rustix::fs::memfd_create("ledger", MemfdFlags::CLOEXEC).expect("a memory file");
         let len = KEYS_AT + keys as u64 * KEY_BYTES;
@@ -34,63 +34,63 @@ impl Ledger {
             rustix::mm::mmap(std::ptr::null_mut(), len as usize, access, MapFlags::SHARED, &file, 0)
         };
         let base = NonNull::new(base.expect("memory to map").cast()).expect("not at address 0");
-        // SAFETY: page-aligned, mapped and never unmapped; nobody holds references into it.
+        // SAFETY: page-aligned, mapped and never unmapped; no references point into it.
         let memory = unsafe { Memory::new(base, len) };
         memory.copy_in(SECRET_AT, &secret.0);
         memory.store(CLOCK_ZERO_AT, clock_zero_ns as u64, Ordering::Relaxed);
         Ledger { memory, file: Some(file) }
     }
 
-    /// That of another process.
+    /// Maps the ledger of another process.
     pub fn of(memory: Memory) -> Ledger {
         Ledger { memory, file: None }
     }
 
-    /// Its memory, for the other process.
+    /// Returns its memory, for the other process.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_ref().expect("the ledger's own process asks").as_fd()
     }
 
-    /// The region's secret.
+    /// Returns the region's secret.
     pub fn secret(&self) -> Secret {
         let mut secret = [0; SECRET_BYTES];
         self.memory.copy_out(SECRET_AT, &mut secret);
         Secret(secret)
     }
 
-    /// Monotonic nanoseconds of the region's second 0.
+    /// Returns the monotonic nanoseconds of the region's second 0.
     pub fn clock_zero_ns(&self) -> i64 {
         self.memory.load(CLOCK_ZERO_AT, Ordering::Relaxed) as i64
     }
 
-    /// Flushes answered.
+    /// Returns the number of acknowledged flushes.
     pub fn flushes(&self) -> u64 {
         self.memory.load(FLUSHES_AT, Ordering::Acquire)
     }
 
-    /// A flush was answered.
+    /// Counts an acknowledged flush.
     pub fn count_flush(&self) {
         self.memory.store(FLUSHES_AT, self.flushes() + 1, Ordering::Release);
     }
 
-    /// Begins a write of the key; its version.
+    /// Begins a write of the key; returns its version.
     pub fn begin(&self, key: usize) -> u64 {
         let version = self.begun(key) + 1;
         self.memory.store(Ledger::at(key) + 8, version, Ordering::SeqCst);
         version
     }
 
-    /// The write was answered.
+    /// Records that the write was acknowledged.
     pub fn answer(&self, key: usize, version: u64) {
         self.memory.store(Ledger::at(key), version, Ordering::SeqCst);
     }
 
-    /// The last version begun.
+    /// Returns the last version started.
     pub fn begun(&self, key: usize) -> u64 {
         self.memory.load(Ledger::at(key) + 8, Ordering::SeqCst)
     }
 
-    /// The last version answered.
+    /// Returns the last version acknowledged.
     pub fn answered(&self, key: usize) -> u64 {
         self.memory.load(Ledger::at(key), Ordering::SeqCst)
     }

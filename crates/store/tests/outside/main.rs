@@ -1,9 +1,10 @@
-//! One process writes at full rate; others have the region mapped to be read, and read it without the server.
+//! One process writes at full rate; others map the region read-only, and read it without the server.
 //!
-//! Values tell their key and version all through, and a ledger that both map says what was begun and answered of each
-//! key. So the reader knows a wrong value, a torn one, and one that is older than a write answered before its GET began.
+//! Values repeat their key and version throughout, and a shared ledger records the versions of each key that were
+//! started and acknowledged. So readers detect a wrong value, a torn one, and one older than a write acknowledged
+//! before its GET began.
 //!
-//! `cargo test` runs it briefly; `cargo xtask torture --reads N` for as long as one likes, with as many readers.
+//! `cargo test` runs it briefly; `cargo xtask torture --reads N` runs as many reads as asked for, with several readers.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,19 +20,19 @@ use std::time::Duration;
 use ledger::Ledger;
 use writers::Server;
 
-/// Reads of each scenario when none are asked for.
+/// Reads of each scenario by default.
 const READS: u64 = 100_000;
-/// For how long the server leaves alone what it emptied.
+/// The server's grace period for emptied segments.
 const GRACE: Duration = Duration::from_micros(300);
-/// For how long readers of many at a time go by what they know of flushes.
+/// The flush lease of windowed readers.
 const LEASE: Duration = Duration::from_micros(400);
-/// Says to the program, when it starts itself again, what to read.
+/// The environment variable that passes orders to reader processes.
 const READER: &str = "FABCACHE_OUTSIDE_READER";
 
-/// What is going on while others read.
+/// What happens while readers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Memory is short: items are evicted, and segments used again, all the time. Everything is flushed now and then.
+    /// Memory is short: items are evicted and segments reused all the time. Everything is flushed now and then.
     Short,
     /// Nothing is evicted; the index grows. Half of the keys are never removed, so they are never missed.
     Roomy,
@@ -40,7 +41,7 @@ pub enum Scenario {
 impl Scenario {
     const ALL: [Scenario; 2] = [Scenario::Short, Scenario::Roomy];
 
-    /// Keys that the ledger knows.
+    /// Keys that the ledger tracks.
     pub fn keys(self) -> usize {
         match self {
             Scenario::Short => 20_000,

@@ -1,4 +1,4 @@
-//! The process that has the region mapped to be read, and checks what it reads.
+//! The process that maps the region read-only, and checks every read.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,10 +20,10 @@ use crate::window::{self, Settlement};
 use crate::writers::Server;
 use crate::{Ledger, Scenario};
 
-/// The first reader tells after so many.
+/// The first reader prints its progress after this many reads.
 const PROGRESS_READS: u64 = 5_000_000;
 
-/// What is to be read, for the process that does it.
+/// Builds the order for a reader process.
 pub fn order(scenario: usize, reads: u64, reader: u64, server: &Server) -> String {
     let (pid, region) = (std::process::id(), server.store.region().as_raw_fd());
     format!(
@@ -32,7 +32,7 @@ pub fn order(scenario: usize, reads: u64, reader: u64, server: &Server) -> Strin
     )
 }
 
-/// Reads as ordered, and fails if anything read is wrong.
+/// Reads as ordered; panics on a wrong result.
 pub fn run(order: &str) {
     let words: Vec<&str> = order.split(' ').collect();
     let [scenario, reads, number, region, ledger] = words[..] else { panic!("not an order: {order}") };
@@ -57,13 +57,13 @@ pub fn run(order: &str) {
     }
 }
 
-/// A reader as over a fabric: fetches come late, and their words in any order.
+/// A reader as over a fabric: fetches are late, and their words arrive in any order.
 struct Slow {
     memory: Memory,
     reader: Reader,
     known: MetadataCache,
     bytes: Vec<u8>,
-    /// The last value that was put together from chunks.
+    /// The last value assembled from chunks.
     assembled: Vec<u8>,
     random: SplitMix64,
 }
@@ -109,7 +109,7 @@ impl Slow {
         }
     }
 
-    /// At times a fetch takes long enough for anything to happen.
+    /// Sometimes delays a fetch long enough for anything to happen.
     fn wait(&mut self) {
         match self.random.below(4_000) {
             0 => std::thread::sleep(Duration::from_micros(200)),
@@ -118,7 +118,7 @@ impl Slow {
         }
     }
 
-    /// Aligned words one by one, from the front, from the back, or from the middle on.
+    /// Copies aligned words one by one, from the front, from the back, or from the middle.
     fn fetch(&mut self, offset: u64, len: usize) {
         self.bytes.clear();
         self.bytes.resize(len, 0);
@@ -140,7 +140,7 @@ impl Slow {
     }
 }
 
-/// The second that it is by this process's clock.
+/// Returns the second by this process's clock.
 pub fn second(ledger: &Ledger) -> u32 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     ((now.tv_sec * 1_000_000_000 + now.tv_nsec - ledger.clock_zero_ns()) / 1_000_000_000) as u32
@@ -182,11 +182,11 @@ impl Counts {
 struct Outsider {
     scenario: Scenario,
     same_host: Mapped,
-    /// The last value that the reader of the same host found.
+    /// The last value that the same-host reader found.
     value: Vec<u8>,
     slow: Slow,
     ledger: Ledger,
-    /// Where each key's item was once found, by each kind of reader.
+    /// Cached locations of each key, by kind of reader.
     locations: Vec<[Option<Location>; 2]>,
     random: SplitMix64,
 }
@@ -202,13 +202,13 @@ impl Outsider {
             if self.random.once_in(10) {
                 self.read(0, &mut hottest);
             } else {
-                // Some keys are read often, so that they are found again where they were.
+                // Some keys are read often, so that their cached locations are used.
                 let keys = if self.random.once_in(2) { 500 } else { self.scenario.keys() };
                 let key = 1 + self.random.below(keys - 1);
                 self.read(key, &mut others);
             }
         }
-        // One reader's lines together.
+        // Print one reader's lines together.
         let _lock = std::io::stdout().lock();
         hottest.print("hottest key");
         others.print("other keys");
@@ -223,7 +223,7 @@ impl Outsider {
         second(&self.ledger)
     }
 
-    /// Reads a key as one of the readers: where it was found before, and if that is stale, by key.
+    /// Reads a key like each kind of reader: at its cached location, and if that is stale, by key.
     fn read(&mut self, number: usize, counts: &mut Counts) {
         let key = key(number);
         let kind = self.random.below(2);
@@ -258,7 +258,7 @@ impl Outsider {
                 } else {
                     counts.hits += 1
                 }
-                // Old locations are kept for long, so that something else comes there.
+                // Old locations are kept long, so that other items are written there.
                 if self.random.once_in(2) || self.locations[number][kind].is_none() {
                     self.locations[number][kind] = Some(hit.location);
                 }
@@ -301,7 +301,7 @@ impl Outsider {
         outcome
     }
 
-    /// Reads a key together with others, as the last of them: what is learned on their way is not for it.
+    /// Reads a key as the last of a batch, so that knowledge gained by the others does not apply to it.
     fn get_behind_others(&mut self, key: &[u8]) -> ReadOutcome {
         let others: [_; 5] =
             std::array::from_fn(|_| crate::value::key(self.random.below(self.scenario.keys())));

@@ -1,19 +1,19 @@
-//! Keys and values that say which they are, all through.
+//! Keys and values that identify themselves throughout.
 
 use fabcache_layout::item::KEY_BYTES_MAX;
 use fabcache_testbed::random::SplitMix64;
 
-/// What starts a value: key, version, flushes answered before it was stored, bytes in all.
+/// The start of a value: key, version, flushes acknowledged before it was stored, total bytes.
 const STAMP_BYTES: usize = 32;
 
-/// The key with this number.
+/// Returns the key with this number.
 pub fn key(number: usize) -> Vec<u8> {
     let key = format!("key-{number:06}-{}", "p".repeat(number % 40)).into_bytes();
     debug_assert!(key.len() <= KEY_BYTES_MAX);
     key
 }
 
-/// A value of at least [`STAMP_BYTES`].
+/// Builds a value of at least [`STAMP_BYTES`].
 pub fn value(key: usize, version: u64, flushes: u64, len: usize) -> Vec<u8> {
     let len = len.max(STAMP_BYTES);
     let mut value = Vec::with_capacity(len + 8);
@@ -28,10 +28,10 @@ pub fn value(key: usize, version: u64, flushes: u64, len: usize) -> Vec<u8> {
     value
 }
 
-/// Version and flushes of the key's value.
+/// Returns the version and flush count of the key's value.
 ///
 /// # Panics
-/// It is not one, or not as it was stored.
+/// The value is torn, or of another key.
 pub fn check(number: usize, found: &[u8]) -> (u64, u64) {
     let word = |i: usize| u64::from_le_bytes(found[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
     assert!(found.len() >= STAMP_BYTES, "key {number}: a value of {} bytes", found.len());

@@ -1,5 +1,5 @@
-//! Many GETs at a time as over a fabric: reads that are carried out word by word in any order, come in late and in any
-//! order, while the server's process writes.
+//! Many GETs at a time as over a fabric: reads run word by word in any order, and complete late in any order, while the
+//! server's process writes.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::common::fabric::Fabric;
 use crate::value::{check, key};
 use crate::{Ledger, Scenario};
 
-/// GETs at a time.
+/// The number of GETs at a time.
 const WINDOW: usize = 32;
 
-/// How GETs at kept locations are settled.
+/// How GETs at cached locations are validated.
 #[derive(Clone, Copy, Debug)]
 pub enum Settlement {
-    /// By what is read behind their item.
+    /// By a read after the item's.
     Behind,
-    /// The same, where reads are carried out in order.
+    /// The same, on a transport that reads in order.
     InOrder,
-    /// By what is read before, as the server leaves alone what it emptied.
+    /// By earlier reads, thanks to the server's grace period.
     Grace,
 }
 
@@ -31,7 +31,7 @@ impl Settlement {
     pub const ALL: [Settlement; 3] = [Settlement::Behind, Settlement::InOrder, Settlement::Grace];
 }
 
-/// A GET under way.
+/// A GET in flight.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     key: usize,
@@ -52,7 +52,7 @@ struct Window<'a> {
     asked: u64,
 }
 
-/// Reads so many keys, and fails if anything read is wrong.
+/// Reads this many keys; panics on a wrong result.
 pub fn run(scenario: Scenario, way: Settlement, region: &Memory, ledger: &Ledger, gets: u64, seed: u64) {
     let options = RemoteOptions {
         gets: WINDOW,
@@ -97,11 +97,11 @@ impl Window<'_> {
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 
-    /// Begins GETs, as many as there is room for: those of them.
+    /// Begins as many GETs as there is room for.
     fn begin(&mut self, most: usize) -> u64 {
         let count = self.random.below(4).min(most).min(self.remote.free_slots());
         for _ in 0..count {
-            // Few of them often, so that they are found where they were.
+            // A few keys are read often, so that their cached locations are used.
             let keys = [1, 300, self.scenario.keys()][self.random.below(10).min(2)];
             let number =
                 if self.random.once_in(2) { self.random.below(300) } else { self.random.below(keys) };
@@ -131,7 +131,7 @@ impl Window<'_> {
         let came = below(3);
         for _ in 0..came {
             let second = crate::reader::second(self.ledger);
-            // After the reads were carried out.
+            // After the reads were executed.
             self.fabric.ns = Window::ns();
             self.fabric.hand_in(&mut self.remote, second, false, &mut below);
         }

@@ -1,4 +1,4 @@
-//! The process that has the store: threads that write, delete, flush and forge.
+//! The process that owns the store: threads that write, delete, flush and forge.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -20,7 +20,7 @@ const WRITERS: usize = 2;
 /// Enough to fill memory a few times over.
 const STORED_BETWEEN_FLUSHES: u64 = 25_000;
 
-/// The store and those who write to it.
+/// The store and its writers.
 #[derive(Debug)]
 pub struct Server {
     pub store: Arc<Store>,
@@ -36,7 +36,7 @@ struct Writer {
     handle: Handle,
     ledger: Arc<Ledger>,
     stop: Arc<AtomicBool>,
-    /// Held by writes, and alone by a flush, so that it is known which came first.
+    /// Read-locked by writes and write-locked by a flush, which orders them.
     flushing: Arc<RwLock<()>>,
     random: SplitMix64,
 }
@@ -80,7 +80,7 @@ impl Server {
         Server { store, ledger, _life: life, stop, threads }
     }
 
-    /// Stops, and says what was done.
+    /// Stops the writers and prints statistics.
     pub fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -105,7 +105,7 @@ impl Writer {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// Writes the keys that are this writer's, one of them far more often than all others.
+    /// Writes this writer's keys, one of them far more often than the others.
     fn write(mut self, number: usize) {
         let mut fillers = 0;
         while self.goes_on() {
@@ -131,7 +131,7 @@ impl Writer {
             }
             self.ledger.answer(i, version);
             drop(guard);
-            // The index grows meanwhile.
+            // Grow the index meanwhile.
             if self.scenario == Scenario::Roomy && self.handle.store().usage().segments_free > 64 {
                 fillers += 1;
                 let filler = format!("filler-{number}-{fillers}");
@@ -140,8 +140,8 @@ impl Writer {
         }
     }
 
-    /// Stores values full of what was an item elsewhere, or was one there before, and of items that never were: with
-    /// a version to come, under a checksum that is guessed.
+    /// Stores values full of copied items of other locations, of earlier items there, and of forged ones: with a future
+    /// version under a guessed checksum.
     fn forge(mut self) {
         let memory = map_all(self.handle.store().region());
         let mut reader = Mapped::open(memory.clone(), Validation::SameHost).expect("a region");
@@ -186,7 +186,7 @@ impl Writer {
     }
 }
 
-/// The bytes of a key's item, padded to a multiple of 4.
+/// Returns the bytes of a key's item, padded to a multiple of 4.
 fn item_bytes(reader: &mut Mapped, memory: &Memory, key: &[u8]) -> Option<Vec<u8>> {
     let ReadOutcome::Hit(hit) = reader.get(key).0 else { return None };
     let item = fabcache_layout::Item::read(memory, hit.location.offset)?;

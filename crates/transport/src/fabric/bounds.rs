@@ -1,11 +1,11 @@
-//! Every bound of a worker's end of the fabric, with its reason.
+//! Every bound of a worker's fabric endpoint, with its reason.
 
 use std::time::Duration;
 
 /// Usual credits of a client: more requests than a client has in flight in separate messages.
 pub const USUAL_CREDITS: u16 = 64;
 
-/// Credits of a client when there are many: three messages on their way, and one in reserve.
+/// Credits of a client when there are many: three messages in flight, and one in reserve.
 pub const LEAST_CREDITS: u16 = 4;
 
 /// A new client is granted at most this part (1/n) of the receive buffers that are left.
@@ -29,7 +29,7 @@ pub const OWN_BYTES: usize = 64 << 10;
 /// … and the number allocated together: 1 MiB.
 pub const OWN_GROWTH: usize = 16;
 
-/// Pieces of one link that are written at once.
+/// Chunks of one link written at once.
 pub const PUTS_MAX: usize = 4;
 
 /// Maximum number of clients of an endpoint; another is refused.

@@ -18,7 +18,7 @@ use crate::contract::{self, StreamLink};
 pub struct FabricOptions {
     /// Receive buffers.
     pub receives: u32,
-    /// Clients at once, at most [`CLIENTS_MAX`].
+    /// Maximum number of clients, at most [`CLIENTS_MAX`].
     pub clients: usize,
     /// How long a client has to prove its endpoint.
     pub proof_time: Duration,
@@ -59,7 +59,7 @@ impl FabricEndpoint {
     /// Lets clients read memory through this endpoint.
     ///
     /// # Errors
-    /// It cannot be registered.
+    /// Memory cannot be registered.
     pub fn expose(&mut self, region: &ExposedMemory) -> Result<(), Error> {
         self.region = Some(region.by(&mut lock(&self.inner).shared.port)?);
         Ok(())

@@ -1,4 +1,4 @@
-//! One client's link: a place in its worker's port, and the socket beside it.
+//! One client's link: a slot in its worker's endpoint, and the socket beside it.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -30,7 +30,7 @@ pub struct FabricLink {
     polled: bool,
     /// The client has closed the socket: bytes it sent before can still be received.
     left: bool,
-    /// It rang like mad.
+    /// The client sent too many doorbells.
     is_flooded: bool,
 }
 
@@ -61,7 +61,7 @@ impl FabricLink {
         link_state.failure.as_ref().map_or(Ok(()), |failure| Err(failure.to_io()))
     }
 
-    /// Answers the client's doorbells: at once, if it was sent something that it may not have seen.
+    /// Answers the client's doorbells: at once, if it was sent messages that it may not have seen.
     fn take_notification(&self, inner: &mut LinkTable, rang: bool) {
         if let Some(link_state) = inner.link_state(self.index).filter(|_| rang) {
             link_state.doorbells.heard();

@@ -1,4 +1,4 @@
-//! One link's place in its port.
+//! One link's state in its endpoint.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -70,31 +70,31 @@ pub(super) struct LinkState {
     /// Operations in flight, and the sends among them.
     pub operations: usize,
     pub sends: usize,
-    /// Bytes that its application has left to send, and that `send` did not take.
+    /// Whether its application has more to send than `send` accepted.
     pub unsent: usize,
     /// Its application waits until everything accepted is sent.
     pub is_flushing: bool,
-    /// The fabric took no more, since then.
+    /// When the fabric stopped accepting.
     pub blocked_since: Option<Instant>,
     pub is_blocked: bool,
     pub waits_for_bounce: bool,
     /// Since then.
     pub waits_since: Instant,
-    /// It waited without success, and has a buffer of its own until it gets a shared one.
+    /// Whether it waited without success, and has its own buffer until it gets a shared one.
     pub is_starved: bool,
     pub waits_for_send: bool,
     /// A bounce buffer that it waited for.
     pub handed: Option<Buffer>,
     /// When an operation of its staging memory last completed or was received.
     pub moved: Instant,
-    /// It is in the list of links to report.
+    /// Whether it is in the list of links to report.
     pub is_listed: bool,
     pub doorbells: ServerDoorbells,
     /// The sign of life.
     pub socket: Arc<Socket>,
-    /// It has not proved its endpoint, and has until then.
+    /// The deadline of its proof, while it is missing.
     pub prove_until: Option<Instant>,
-    /// It was dropped, and stays until then.
+    /// It was dropped, and stays until this time.
     pub lingering: Option<Instant>,
 }
 
@@ -386,7 +386,7 @@ impl LinkState {
         Ok(taken)
     }
 
-    /// Writes a chunk of the parts, of so many bytes, to the client's memory.
+    /// Writes a chunk of the parts, of this many bytes, to the client's memory.
     fn put(
         &mut self,
         shared: &mut Resources,
@@ -426,7 +426,7 @@ impl LinkState {
     }
 }
 
-/// Returns the parts behind their first `count` bytes.
+/// Returns the parts without their first `count` bytes.
 fn behind<'a>(parts: &'a [IoSlice<'a>], mut count: usize) -> Vec<IoSlice<'a>> {
     let mut rest = Vec::with_capacity(parts.len());
     for part in parts {

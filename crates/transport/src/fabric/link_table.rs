@@ -1,4 +1,4 @@
-//! The table of an endpoint's links, and what they share.
+//! The table of an endpoint's links, and the state that they share.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -91,7 +91,7 @@ pub enum SleepTime {
     UntilSignalled,
 }
 
-/// The links of an endpoint and what they share.
+/// The links of an endpoint, and the state that they share.
 #[derive(Debug)]
 pub(super) struct LinkTable {
     pub shared: Resources,
@@ -104,11 +104,11 @@ pub(super) struct LinkTable {
     endpoints: Vec<ClientEndpoint>,
     /// Links that the next poll reports.
     listed: Vec<u32>,
-    /// Links whose operations the provider refused for now.
+    /// Links whose operations the provider rejected for now.
     blocked: Vec<u32>,
     /// Links whose clients have not proved their endpoint yet.
     unproven: Vec<u32>,
-    /// How long they have for it.
+    /// Their time limit.
     proof_time: Duration,
     /// Dropped links that stay until their last bytes are sent.
     lingering: Vec<u32>,
@@ -119,7 +119,7 @@ pub(super) struct LinkTable {
     failed: Option<Error>,
 }
 
-/// Operations of a link that has ended.
+/// Operations of a closed link.
 #[derive(Clone, Copy, Debug)]
 struct OrphanedOperations {
     operations: usize,
@@ -179,7 +179,7 @@ impl LinkTable {
         }
     }
 
-    /// Messages that belonged to no link.
+    /// Returns the number of messages without a link.
     pub fn dropped_messages(&self) -> u64 {
         self.dropped
     }
@@ -277,7 +277,7 @@ impl LinkTable {
         if self.endpoints[at].links == 0 {
             self.endpoints.swap_remove(at);
             self.shared.port.disconnect(peer);
-            // Now that ends.
+            // The removal ends now.
             for left in self.orphaned.iter_mut().flatten().filter(|left| left.peer == peer) {
                 left.since = Instant::now();
             }
@@ -354,7 +354,7 @@ impl LinkTable {
         for _ in 0..POLLS_PER_TURN {
             let mut completions = std::mem::take(&mut self.completions);
             let polled = self.shared.port.poll(&mut completions);
-            // Another poll would only find nothing more, and takes as long as an answer.
+            // Another poll would find nothing more, and takes as long as an answer.
             self.is_drained = completions.len() < FULL_BATCH;
             for completion in completions.drain(..) {
                 self.complete(completion);
@@ -468,7 +468,7 @@ impl LinkTable {
         }
     }
 
-    /// Links that the fabric took no more of try again.
+    /// Retries links whose operations the fabric rejected.
     fn retry_blocked(&mut self) {
         if self.blocked.is_empty() {
             return;
@@ -485,7 +485,7 @@ impl LinkTable {
         }
     }
 
-    /// Buffers that are free go to those that wait for them.
+    /// Hands free buffers to links that wait for them.
     pub fn distribute_buffers(&mut self) {
         while let Some(index) = self.shared.bounce_queue.front().copied() {
             let Some(buffer) = self.shared.bounces.take() else { break };

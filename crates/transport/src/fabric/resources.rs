@@ -33,7 +33,7 @@ pub(super) struct Resources {
     /// Links that wait for a bounce buffer, and for a send buffer.
     pub bounce_queue: VecDeque<u32>,
     pub send_queue: VecDeque<u32>,
-    /// Where messages are made that are injected.
+    /// The buffer of injected messages.
     pub scratch: Box<[u8; MESSAGE_BYTES]>,
     pub links: usize,
     pub links_max: usize,
@@ -69,7 +69,7 @@ impl Resources {
         Ok(resources)
     }
 
-    /// Bytes of all buffers.
+    /// Returns the bytes of all buffers.
     pub fn registered_bytes(&self) -> u64 {
         let own = self.own_bounces.iter().chain(&self.own_sends);
         let pools = self.receives.iter().chain(&self.sends).chain([&self.bounces]).chain(own);
@@ -109,7 +109,7 @@ impl Resources {
 
     /// A receive buffer is free.
     pub fn repost(&mut self, buffer: Buffer) {
-        // If the provider takes no more now, it goes back to its pool.
+        // If the provider accepts no more now, it returns to its pool.
         self.is_short |= self.port.receive(buffer, 0).is_err();
     }
 

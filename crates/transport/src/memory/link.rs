@@ -9,7 +9,7 @@ use rustix::event::EventfdFlags;
 
 use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
-/// Bytes that one direction holds before `send` takes no more.
+/// Bytes that one direction holds before `send` accepts no more.
 const PIPE_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub fn pair() -> io::Result<(MemoryLink, MemoryPeer)> {
     Ok((link, MemoryPeer { inbound: to_client, outbound: to_server }))
 }
 
-/// The server's end of a connection that has ended. It takes nothing of the system.
+/// The server's end of a closed connection. It uses no system resources.
 pub fn ended() -> MemoryLink {
     let over = || Arc::new(Mutex::new(Pipe { ended: true, ..Pipe::default() }));
     MemoryLink { inbound: over(), outbound: over(), ready: None }

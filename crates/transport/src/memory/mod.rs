@@ -1,4 +1,4 @@
-//! A way in within this process, for tests: bounded pipes in place of sockets.
+//! A transport within this process, for tests: bounded pipes in place of sockets.
 
 mod link;
 mod listener;

@@ -233,7 +233,7 @@ impl PolledLink for ShmLink {
     }
 }
 
-/// Returns the parts behind their first `count` bytes.
+/// Returns the parts without their first `count` bytes.
 fn behind<'a>(parts: &'a [IoSlice<'a>], count: usize) -> Vec<IoSlice<'a>> {
     let mut count = count;
     let mut rest = Vec::with_capacity(parts.len());

@@ -7,7 +7,7 @@ use rustls::ServerConnection;
 
 use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
-/// Bytes of answers that wait in the TLS connection before `send` takes no more.
+/// Bytes of answers pending in the TLS connection before `send` accepts no more.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// One connection under TLS.
@@ -40,7 +40,7 @@ impl TlsLink {
             let _ = self.flush();
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
-        // A handshake answers by itself.
+        // A handshake answers on its own.
         self.flush()?;
         Ok(true)
     }

@@ -19,7 +19,7 @@ impl TlsContext {
         TlsContext(RwLock::new(config))
     }
 
-    /// New connections use `config`; old ones go on as they began.
+    /// New connections use `config`; existing ones keep theirs.
     pub fn replace(&self, config: Arc<ServerConfig>) {
         *self.0.write().expect("no thread panics while it replaces the certificates") = config;
     }

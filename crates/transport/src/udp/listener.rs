@@ -59,7 +59,7 @@ impl UdpListener {
         Ok(UdpListener { socket: Arc::new(socket), framing, local })
     }
 
-    /// Where it receives; the port is the real one.
+    /// Returns the receive address; the port is the actual one.
     pub fn address(&self) -> SocketAddr {
         self.local
     }

@@ -11,7 +11,7 @@ mod listener;
 pub use link::UdpLink;
 pub use listener::UdpListener;
 
-/// How requests are taken out of datagrams, and answers put into them.
+/// How requests are extracted from datagrams, and answers framed.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// The request's id and where its bytes start; none if the datagram is not one to answer.

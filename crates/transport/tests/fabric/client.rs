@@ -1,4 +1,4 @@
-//! A small client: it drives its end of the channel, and can be told to behave badly.
+//! A small client that drives its side of the channel, and can be told to misbehave.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,23 +16,23 @@ use fabcache_fabric::{
 use fabcache_transport::conformance;
 use fabcache_transport::fabric::Grant;
 
-/// Longest that anything may take.
+/// Far longer than any step takes.
 pub const END: Duration = Duration::from_secs(60);
 const RING_BYTES: usize = 1 << 20;
 const CREDITS: u16 = 16;
 const NAME_BYTES: usize = 256;
-/// Name, token, credits, two memories.
+/// Bytes of the hello: name, token, credits, two memories.
 pub const HELLO_BYTES: usize = 2 + NAME_BYTES + 8 + 2 + 2 * 24;
 const ANSWER_BYTES: usize = 2 + NAME_BYTES + 8 + 2;
-/// Messages that all clients of an endpoint may be sent together.
+/// The number of messages that all clients of an endpoint may receive together.
 const RECEIVES: usize = 1100;
 
-/// How much of something that is only more of the same: less where `FABCACHE_EMULATED` says that all is emulated.
+/// Scales an amount: returns the smaller one where `FABCACHE_EMULATED` says that the machine is emulated.
 pub fn amount(usual: usize, emulated: usize) -> usize {
     if std::env::var_os("FABCACHE_EMULATED").is_some() { emulated } else { usual }
 }
 
-/// The domain of the server's end or the client's: `FABCACHE_SERVER_INTERFACE`, `FABCACHE_CLIENT_INTERFACE`.
+/// Opens the server's or the client's domain: `FABCACHE_SERVER_INTERFACE`, `FABCACHE_CLIENT_INTERFACE`.
 pub fn domain(whose: &str) -> Arc<Domain> {
     let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
     let (provider, interface) = text.split_once(',').map_or((&*text, None), |(name, at)| (name, Some(at)));
@@ -44,7 +44,7 @@ pub fn domain(whose: &str) -> Arc<Domain> {
     Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
 }
 
-/// Tries until there is something.
+/// Retries until the attempt returns a value.
 pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + END;
     loop {
@@ -56,7 +56,7 @@ pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// What clients of one process share.
+/// State shared by the clients of one process.
 pub struct SharedEndpoint {
     pub inner: Mutex<Inner>,
 }
@@ -65,7 +65,7 @@ pub struct Inner {
     pub port: Endpoint,
     pub sends: Pool,
     receives: Pool,
-    /// Messages of clients that have not looked yet, by their tokens.
+    /// Messages of clients that have not polled yet, by token.
     came: Vec<(u64, Buffer, usize)>,
     pub failed: Vec<fabcache_fabric::Error>,
     peer: Option<(Vec<u8>, Peer)>,
@@ -92,7 +92,7 @@ impl Inner {
         }
     }
 
-    /// The server.
+    /// Returns the server as a peer.
     pub fn peer(&mut self, name: &[u8]) -> Peer {
         match &self.peer {
             Some((known, peer)) if known == name => *peer,
@@ -119,7 +119,7 @@ impl Inner {
         self.post_receives();
     }
 
-    /// The next message for one of the clients.
+    /// Returns the next message for the client with this token.
     pub fn take(&mut self, token: u64) -> Option<(Buffer, usize)> {
         let at = self.came.iter().position(|(to, ..)| *to == token)?;
         let (_, buffer, len) = self.came.remove(at);
@@ -164,7 +164,7 @@ pub fn read_hello(mut from: &[u8]) -> fabcache_transport::fabric::Client {
     fabcache_transport::fabric::Client { name, token, credits, staging: memory(), landing: memory() }
 }
 
-/// And what it is answered.
+/// Builds the reply to it.
 pub fn answer(name: &[u8], granted: Grant) -> Vec<u8> {
     let mut answer = Vec::new();
     put_name(&mut answer, name);
@@ -173,7 +173,7 @@ pub fn answer(name: &[u8], granted: Grant) -> Vec<u8> {
     answer
 }
 
-/// One client. It works once it has [finished](Client::finish) connecting.
+/// One client, usable once it has [finished](Client::finish) connecting.
 pub struct Client {
     pub endpoint: Arc<SharedEndpoint>,
     pub socket: TcpStream,
@@ -181,11 +181,11 @@ pub struct Client {
     pub landing: SharedArea,
     pub token: u64,
     pub server: Option<Attached>,
-    /// It says goodbye when it leaves.
+    /// Whether the client says goodbye when it closes.
     pub is_polite: bool,
 }
 
-/// The server's answer.
+/// The state from the server's reply.
 pub struct Attached {
     pub end: ClientEnd<Buffer>,
     pub granted: Grant,
@@ -198,17 +198,17 @@ impl Client {
         Client::over(socket, endpoint, RING_BYTES)
     }
 
-    /// A client with so much memory of either kind, over a new connection.
+    /// Connects a client with this much memory of either kind, over a new connection.
     pub fn over(socket: TcpStream, endpoint: &Arc<SharedEndpoint>, ring_bytes: usize) -> Client {
         Client::with_key(socket, endpoint, ring_bytes, 0)
     }
 
-    /// A client without memory for bytes of the stream, which says that it has room for so many messages.
+    /// Connects a client without stream memory, which grants this many messages.
     pub fn with_credits(socket: TcpStream, endpoint: &Arc<SharedEndpoint>, credits: u16) -> Client {
         Client::with(socket, endpoint, 0, 0, credits)
     }
 
-    /// The same, whose memory has other keys than it says, unless `change` is 0.
+    /// The same, with keys that differ from the memory's, unless `change` is 0.
     pub fn with_key(
         socket: TcpStream,
         endpoint: &Arc<SharedEndpoint>,
@@ -254,7 +254,7 @@ impl Client {
         }
     }
 
-    /// Takes the server's answer.
+    /// Receives the server's reply.
     pub fn finish(mut self) -> Client {
         self.attached();
         self
@@ -285,7 +285,7 @@ impl Client {
         self.server.as_mut().expect("just put there")
     }
 
-    /// Takes in what has come, and says what is to be said. False if the socket has ended.
+    /// Processes arrived messages and sends due ones. Returns false if the socket is closed.
     pub fn turn(&mut self) -> io::Result<bool> {
         self.attached();
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
@@ -298,7 +298,7 @@ impl Client {
             end.arrived(buffer, len).map_err(io::Error::other)?;
         }
         while let Some(buffer) = end.freed() {
-            // Those that are dropped are posted again with the others.
+            // Dropped buffers are posted again with the others.
             drop(buffer);
         }
         inner.post_receives();
@@ -319,7 +319,7 @@ impl Client {
             }
         }
         drop(inner);
-        // Bells have no meaning for who does not sleep.
+        // Notifications are irrelevant to a client that does not sleep.
         match self.socket.read(&mut [0; 64]) {
             Ok(0) => Ok(false),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(false),
@@ -327,7 +327,7 @@ impl Client {
         }
     }
 
-    /// Sends a beginning of the bytes.
+    /// Sends the start of the bytes.
     pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.attached();
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
@@ -355,7 +355,7 @@ impl Client {
         }
     }
 
-    /// Lends memory, with bytes before those that are in it. False if that cannot be now.
+    /// Lends memory, with `before` sent ahead of it. Returns false if that is not possible now.
     pub fn lend(&mut self, before: &[u8], lent: &LentMemory) -> io::Result<bool> {
         self.attached();
         let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
@@ -375,7 +375,7 @@ impl Client {
         }
     }
 
-    /// Takes what has come.
+    /// Returns the received bytes.
     pub fn receive_some(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.attached();
@@ -396,7 +396,7 @@ impl Client {
         bytes
     }
 
-    /// Sends any message, whatever its end thinks of it. The server gets on meanwhile.
+    /// Sends any message, bypassing its endpoint's checks, while the server makes progress.
     pub fn send_raw(&mut self, message: &[u8], mut others: impl FnMut()) {
         let peer = self.attached().peer;
         wait_until(|| {

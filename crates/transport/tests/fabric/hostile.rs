@@ -1,4 +1,4 @@
-//! Clients that break the rules, or say what is not so.
+//! Clients that violate the protocol, or lie.
 
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ const LONG: u8 = 2;
 const PROOF: u8 = 9;
 const LENT: u8 = 10;
 
-/// What a client with such a token sends.
+/// The messages that a client with this token sends.
 type Messages = fn(u64) -> Vec<Vec<u8>>;
 
 fn header(token: u64, kind: u8, credits: u16, sequence: u32, numbers: &[u64]) -> Vec<u8> {
@@ -59,7 +59,7 @@ fn protocol_violation_ends_only_its_link() {
         }
         let error = wait_until(|| {
             server.progress();
-            // Earlier messages are not polled: they keep their credits.
+            // Earlier messages stay unpolled and keep their credits.
             client.endpoint.inner.lock().expect("no panic").poll();
             link.has_unread().then(|| link.flush().err()).flatten()
         });
@@ -71,7 +71,7 @@ fn protocol_violation_ends_only_its_link() {
     assert_eq!(server.port().links(), 1, "their places are free");
 }
 
-/// Sends a message by an endpoint, whoever's link it is of.
+/// Sends a message through an endpoint, for any link.
 fn post_from(endpoint: &SharedEndpoint, name: &[u8], server: &Server, message: &[u8]) {
     wait_until(|| {
         server.progress();
@@ -89,13 +89,13 @@ fn post_from(endpoint: &SharedEndpoint, name: &[u8], server: &Server, message: &
 fn foreign_endpoint_name_causes_one_challenge_only() {
     let server = Server::start(128);
     let (own, foreign) = (server.endpoint(), server.endpoint());
-    // Its memory is well known, but it is not the client's.
+    // The name is a known endpoint, but not the client's.
     let (mut owner, mut owners_link) = server.pair(&foreign);
     echo(&server, &mut owner, &mut owners_link, 100_000);
     let (mut thief, mut link) = server.pair(&foreign);
     thief.is_polite = false;
     let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
-    // It has an endpoint, by which it can send what it likes.
+    // The client has another endpoint, through which it can send anything.
     let post = |message: &[u8]| post_from(&own, &name, &server, message);
     post(&header(token, LONG, 0, 0, &[0, 100_000]));
     let until = Instant::now() + Duration::from_millis(500);
@@ -193,7 +193,7 @@ fn lent_memory_is_read_by_key_in_order() {
         let RemoteMemory { address, key, bytes } = memory.remote();
         (memory, LentMemory { address, key, bytes })
     };
-    // Bytes in messages, lent ones with some before them, staged ones, and lent ones without.
+    // Bytes in messages, lent ones with some before them, staged ones, and lent ones alone.
     let cuts = [0, 100, 107, whole.len() / 2, whole.len() / 2 + 90_000, whole.len() - 10, whole.len()];
     let memories = [lend(&whole[cuts[2]..cuts[3]]), lend(&whole[cuts[4]..cuts[5]])];
     let (mut sent, mut received, mut buffer) = (0, Vec::new(), vec![0; 64 << 10]);
@@ -224,7 +224,7 @@ fn lent_memory_is_read_by_key_in_order() {
     });
     assert!(received == whole, "changed on the way");
     echo(&server, &mut client, &mut link, 100_000);
-    // A key of no memory, or of other memory than is said, ends the link of who says so.
+    // A key of no memory, or of other memory than stated, ends its link.
     if server.domain.provider().name != "shm" {
         let LentMemory { address, key, bytes } = memories[0].1;
         client.is_polite = false;
@@ -276,7 +276,7 @@ fn unproven_endpoint_is_cut_off_in_time() {
         let error = server.accept(0).expect_err("it has a place all the same").to_string();
         assert_eq!(error, AttachError::Links(2).to_string());
         drop(refused);
-        // A silent client is asked for nothing.
+        // A silent client is not challenged.
         let until = Instant::now() + 2 * proof_time;
         while Instant::now() < until {
             server.progress();
@@ -301,7 +301,7 @@ fn unproven_endpoint_is_cut_off_in_time() {
             (server.port().links() == 1).then_some(())
         });
     }
-    // Its place is another's.
+    // Its slot is reused.
     let (mut client, mut link) = server.pair(&own);
     echo(&server, &mut client, &mut link, 100_000);
     echo(&server, &mut owner, &mut owners_link, 100_000);

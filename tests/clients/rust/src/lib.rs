@@ -1,4 +1,4 @@
-//! What both Rust client programs share: the servers' addresses and counted assertions.
+//! Shared by the Rust client programs: the servers' addresses and counted assertions.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -13,11 +13,11 @@ pub const TOO_LARGE: usize = 1024 * 1024 + 1;
 /// Two seconds is the shortest time to live that cannot end at the very next tick of the clock.
 pub const SHORT_TTL_S: u32 = 2;
 
-/// Where the servers are, and what is expected of them.
+/// The servers' addresses, and their expected behaviour.
 pub struct Servers {
     /// `host:port` of TCP and UDP.
     pub address: String,
-    /// Path of the Unix socket, which is another server's.
+    /// Path of the Unix socket, which belongs to another server.
     pub socket: String,
     /// The memcached release whose answers are expected where releases differ.
     pub behaviour: (u32, u32, u32),
@@ -51,7 +51,7 @@ impl Checks {
         *self.context.borrow_mut() = if name.is_empty() { String::new() } else { format!("{name}: ") };
     }
 
-    /// Checks that both are the same.
+    /// Checks that both values are equal.
     #[track_caller]
     pub fn equal<A: PartialEq<B> + Debug, B: Debug>(&self, what: &str, actual: A, expected: B) {
         if actual != expected {
@@ -65,13 +65,13 @@ impl Checks {
         self.equal(what, condition, true);
     }
 
-    /// Checks that a call succeeded, and gives its result.
+    /// Checks that a call succeeded, and returns its result.
     pub fn ok<T, E: Debug>(&self, what: &str, result: Result<T, E>) -> T {
         self.passed.set(self.passed.get() + 1);
         result.unwrap_or_else(|error| self.fail(&format!("{what}: {error:?}")))
     }
 
-    /// Checks that a call failed, and that its error says `text`.
+    /// Checks that a call failed, and that its error contains `text`.
     pub fn fails<T: Debug, E: Debug>(&self, what: &str, text: &str, result: Result<T, E>) {
         match result {
             Ok(value) => self.fail(&format!("{what}: expected an error, got {}", brief(&value))),
@@ -85,7 +85,7 @@ impl Checks {
         }
     }
 
-    /// For what a server's background threads bring about: polls until it holds.
+    /// Polls until a condition holds that a server's background threads establish.
     pub fn eventually(&self, what: &str, condition: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(5);
         while !condition() && Instant::now() < deadline {
@@ -105,12 +105,12 @@ impl Checks {
     }
 }
 
-/// Sleeps until what was stored for `SHORT_TTL_S` is gone.
+/// Sleeps until items stored for `SHORT_TTL_S` have expired.
 pub fn wait_for_expiry() {
     std::thread::sleep(Duration::from_secs(SHORT_TTL_S.into()) + Duration::from_millis(200));
 }
 
-/// Every byte value, over and over.
+/// Returns every byte value, repeatedly.
 pub fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|n| n as u8).collect()
 }

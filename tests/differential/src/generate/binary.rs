@@ -5,7 +5,7 @@ use crate::request::{CasRef, Key, Request};
 use crate::table::{BAD_LEN, BAD_MAGIC, UNKNOWN_OPCODE};
 use crate::unit::{Agreement, Ending, Unit, Wire};
 
-/// Opcodes and their names in the coverage table. A quiet command follows its loud one.
+/// Opcodes and their names in the coverage table. A quiet command follows its normal form.
 const STORES: [(u8, &str); 6] =
     [(0x01, "Set"), (0x11, "SetQ"), (0x02, "Add"), (0x12, "AddQ"), (0x03, "Replace"), (0x13, "ReplaceQ")];
 const JOINS: [(u8, &str); 4] = [(0x0e, "Append"), (0x19, "AppendQ"), (0x0f, "Prepend"), (0x1a, "PrependQ")];
@@ -31,7 +31,7 @@ const SASL_STEP: (u8, &str) = (0x22, "SASL step");
 const SET: usize = 0;
 const ADD: usize = 2;
 
-/// The recipes, one for each pair of the coverage table.
+/// Returns the recipes, one for each pair of the coverage table.
 pub(super) fn recipes() -> Vec<Recipe> {
     let all: [(Make, usize); 25] = [
         (stored, 6),
@@ -66,7 +66,7 @@ pub(super) fn recipes() -> Vec<Recipe> {
     recipes
 }
 
-/// Every command that can be sent with wrong lengths.
+/// Returns every command that can be sent with wrong lengths.
 fn all_commands() -> Vec<(u8, &'static str)> {
     [&STORES[..], &JOINS, &GETS, &TOUCHES, &DELETES, &DELTAS, &OTHERS, &[SASL_STEP]].concat()
 }
@@ -76,7 +76,7 @@ fn all_commands() -> Vec<(u8, &'static str)> {
 struct Packet {
     extras: Vec<u8>,
     key: Option<Key>,
-    /// Sent in place of a key of the sequence.
+    /// Sent instead of a key of the sequence.
     words: Vec<u8>,
     value: Vec<u8>,
     cas: Option<CasRef>,
@@ -176,7 +176,7 @@ pub(super) fn append(g: &mut Gen, index: usize) {
     join(g, 0, index, value, None);
 }
 
-/// Adds if there is a number, else creates one.
+/// Adds to a number, or creates one.
 pub(super) fn count_up(g: &mut Gen, index: usize) {
     count(g, 0, index, 0, None);
 }
@@ -234,7 +234,7 @@ fn store_refused(g: &mut Gen, verb: usize) {
             store(g, STORES[verb], index, value, None);
         }
         _ => {
-            // One for each reason: absent, and changed since.
+            // Both reasons: an absent item, and a changed one.
             let index = g.absent();
             store(g, STORES[verb], index, value.clone(), None);
             let index = g.present();
@@ -255,7 +255,7 @@ fn stored_against_cas(g: &mut Gen, verb: usize) {
     g.set_state(index, state);
 }
 
-/// Even an add: with a CAS value it is a cas.
+/// With a CAS value, even an add is a cas.
 fn store_of_absent_with_cas(g: &mut Gen, verb: usize) {
     let index = g.absent();
     let value = g.value(State::Text);
@@ -370,7 +370,7 @@ fn delete_against_cas(g: &mut Gen, verb: usize) {
     Packet { cas, ..Packet::of(&g.key(index)) }.send(g, DELETES[verb]);
 }
 
-/// No creation: the expiry time says so.
+/// The expiry time that prevents creation.
 const NO_CREATE: u32 = u32::MAX;
 
 fn count(g: &mut Gen, verb: usize, index: usize, exptime: u32, cas: Option<CasRef>) {
@@ -410,7 +410,7 @@ fn counted(g: &mut Gen, verb: usize) {
 fn counted_from_nothing(g: &mut Gen, verb: usize) {
     let index = g.absent();
     let exptime = g.exptime() as u32;
-    // A CAS value does not matter where there is nothing.
+    // A CAS value has no effect on an absent item.
     let cas = if g.rng.percent(20) { Some(g.cas(index, 7)) } else { None };
     count(g, verb, index, exptime, cas);
     g.set_state(index, State::Number);
@@ -439,7 +439,7 @@ fn count_of_text(g: &mut Gen, verb: usize) {
 }
 
 fn flushed(g: &mut Gen, verb: usize) {
-    // A flush in the future is always followed by one that is due: see the text flush.
+    // A flush in the future is always followed by an immediate one: see the text flush.
     if g.rng.percent(25) {
         let extras = 2_592_000u32.to_be_bytes().to_vec();
         Packet { extras, ..Packet::default() }.send(g, OTHERS[verb]);
@@ -470,8 +470,8 @@ fn other(g: &mut Gen, variant: usize) {
     g.send(Unit { agreement, ..unit });
 }
 
-/// With a value at most: memcached skips key and extras of an unknown command twice, and is lost in the
-/// stream.
+/// At most with a value: memcached skips key and extras of an unknown command twice, and then loses its
+/// position in the stream.
 fn unknown_opcode(g: &mut Gen) {
     let opcode = *g.rng.pick(&[0x1b, 0x25, 0x30, 0x3c, 0x40, 0x45, 0x50, 0x7f, 0x80, 0xfe, 0xff]);
     let len = if g.rng.percent(50) { 0 } else { g.rng.between(1, 300) };
@@ -485,7 +485,7 @@ fn connection_ends(g: &mut Gen, variant: usize) {
         1 => Packet::default().unit(g, OTHERS[6]),
         2 => bad_len(g),
         _ => {
-            // The first byte of a connection chooses the protocol; the later ones must be the magic byte.
+            // The first byte of a connection selects the protocol; later packets must start with the magic byte.
             Packet::default().send(g, OTHERS[2]);
             let opaque = g.next_opaque();
             let first = *g.rng.pick(&[0x00, 0x81, b'g', 0x7f, 0xff]);
@@ -495,7 +495,7 @@ fn connection_ends(g: &mut Gen, variant: usize) {
     g.send(unit.ends(Ending::ServerCloses));
 }
 
-/// A body that has no room for the key and the extras it is said to have.
+/// Returns a packet whose body is shorter than the announced key and extras.
 fn bad_len(g: &mut Gen) -> Unit {
     let (opcode, _) = *g.rng.pick(&all_commands());
     let opaque = g.next_opaque();
@@ -509,7 +509,7 @@ fn bad_len(g: &mut Gen) -> Unit {
     Unit::binary(BAD_LEN, Request::of(bytes), opaque)
 }
 
-/// Lengths that the command cannot have: the server says so and closes.
+/// Sends lengths that are invalid for the command: the server reports that and closes.
 fn invalid(g: &mut Gen, variant: usize) {
     let command = all_commands()[variant];
     let index = g.any();
@@ -519,7 +519,7 @@ fn invalid(g: &mut Gen, variant: usize) {
     let some = |len: usize| vec![1; len];
     let choice = g.rng.below(4);
     let packet = match (command.0, choice) {
-        // Too long a key is wrong for every command.
+        // Too long a key is invalid for every command.
         (_, 0) if !matches!(command.0, 0x20) => {
             let extras = match command.0 {
                 0x01..=0x03 | 0x11..=0x13 => some(8),
@@ -554,7 +554,7 @@ fn invalid(g: &mut Gen, variant: usize) {
     g.send(unit.ends(Ending::ServerCloses));
 }
 
-/// Stored, but never to be seen.
+/// Stores an item that is expired at once.
 fn expired_at_once(g: &mut Gen, _: usize) {
     let index = g.any();
     let value = g.value(State::Text);

@@ -1,14 +1,14 @@
-//! Recipes without an aim: many commands on one key, in any order, for what the others do to each other.
+//! Recipes without a target pair: many commands on one key, in any order, to test their interaction.
 
 use super::{Gen, Recipe, Selection, State, binary, meta, text};
 use crate::unit::Wire;
 
-/// The recipes.
+/// Returns the recipes.
 pub(super) fn recipes(wire: Wire) -> Vec<Recipe> {
     Recipe::all(wire, crowd, 4).collect()
 }
 
-/// Stores, reads and deletes of two keys, blindly.
+/// Stores, reads and deletes two keys at random.
 fn crowd(g: &mut Gen, _: usize) {
     let keys = [g.any(), g.any()];
     for _ in 0..g.rng.between(2, 6) {
@@ -22,12 +22,12 @@ fn crowd(g: &mut Gen, _: usize) {
     }
 }
 
-/// The recipes that aim at pairs of the coverage table.
+/// Returns the recipes with target pairs in the coverage table.
 pub(super) fn aimed(wire: Wire, selection: Selection) -> Vec<Recipe> {
     match (wire, selection) {
         (Wire::Binary, _) => binary::recipes(),
         (_, Selection::Text) => text::recipes(),
-        // The fixed lines of meta are dealt with those of text.
+        // Meta sequences also send the fixed lines of text.
         (_, Selection::Meta) => [meta::recipes(), text::fixed_lines()].concat(),
         _ => [text::recipes(), meta::recipes()].concat(),
     }

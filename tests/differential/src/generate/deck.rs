@@ -1,5 +1,4 @@
-//! Dealing the recipes: shuffled decks, so that each comes as often as the others, and sequences made of
-//! them.
+//! Shuffled decks of recipes, so that all are equally frequent, and the sequences made of them.
 
 use super::{Gen, Recipe, Selection, chaos, slow};
 use crate::drift;
@@ -9,13 +8,13 @@ use fabcache_testbed::random::SplitMix64;
 /// Commands to be sent in this order.
 #[derive(Debug, Clone)]
 pub struct Sequence {
-    /// Counts up.
+    /// The number of the sequence.
     pub number: u64,
     /// The commands.
     pub steps: Vec<Step>,
 }
 
-/// Makes one sequence after the other.
+/// Generates sequences.
 pub struct Generator {
     rng: SplitMix64,
     selection: Selection,
@@ -45,14 +44,14 @@ impl Deck {
         self.left.pop().expect("a deck has cards")
     }
 
-    /// How often it went round.
+    /// Returns how often the deck was dealt.
     fn rounds(&self) -> f64 {
         self.dealt as f64 / self.recipes.len() as f64
     }
 }
 
 impl Generator {
-    /// A generator that makes the same sequences for the same seed and selection.
+    /// Returns a generator that makes the same sequences for the same seed and selection.
     pub fn new(seed: u64, selection: Selection) -> Self {
         let wires: &[Wire] = match selection {
             Selection::Text | Selection::Meta => &[Wire::Ascii],
@@ -70,7 +69,7 @@ impl Generator {
         }
     }
 
-    /// All known differences, once each.
+    /// Returns all known differences, once each.
     pub fn drift_sequences(&mut self) -> Vec<Sequence> {
         let all = 0..drift::TABLE.len();
         all.map(|entry| {
@@ -81,13 +80,13 @@ impl Generator {
         .collect()
     }
 
-    /// The sequences that let time pass.
+    /// Returns the sequences that let time pass.
     pub fn slow_sequences(&mut self) -> Vec<Sequence> {
         let gens = slow::all(&mut self.rng, self.selection);
         gens.into_iter().map(|g| self.sequence(g)).collect()
     }
 
-    /// The next sequence.
+    /// Returns the next sequence.
     pub fn next_sequence(&mut self) -> Sequence {
         let mut g = Gen::new(self.rng.split());
         let mixed = self.aimed.len() > 1 && self.rng.percent(30);

@@ -4,7 +4,7 @@ use super::{Gen, Make, Recipe, State, TOO_LARGE_LEN};
 use crate::request::Request;
 use crate::unit::{Shape, Unit, Wire};
 
-/// The recipes, one for each pair of the coverage table; flags are drawn at random.
+/// Returns the recipes, one for each pair of the coverage table; flags are random.
 pub(super) fn recipes() -> Vec<Recipe> {
     let all: [(Make, usize); 17] = [
         (found, 6),
@@ -28,7 +28,7 @@ pub(super) fn recipes() -> Vec<Recipe> {
     all.into_iter().flat_map(|(make, variants)| Recipe::all(Wire::Ascii, make, variants)).collect()
 }
 
-/// A meta command in the making: its flags come in any order, each once.
+/// A meta command under construction: its flags are in any order, each once.
 struct Meta {
     name: &'static str,
     key: usize,
@@ -45,7 +45,7 @@ impl Meta {
         self.flags.iter().any(|&(known, _)| known == flag)
     }
 
-    /// Adds a flag with what follows it, unless it is there.
+    /// Adds a flag and its token, unless the flag is present.
     fn flag(mut self, flag: u8, token: impl ToString) -> Self {
         if !self.has(flag) {
             self.flags.push((flag, Request::of([flag]).put(token.to_string())));
@@ -59,7 +59,7 @@ impl Meta {
         self
     }
 
-    /// Adds some of these flags, which take no token.
+    /// Adds some of these flags, which have no token.
     fn some(mut self, g: &mut Gen, flags: &[u8], percent: usize) -> Self {
         for &flag in flags {
             if g.rng.percent(percent) {
@@ -69,7 +69,7 @@ impl Meta {
         self
     }
 
-    /// Adds an opaque, and flags that are accepted and ignored everywhere.
+    /// Adds an opaque, and flags that all commands accept and ignore.
     fn dressed(mut self, g: &mut Gen) -> Self {
         if g.rng.percent(45) {
             let len = g.rng.between(0, 31);
@@ -117,7 +117,7 @@ impl Meta {
     }
 }
 
-/// `b`, if the key is short enough for base64.
+/// Adds `b`, if the key is short enough for base64.
 fn base64(meta: Meta, g: &mut Gen, percent: usize) -> Meta {
     if g.fits_base64(meta.key) && g.rng.percent(percent) { meta.flag(b'b', "") } else { meta }
 }
@@ -150,12 +150,12 @@ pub(super) fn touch_to(g: &mut Gen, index: usize, exptime: i64) {
     Meta::of("mg", index).flag(b'T', exptime).some(g, b"v", 50).send(g);
 }
 
-/// Reads a key with the time it has left.
+/// Reads a key with its remaining time to live.
 pub(super) fn get_ttl(g: &mut Gen, index: usize) {
     Meta::of("mg", index).flag(b't', "").some(g, b"vcs", 40).send(g);
 }
 
-/// Flags that only ask for something, of all commands that know them.
+/// Flags of all commands that only return information.
 const TELL: &[u8] = b"cfhklstu";
 
 fn found(g: &mut Gen, variant: usize) {
@@ -171,11 +171,11 @@ fn found(g: &mut Gen, variant: usize) {
         0 | 1 => meta,
         2 | 3 => meta.flag(b'T', g.exptime()).flag(b'R', g.rng.pick(&["30", "100000"])),
         4 => meta.flag(b'N', g.exptime()).flag(b'R', g.rng.pick(&["0", "30"])),
-        // Flags of other commands are read and have no effect.
+        // Flags of other commands are parsed and ignored.
         _ => meta.flag(b'C', "5").flag(b'F', "7").flag(b'I', "").flag(b'D', "3").flag(b'J', "9"),
     };
     if g.rng.percent(3) && !meta.has(b't') && !meta.has(b'T') {
-        // How long ago it expired depends on when the server started: it is not asked for.
+        // How long ago it expired depends on the start of the server, so the time is not requested.
         meta = meta.flag(b'T', g.rng.pick(&["-1", "1000000000"]));
         g.set_state(index, State::Absent);
     }
@@ -194,20 +194,20 @@ fn missed(g: &mut Gen, variant: usize) {
     meta.send(g);
 }
 
-/// A miss that leaves an empty item, for the asker to fill.
+/// A miss that creates an empty item for the client to fill.
 fn made_on_miss(g: &mut Gen, variant: usize) {
     let index = g.absent();
     let meta = base64(Meta::of("mg", index), g, 25).flag(b'N', g.exptime()).some(g, TELL, 30);
     let meta = if variant == 0 { meta.flag(b'v', "") } else { meta };
     meta.some(g, b"q", 20).dressed(g).send(g);
     g.set_state(index, State::Text);
-    // Others are told that somebody won.
+    // Other clients are told that one has won.
     for _ in 0..variant {
         Meta::of("mg", index).some(g, b"vhtkc", 40).send(g);
     }
 }
 
-/// Stale items and items about to expire: the first to ask wins, the others are told so.
+/// Stale items and items about to expire: the first client wins, and the others are told so.
 fn won_and_stale(g: &mut Gen, variant: usize) {
     let index = g.present();
     match variant {
@@ -278,7 +278,7 @@ fn get_refused(g: &mut Gen, variant: usize) {
             refused(g, "mg", index, &[flag, "k"], None);
         }
         4 => {
-            // The flags before the opaque take effect first, so none with an effect is given.
+            // The flags before the opaque take effect first, so only flags without an effect are sent.
             refused(g, "mg", index, &[LONG_OPAQUE, "k"], None);
             refused(g, "mg", index, &[SHORT_OPAQUE, "s"], None);
         }
@@ -319,7 +319,7 @@ fn set_with_mode(g: &mut Gen, variant: usize) {
     let meta = with_store_flags(Meta::of("ms", index), g).some(g, b"ckI", 35);
     let meta = if mode != "S" || g.rng.percent(50) { meta.flag(b'M', mode) } else { meta };
     let meta = if variant >= 5 { meta.flag(b'q', "") } else { meta };
-    // Flags of other commands are read and have no effect.
+    // Flags of other commands are parsed and ignored.
     let meta = meta.some(g, b"vfthlu", 3);
     Meta { data: Some(value), ..base64(meta, g, 25).dressed(g) }.send(g);
     g.set_state(index, state);
@@ -482,7 +482,8 @@ fn counted(g: &mut Gen, variant: usize) {
     if !mode.is_empty() {
         meta = meta.flag(b'M', mode);
     }
-    // memcached forgets the T of a number that gets longer (see the drift table): with it nothing is added.
+    // memcached ignores the T of a number that gets longer (see the drift table), so nothing is added with
+    // T.
     let touches = g.rng.percent(45);
     if touches {
         meta = meta.flag(b'D', 0);
@@ -505,7 +506,7 @@ fn counted(g: &mut Gen, variant: usize) {
         0 | 1 => meta,
         2 => meta.flag(b'q', ""),
         3 => meta.flag(b'N', g.exptime()).some(g, b"q", 20),
-        // The success of creating a number is not hidden in 1.6.18: no q.
+        // 1.6.18 does not hide the success of creating a number, so q is not sent.
         4 => meta.flag(b'N', g.exptime()),
         5 | 6 => meta.some(g, b"q", 50),
         7 => meta.cas(g, offset).some(g, b"q", 50),
@@ -546,14 +547,15 @@ fn count_refused(g: &mut Gen, variant: usize) {
         }
         4 => long_key(g, "ma"),
         _ => {
-            // With an item, the number would change all the same.
+            // With an item, the number would change nevertheless.
             let index = g.absent();
             refused(g, "ma", index, &[LONG_OPAQUE, "k"], None);
         }
     }
 }
 
-/// `me` shows when an item expires: memcached 1.6.18 counts backwards, so only items that never do are shown.
+/// `me` shows when an item expires: memcached 1.6.18 counts backwards, so only unlimited items are
+/// shown.
 fn described(g: &mut Gen, variant: usize) {
     let index = g.any();
     if variant == 0 {

@@ -1,11 +1,11 @@
-//! The generator: sequences of commands that reach every answer on purpose, and others for the interplay.
+//! The generator: sequences of commands that provoke every answer, and others for interactions.
 //!
-//! A sequence works on a few keys, of which the generator keeps a model: absent, text, or a number. A recipe
-//! aims at one pair of the coverage table; it brings a key into the state it needs, then sends the command.
-//! Recipes are dealt from a shuffled deck, so that all are sent equally often. The model need not be right
-//! for the comparison, which knows nothing of it; were it wrong, the coverage would tell.
+//! A sequence works on a few keys, of which the generator keeps a model: absent, text, or a number. A
+//! recipe targets one pair of the coverage table; it brings a key into the state it needs, then sends
+//! the command. Recipes are dealt from a shuffled deck, so that all are sent equally often. The
+//! comparison does not depend on the model; a wrong model would lower the coverage.
 //!
-//! No known difference is generated here: see `drift` for what that excludes.
+//! Known differences are not generated here: see `drift` for the excluded inputs.
 
 mod binary;
 mod chaos;
@@ -24,7 +24,7 @@ use crate::table::Protocol;
 use crate::unit::{Shape, Step, Unit, Wire};
 use fabcache_testbed::random::SplitMix64;
 
-/// What is generated.
+/// The generated protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
     /// Classic text.
@@ -38,7 +38,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// The protocols whose part of the coverage table must be filled.
+    /// Returns the protocols whose part of the coverage table must be filled.
     pub fn protocols(self) -> &'static [Protocol] {
         match self {
             Selection::Text => &[Protocol::Text],
@@ -48,12 +48,12 @@ impl Selection {
         }
     }
 
-    /// Text and meta are sent, of which the known differences are.
+    /// Returns whether text and meta are sent, which the known differences use.
     pub fn drifts(self) -> bool {
         self != Selection::Binary
     }
 
-    /// Binary is sent.
+    /// Returns whether binary is sent.
     pub fn binary(self) -> bool {
         matches!(self, Selection::Binary | Selection::All)
     }
@@ -65,36 +65,36 @@ const KEYS: usize = 10;
 /// The longest key.
 const KEY_LEN_MAX: usize = 250;
 
-/// The longest key that is still no longer than that in base64.
+/// The longest key whose base64 is within that limit.
 const KEY64_LEN_MAX: usize = 186;
 
-/// A value that does not fit into an item of 1 MiB, which has a header and its key.
+/// Length of a value that exceeds an item of 1 MiB with its header and key.
 const TOO_LARGE_LEN: usize = 1 << 20;
 
-/// Numbers stay below this, and what may exceed it is no number any more to the generator. From 2^63 on
-/// memcached 1.6.18 looks for a minus sign, and looks on through the memory behind the item.
+/// Numbers stay below this; the generator treats larger ones as text. From 2^63 on memcached 1.6.18
+/// looks for a minus sign, and reads on through the memory after the item.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// What the generator believes of a key.
+/// The generator's model of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// No such item.
     Absent,
-    /// A value that is no number.
+    /// A value that is not a number.
     Text,
     /// A decimal number of less than 2^63.
     Number,
-    /// Anything, after a command whose outcome the generator does not work out.
+    /// Anything, after a command whose result the generator does not model.
     Unknown,
 }
 
-/// Sends commands into a sequence; the number says which variant.
+/// Sends the commands of a recipe's variant into a sequence.
 pub(crate) type Make = fn(&mut Gen, usize);
 
-/// One thing to do: a function, and which of its variants.
+/// A function, and one of its variants.
 #[derive(Clone, Copy)]
 pub(crate) struct Recipe {
-    /// What its connection speaks.
+    /// The protocol family of its connection.
     pub(crate) wire: Wire,
     /// Sends the commands.
     pub(crate) make: Make,
@@ -112,7 +112,7 @@ impl Recipe {
     }
 }
 
-/// A sequence in the making.
+/// A sequence under construction.
 pub(crate) struct Gen {
     pub(crate) rng: SplitMix64,
     keys: Vec<Key>,
@@ -138,7 +138,7 @@ impl Gen {
         }
     }
 
-    /// Turns to a connection.
+    /// Selects a connection.
     pub(crate) fn turn_to(&mut self, conn: usize, wire: Wire) {
         self.conn = conn;
         self.wire = wire;
@@ -158,7 +158,7 @@ impl Gen {
         self.steps
     }
 
-    /// Adds keys to those that the sequence has.
+    /// Adds a key to the sequence.
     pub(crate) fn add_key(&mut self, tail: Vec<u8>) -> usize {
         let id = self.keys.len() as u16;
         self.keys.push(Key { id, tail: tail.into() });
@@ -178,28 +178,28 @@ impl Gen {
         self.states[index] = state;
     }
 
-    /// Everything is gone.
+    /// Marks all keys as absent.
     pub(crate) fn forget_all(&mut self) {
         self.states.fill(State::Absent);
     }
 
-    /// The opaque of the next binary command.
+    /// Returns the opaque of the next binary command.
     pub(crate) fn next_opaque(&mut self) -> u32 {
         self.opaque = (self.opaque + 1) & 0x7fff_ffff;
         self.opaque
     }
 
-    /// Any key.
+    /// Returns any key.
     pub(crate) fn any(&mut self) -> usize {
         self.rng.below(KEYS)
     }
 
-    /// A key whose base64 is no longer than a key may be.
+    /// Returns whether the key's base64 is within the key limit.
     pub(crate) fn fits_base64(&self, index: usize) -> bool {
         self.keys[index].len() <= KEY64_LEN_MAX
     }
 
-    /// A key without an item.
+    /// Returns a key without an item.
     pub(crate) fn absent(&mut self) -> usize {
         if let Some(index) = self.find(|state| state == State::Absent) {
             return index;
@@ -209,7 +209,7 @@ impl Gen {
         index
     }
 
-    /// A key with an item of either kind.
+    /// Returns a key with an item of either kind.
     pub(crate) fn present(&mut self) -> usize {
         match self.find(|state| matches!(state, State::Text | State::Number)) {
             Some(index) if self.rng.percent(80) => index,
@@ -222,12 +222,12 @@ impl Gen {
         }
     }
 
-    /// A key with an item that is no number.
+    /// Returns a key with an item that is not a number.
     pub(crate) fn text(&mut self) -> usize {
         self.of(State::Text)
     }
 
-    /// A key with a number.
+    /// Returns a key with a number.
     pub(crate) fn number(&mut self) -> usize {
         self.of(State::Number)
     }
@@ -248,7 +248,7 @@ impl Gen {
         (0..KEYS).map(|step| (start + step) % KEYS).find(|&index| wanted(self.states[index]))
     }
 
-    /// Stores an item of this kind, by any command that always does.
+    /// Stores an item of this kind, by any command that always succeeds.
     pub(crate) fn store(&mut self, index: usize, state: State) {
         match self.wire {
             Wire::Ascii if self.rng.percent(60) => text::set(self, index, state),
@@ -258,7 +258,7 @@ impl Gen {
         self.states[index] = state;
     }
 
-    /// Removes an item, by any command that always does.
+    /// Removes an item, by any command that always succeeds.
     pub(crate) fn remove(&mut self, index: usize) {
         match self.wire {
             Wire::Ascii if self.rng.percent(60) => text::delete(self, index),
@@ -268,7 +268,7 @@ impl Gen {
         self.states[index] = State::Absent;
     }
 
-    /// Reads a key with its CAS value, so that the next command can name it.
+    /// Reads a key with its CAS value, so that the next command can use it.
     pub(crate) fn learn(&mut self, index: usize) {
         match self.wire {
             Wire::Ascii if self.rng.percent(60) => text::gets(self, index),
@@ -277,7 +277,7 @@ impl Gen {
         }
     }
 
-    /// The CAS value last seen, moved by `offset`.
+    /// Returns the CAS value last seen, changed by `offset`.
     pub(crate) fn cas(&self, index: usize, offset: i64) -> CasRef {
         let wire = match self.wire {
             Wire::Ascii => CasWire::Decimal,
@@ -286,7 +286,7 @@ impl Gen {
         CasRef { key: self.keys[index].id, offset, wire }
     }
 
-    /// A value that is a number, or not: never one that a lenient reader might take for the other.
+    /// Returns a value that is clearly a number or clearly not, even to a lenient parser.
     pub(crate) fn value(&mut self, state: State) -> Vec<u8> {
         match state {
             State::Number => self.digits(),
@@ -316,7 +316,7 @@ impl Gen {
             1 => (0..len).map(|_| self.rng.next_u64() as u8).collect(),
             _ => self.rng.letters(len),
         };
-        // Letters at both ends: numbers may be led and followed by spaces, and values are appended to others.
+        // Letters at both ends: numbers may have spaces around them, and values are appended to others.
         for end in [0, len.saturating_sub(1)] {
             if let Some(byte) = value.get_mut(end) {
                 *byte = b'v';
@@ -325,7 +325,7 @@ impl Gen {
         value
     }
 
-    /// When an item expires: far enough away that no sequence meets it.
+    /// Returns an expiry time beyond the end of every sequence.
     pub(crate) fn exptime(&mut self) -> i64 {
         match self.rng.below(20) {
             0..14 => 0,
@@ -335,12 +335,12 @@ impl Gen {
         }
     }
 
-    /// Client flags.
+    /// Returns client flags.
     pub(crate) fn client_flags(&mut self) -> u32 {
         *self.rng.pick(&[0, 0, 0, 1, 5, 65_535, u32::MAX, 1 << 31])
     }
 
-    /// A line end. A bare line feed will do.
+    /// Returns a line end, sometimes a bare line feed.
     pub(crate) fn line_end(&mut self) -> &'static str {
         match self.rng.below(20) {
             0 => "\n",
@@ -349,12 +349,12 @@ impl Gen {
         }
     }
 
-    /// What is between two words.
+    /// Returns a separator of two words.
     pub(crate) fn gap(&mut self) -> &'static str {
         if self.rng.percent(3) { "   " } else { " " }
     }
 
-    /// Data that is too long for its announced length: what is left over is an unknown command.
+    /// Returns data longer than its announced length; the remainder is an unknown command.
     pub(crate) fn bad_data(&mut self) -> (usize, Vec<u8>) {
         let announced = self.rng.between(1, 30);
         let rest = self.rng.between(4, 20);
@@ -370,14 +370,14 @@ impl Gen {
         (announced, [data, b"\r\n".to_vec()].concat())
     }
 
-    /// A key over its limit.
+    /// Returns a key over the length limit.
     pub(crate) fn long_key(&mut self) -> Vec<u8> {
         let len = *self.rng.pick(&[251, 252, 255, 256, 300, 1000]);
         self.rng.letters(len)
     }
 }
 
-/// The end of a key: any byte but space, NUL and line ends, of any length that is allowed.
+/// Returns the end of a key: any bytes but space, NUL and line ends, of any allowed length.
 fn tail(rng: &mut SplitMix64, id: usize) -> Rc<[u8]> {
     let len = match rng.below(20) {
         0 => KEY_LEN_MAX - PREFIX_LEN,
@@ -388,12 +388,12 @@ fn tail(rng: &mut SplitMix64, id: usize) -> Rc<[u8]> {
         0 => (0..len).map(|_| *rng.pick(b"\x01\t\x0b\x1b\x7f\x80\xc3\xa4\xff!/=+\"\\")).collect(),
         _ => rng.letters(len),
     };
-    // Keys of one sequence differ, however short they are.
+    // Keys of one sequence differ, even short ones.
     tail[0] = b'a' + id as u8;
     tail.into()
 }
 
-/// One of these lines of a command, with a random line end.
+/// Returns one of these lines of a command, with a random line end.
 pub(crate) fn line(g: &mut Gen, command: &'static str, lines: &[&str], shape: Shape) -> Unit {
     let words = *g.rng.pick(lines);
     // A line of three bytes or less is a known difference.

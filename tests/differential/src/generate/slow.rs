@@ -1,7 +1,7 @@
 //! Sequences that let time pass: items that expire, and a flush that becomes due.
 //!
-//! An item with `SHORT_S` to live is only looked at right after it was stored, or after `WAIT`: never within
-//! a second of its end, because neither server counts finer than that.
+//! An item with a time to live of `SHORT_S` is only read right after its store, or after `WAIT`: never
+//! within a second of its end, because neither server has a finer clock.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::generate::Selection;
 use crate::unit::{Shape, Wire};
 use fabcache_testbed::random::SplitMix64;
 
-/// Seconds to live, for what shall expire.
+/// Time to live, in seconds, of items that expire.
 const SHORT_S: i64 = 3;
 
-/// Long enough for that to be over on any clock.
+/// Long enough for these items to expire on any clock.
 const WAIT: Duration = Duration::from_millis(4500);
 
-/// Keys that are looked at after one wait.
+/// Keys that are read after one wait.
 const KEYS_PER_WAIT: usize = 1200;
 
-/// The sequences for a selection.
+/// Returns the sequences for a selection.
 pub(super) fn all(rng: &mut SplitMix64, selection: Selection) -> Vec<Gen> {
     vec![expiry(rng.split(), selection), delayed_flush(rng.split(), selection)]
 }
@@ -38,7 +38,7 @@ fn turn(g: &mut Gen, selection: Selection, index: usize) {
     g.turn_to(if wire == Wire::Binary { 1 } else { 0 }, wire);
 }
 
-/// Keys grouped by connection, so that batches are long.
+/// Groups keys by connection, so that batches are long.
 fn grouped(selection: Selection, keys: &[usize]) -> Vec<usize> {
     let mut keys = keys.to_vec();
     keys.sort_by_key(|&key| wire_for(selection, key) == Wire::Binary);
@@ -65,10 +65,10 @@ fn expiry(rng: SplitMix64, selection: Selection) -> Gen {
     g
 }
 
-/// Stores an item that lives short or long, by one of many ways to say so.
+/// Stores an item with a short or long life, by one of many commands.
 fn dying(g: &mut Gen, index: usize) {
     let state = if index.is_multiple_of(4) { State::Number } else { State::Text };
-    // The last request decides: stored to live long or short, then changed.
+    // The last request decides: a long or short life at first, then changed.
     let (first_s, last_s) =
         *g.rng.pick(&[(SHORT_S, None), (0, Some(SHORT_S)), (SHORT_S, Some(1000)), (1000, None), (0, None)]);
     for exptime in [Some(first_s), last_s].into_iter().flatten() {
@@ -101,7 +101,7 @@ fn look(g: &mut Gen, index: usize) {
     }
 }
 
-/// Commands that meet an item which has expired or not.
+/// Sends commands to an item which has expired or not.
 fn after(g: &mut Gen, index: usize) {
     match (g.wire, g.rng.below(10)) {
         (Wire::Ascii, 0) => text::add(g, index),
@@ -121,7 +121,7 @@ fn after(g: &mut Gen, index: usize) {
     look(g, index);
 }
 
-/// A flush that is due in two seconds: items live until then, and those stored later are not concerned.
+/// A flush that is due in two seconds: items live until then, and later ones are not affected.
 fn delayed_flush(rng: SplitMix64, selection: Selection) -> Gen {
     let mut g = Gen::new(rng);
     let keys: Vec<usize> = (0..200).map(|n| g.add_key(format!("f{n}").into_bytes())).collect();

@@ -12,7 +12,7 @@ const APPEND: usize = 3;
 const PREPEND: usize = 4;
 const CAS: usize = 5;
 
-/// The storage commands: name, and name in the coverage table with noreply.
+/// The storage commands: name, and name with noreply in the coverage table.
 const STORES: [(&str, &str); 6] = [
     ("set", "set noreply"),
     ("add", "add noreply"),
@@ -25,7 +25,7 @@ const STORES: [(&str, &str); 6] = [
 const GETS: [&str; 4] = ["get", "gets", "gat", "gats"];
 const DELTAS: [(&str, &str); 2] = [("incr", "incr noreply"), ("decr", "decr noreply")];
 
-/// The recipes, one for each pair of the coverage table.
+/// Returns the recipes, one for each pair of the coverage table.
 pub(super) fn recipes() -> Vec<Recipe> {
     let all: [(Make, usize); 25] = [
         (stored, 6),
@@ -60,12 +60,12 @@ pub(super) fn recipes() -> Vec<Recipe> {
     recipes
 }
 
-/// One recipe for each row of the fixed lines.
+/// Returns one recipe for each row of the fixed lines.
 pub(super) fn fixed_lines() -> Vec<Recipe> {
     Recipe::all(Wire::Ascii, fixed_line, fixed::TABLE.len()).collect()
 }
 
-/// A storage command in all its parts.
+/// A storage command with all its parts.
 struct Store {
     verb: usize,
     key: usize,
@@ -104,7 +104,7 @@ impl Store {
         if self.noreply {
             request = request.put(" noreply");
         } else if self.word {
-            // One word more is allowed, and is not noreply.
+            // One more word is allowed, and is not noreply.
             request = request.put(" word");
         }
         let request = request.put(g.line_end()).put(&self.data);
@@ -189,7 +189,7 @@ pub(super) fn count(g: &mut Gen, index: usize) {
     g.send(Unit { changes: Some(index as u16), ..Unit::ascii("incr", request, Shape::Line) });
 }
 
-/// A key in the state in which the command stores.
+/// Returns a key in the state in which the command stores.
 fn storable(g: &mut Gen, verb: usize) -> usize {
     match verb {
         SET => g.any(),
@@ -200,7 +200,7 @@ fn storable(g: &mut Gen, verb: usize) -> usize {
             index
         }
         REPLACE => g.present(),
-        // A number that is appended to is a number to some readers.
+        // Some parsers accept a number with appended text as a number.
         _ => g.text(),
     }
 }
@@ -213,7 +213,7 @@ fn kind_stored(g: &mut Gen, verb: usize) -> State {
 fn stored(g: &mut Gen, verb: usize) {
     let index = storable(g, verb);
     let state = kind_stored(g, verb);
-    // A value near the largest, now and then, that does not stay.
+    // Occasionally a value near the maximum, which is removed again.
     let large = verb == SET && g.rng.percent(1);
     let value = if large { vec![b'v'; g.rng.between(500_000, 1_047_000)] } else { g.value(state) };
     Store::of(g, verb, index, &value).send(g, Shape::Line);
@@ -227,7 +227,7 @@ fn stored(g: &mut Gen, verb: usize) {
 
 fn refused(g: &mut Gen, verb: usize) {
     let index = match verb {
-        // Nothing refuses a set: a changed CAS value refuses a cas, one more time.
+        // A set is never refused; instead a changed CAS value refuses a cas once more.
         SET | CAS => {
             let index = g.present();
             g.learn(index);
@@ -261,7 +261,7 @@ fn bad_length(g: &mut Gen, verb: usize) {
     ]);
     let index = g.any();
     let store = Store::of(g, verb, index, b"");
-    // No data: the servers do not wait for what was never announced.
+    // Without data: a server does not wait for data that was not announced.
     Store { len: len.into(), data: Vec::new(), word: false, ..store }.send(g, Shape::Line);
 }
 
@@ -295,7 +295,7 @@ fn too_large(g: &mut Gen, verb: usize) {
 }
 
 fn stored_silently(g: &mut Gen, verb: usize) {
-    // Stored or not, nothing is said.
+    // No answer, whether stored or not.
     let index = if g.rng.percent(75) { storable(g, verb) } else { g.any() };
     let state = kind_stored(g, verb);
     let value = g.value(state);
@@ -329,7 +329,7 @@ fn hit(g: &mut Gen, verb: usize) {
     while g.rng.percent(25) {
         keys.push(g.present());
     }
-    // A preparation may have removed what an earlier one prepared; it never does here, as nothing is deleted.
+    // A preparation could remove what an earlier one prepared, but none deletes.
     let exptime = some_exptime(g, if verb >= 2 { &keys } else { &[] });
     read(g, verb, &keys, exptime);
 }
@@ -353,21 +353,21 @@ fn hits_and_misses(g: &mut Gen, verb: usize) {
     read(g, verb, &keys, exptime);
 }
 
-/// As many keys as a line may have. Only lines of get and gets may be longer than 2048 bytes, if they arrive
-/// in pieces.
+/// Returns how many keys a line may have. Only lines of get and gets may exceed 2048 bytes, if they
+/// arrive in chunks.
 fn keys_in_line(g: &mut Gen, verb: usize, index: usize) -> usize {
     let many = g.rng.between(20, 100);
     if verb >= 2 { many.min(1200 / (g.key(index).len() + 3)) } else { many }
 }
 
-/// The error takes back all answers that are not yet written, so nothing may be waiting.
+/// The error discards all answers that are not yet written, so none may be pending.
 fn key_too_long(g: &mut Gen, verb: usize) {
     let mut request = Request::of(GETS[verb]);
     if verb >= 2 {
         request = request.put(" 0");
     }
     for _ in 0..g.rng.below(3) {
-        // A line that is refused has read and touched nothing; in memcached the keys before the wrong one (see the
+        // A refused line has read and touched nothing; in memcached the keys before the wrong one are (see the
         // drift table).
         let index = g.absent();
         request = request.put(" ").key(&g.key(index));
@@ -406,8 +406,8 @@ fn touch_silently(g: &mut Gen, _: usize) {
     g.send(Unit::ascii("touch noreply", request, Shape::UntilSentinel));
 }
 
-/// A number to add or subtract, and whether it is so large that an addition leaves what counts as a number
-/// here.
+/// Returns a number to add or subtract, and whether adding it exceeds the generator's limit for
+/// numbers.
 fn some_delta(g: &mut Gen) -> (String, bool) {
     let delta = match g.rng.below(8) {
         0 => 0,
@@ -484,7 +484,7 @@ fn deleted(g: &mut Gen, variant: usize) {
             Request::of("delete ").key(&g.key(index))
         }
         2 => Request::of("delete ").put(g.long_key()),
-        // More words than these are a known difference.
+        // More words are a known difference.
         _ => Request::of("delete ")
             .key(&g.key(0))
             .put(*g.rng.pick(&[" 10", " -1", " 00", " a", " a b", " 0 0"])),
@@ -509,8 +509,8 @@ fn flush(g: &mut Gen, variant: usize) {
     let index = g.any();
     let sent = match variant {
         0 => {
-            // A later flush takes the place of an earlier one, and what that one hid is back in memcached: so
-            // a flush in the future is always followed by one that is due.
+            // A later flush replaces an earlier one, and in memcached the items that the earlier one hid reappear:
+            // so a flush in the future is always followed by an immediate one.
             if g.rng.percent(30) {
                 let sent = line(g, "flush_all", &["flush_all 2592000", "flush_all 100000"], Shape::Line);
                 g.send(sent);
@@ -541,7 +541,7 @@ fn connection_ends(g: &mut Gen, variant: usize) {
             (HTTP, Request::of(method).put(*g.rng.pick(&[" HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/\r\n"])))
         }
         2 => {
-            // A long gat is a multiget to us, as get is; memcached takes one only while it comes in one piece.
+            // A long gat is a multiget in fabcached, like get; memcached accepts one only in a single chunk.
             let start = *g.rng.pick(&["", "set ", "foo ", "mg ", "getx "]);
             let len = g.rng.between(2049, 4000);
             (ENDLESS, Request::of(start).put(g.rng.letters(len)))
@@ -551,7 +551,7 @@ fn connection_ends(g: &mut Gen, variant: usize) {
     g.send(Unit::ascii(command, request, Shape::UntilSentinel).ends(Ending::ServerCloses));
 }
 
-/// All that was asked before a quit is answered.
+/// All requests before a quit are answered.
 fn quit_after_answers(g: &mut Gen) {
     let (index, other) = (g.any(), g.any());
     let request =
@@ -559,7 +559,7 @@ fn quit_after_answers(g: &mut Gen) {
     g.send(Unit::ascii("quit after others", request, Shape::UntilSentinel).ends(Ending::ServerCloses));
 }
 
-/// Words that no command starts with: memcached 1.6.45 knows administration by its first letters, too.
+/// Unknown first words; memcached 1.6.45 matches administration commands by their first letters.
 fn unknown(g: &mut Gen, _: usize) {
     let start = *g
         .rng
@@ -591,7 +591,7 @@ fn stats(g: &mut Gen, variant: usize) {
     g.send(sent);
 }
 
-/// Stored, but never to be seen.
+/// Stores an item that is expired at once.
 fn expired_at_once(g: &mut Gen, _: usize) {
     let index = g.any();
     let value = g.value(State::Text);
@@ -604,7 +604,7 @@ fn expired_at_once(g: &mut Gen, _: usize) {
 
 fn fixed_line(g: &mut Gen, variant: usize) {
     let fixed = &fixed::TABLE[variant];
-    // Watching is refused when any answer is still to be written.
+    // Watching is refused while any answer is pending.
     let fence = fixed.command == "watch";
     let sent = match fixed.shape() {
         Shape::Line => line(g, fixed.command, fixed.lines, Shape::Line),

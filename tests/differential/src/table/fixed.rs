@@ -1,9 +1,9 @@
-//! Commands whose answer depends on nothing but the line: administration, and arguments that are wrong.
+//! Commands whose answer depends only on the line: administration, and invalid arguments.
 
 use crate::table::Protocol;
 use crate::unit::Shape;
 
-/// Lines of one command that all get the same answer.
+/// Lines of one command that have the same answer.
 #[derive(Debug)]
 pub struct Fixed {
     /// The command, as the coverage table names it.
@@ -15,12 +15,12 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// The protocol the command belongs to.
+    /// Returns the command's protocol.
     pub fn protocol(&self) -> Protocol {
         if matches!(self.command, "mn" | "me") { Protocol::Meta } else { Protocol::Text }
     }
 
-    /// How the end of the answer is found.
+    /// Returns the shape of the answer.
     pub fn shape(&self) -> Shape {
         if self.command.ends_with("noreply") { Shape::UntilSentinel } else { Shape::Line }
     }
@@ -32,7 +32,7 @@ const fn fixed(command: &'static str, answer: &'static str, lines: &'static [&'s
 
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 
-/// All of them. Settings are set to what they are by default, or to what changes no other answer.
+/// All fixed lines. Settings are set to their defaults, or to values that change no other answer.
 pub static TABLE: &[Fixed] = &[
     fixed("verbosity", "OK", &["verbosity 0", "verbosity 1", "verbosity 0 word", "verbosity 1 "]),
     fixed("verbosity", BAD_LINE, &["verbosity x", "verbosity -1", "verbosity 1x"]),

@@ -1,28 +1,29 @@
-//! Every command with every answer that it can give.
+//! Every command with every possible answer.
 //!
-//! The run fails if one of these pairs is seen less than once in a thousand commands, or if a command of the
-//! table gives an answer that is not listed. Answers that only the known differences provoke are in `drift`.
+//! The run fails if one of these pairs is seen less than once in a thousand commands, or if a command
+//! of the table gives an answer that is not listed. Answers that only the known differences cause are
+//! in `drift`.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
 pub mod fixed;
 
-/// What is counted: a command, perhaps one of its flags, and an answer.
+/// A counted pair: a command, optionally one of its flags, and an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// The protocol it belongs to.
     pub protocol: Protocol,
     /// The command.
     pub command: &'static str,
-    /// A flag that was asked, or that came back of itself (`W`, `X`, `Z`).
+    /// A requested flag, or one that the server added (`W`, `X`, `Z`).
     pub flag: Option<u8>,
-    /// The answer without what varies.
+    /// The answer without its variable parts.
     pub answer: &'static str,
 }
 
 impl Pair {
-    /// The command and its flag.
+    /// Returns the command and its flag.
     pub fn label(&self) -> String {
         match self.flag {
             Some(flag) => format!("{} {}", self.command, flag as char),
@@ -43,10 +44,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Protocol; 3] = [Protocol::Text, Protocol::Meta, Protocol::Binary];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Text => "text",
@@ -56,7 +57,7 @@ impl Protocol {
     }
 }
 
-/// No answer, seen by the answer to the next command.
+/// No answer; the next command's answer shows it.
 pub const NOTHING: &str = "(nothing)";
 /// The connection closed without an answer.
 pub const CLOSED: &str = "(closed)";
@@ -68,9 +69,9 @@ pub const HIT: &str = "VALUE ... END";
 pub const MISS: &str = "END";
 /// Some keys found, some not.
 pub const BOTH: &str = "VALUE ... END, with misses";
-/// A line that is not a command at all.
+/// A line that is not a command.
 pub const UNKNOWN: &str = "unknown command";
-/// A line that has no end.
+/// A line without an end.
 pub const ENDLESS: &str = "line without an end";
 /// An HTTP request.
 pub const HTTP: &str = "HTTP request";
@@ -254,7 +255,7 @@ static BINARY: &[Row] = &[
     (BAD_MAGIC, &[CLOSED]),
 ];
 
-/// The name of a binary status.
+/// Returns the name of a binary status.
 pub const fn status(status: u16) -> &'static str {
     match status {
         0x00 => "0 ok",
@@ -271,12 +272,12 @@ pub const fn status(status: u16) -> &'static str {
     }
 }
 
-/// Is this a meta command, whose flags are counted?
+/// Returns whether this is a meta command, whose flags are counted.
 pub fn is_meta(command: &str) -> bool {
     matches!(command, "mg" | "ms" | "md" | "ma")
 }
 
-/// The table.
+/// Returns the table.
 pub fn pairs() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
     PAIRS.get_or_init(|| {
@@ -298,7 +299,7 @@ pub fn pairs() -> &'static [Pair] {
             })
         });
         let mut pairs: Vec<Pair> = plain(Protocol::Text, TEXT).chain(fixed(Protocol::Text)).collect();
-        // Rows of one command stand together, wherever they come from.
+        // Rows of one command are adjacent, wherever they come from.
         let mut order: Vec<&str> = Vec::new();
         for pair in &pairs {
             if !order.contains(&pair.command) {
@@ -312,7 +313,7 @@ pub fn pairs() -> &'static [Pair] {
     })
 }
 
-/// The names of the commands in the table.
+/// Returns the names of the commands in the table.
 pub fn commands() -> &'static HashSet<&'static str> {
     static COMMANDS: OnceLock<HashSet<&'static str>> = OnceLock::new();
     COMMANDS.get_or_init(|| pairs().iter().map(|pair| pair.command).collect())

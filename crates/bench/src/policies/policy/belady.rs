@@ -1,19 +1,19 @@
-//! Belady's optimum (1966): the object needed latest is evicted, or not admitted if it is the one just requested.
+//! Belady's optimum (1966): evicts the object needed latest, or does not admit it.
 //!
-//! For objects of one size no policy has fewer misses. For mixed sizes the true optimum is NP-hard to compute and
-//! lies somewhat below: there this is a good policy that knows the future, not a bound.
+//! For objects of one size no policy has fewer misses. For mixed sizes the true optimum is NP-hard to
+//! compute and somewhat lower; this is then a good clairvoyant policy, not a bound.
 
 use std::collections::BinaryHeap;
 
 use super::{Access, NEVER, Policy};
 
-/// A policy that knows the future.
+/// Belady's policy.
 #[derive(Debug)]
 pub struct Belady<'c> {
     budget: u64,
     charges: &'c [u32],
     bytes: u64,
-    /// Of each object that is kept, when it is needed again.
+    /// The next use of each kept object.
     next: Vec<Option<u32>>,
     /// The next use of objects; stale entries are ignored.
     order: BinaryHeap<(u32, u32)>,

@@ -25,34 +25,34 @@ struct Ends {
     bytes: u64,
 }
 
-/// In no list.
+/// An object in no list.
 const UNLINKED: u8 = u8::MAX;
 
 impl<'c, const N: usize> Lists<'c, N> {
-    /// Empty ones, of objects with these charges.
+    /// Returns empty lists of objects with these charges.
     pub fn new(charges: &'c [u32]) -> Lists<'c, N> {
         let link = Link { newer: NONE, older: NONE, list: UNLINKED };
         let ends = Ends { front: NONE, back: NONE, bytes: 0 };
         Lists { charges, links: vec![link; charges.len()], ends: [ends; N] }
     }
 
-    /// Bytes of an object.
+    /// Returns the bytes of an object.
     pub fn charge(&self, object: u32) -> u64 {
         self.charges[object as usize].into()
     }
 
-    /// Bytes of all objects of a list.
+    /// Returns the bytes of all objects in a list.
     pub fn bytes(&self, list: usize) -> u64 {
         self.ends[list].bytes
     }
 
-    /// The list that an object is in.
+    /// Returns the list that an object is in.
     pub fn list_of(&self, object: u32) -> Option<usize> {
         let list = self.links[object as usize].list;
         (list != UNLINKED).then_some(list.into())
     }
 
-    /// The oldest object of a list.
+    /// Returns the oldest object of a list.
     pub fn back(&self, list: usize) -> Option<u32> {
         some(self.ends[list].back)
     }
@@ -74,7 +74,7 @@ impl<'c, const N: usize> Lists<'c, N> {
         self.ends[list].bytes += self.charge(object);
     }
 
-    /// Takes an object out of its list, which is returned.
+    /// Removes an object from its list, which is returned.
     pub fn remove(&mut self, object: u32) -> Option<usize> {
         let list = self.list_of(object)?;
         let link = self.links[object as usize];
@@ -97,7 +97,7 @@ impl<'c, const N: usize> Lists<'c, N> {
         self.push_front(list, object);
     }
 
-    /// Takes out the oldest of a list.
+    /// Removes the oldest object of a list.
     pub fn pop_back(&mut self, list: usize) -> Option<u32> {
         let object = self.back(list)?;
         self.remove(object);

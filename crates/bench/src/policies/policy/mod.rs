@@ -1,7 +1,7 @@
 //! Reference policies, simulated: objects are numbers, memory is a sum of bytes.
 //!
-//! All get the same budget and are charged the same bytes for an object. Expired objects disappear at once without
-//! cost, and free their memory.
+//! All policies have the same budget and are charged the same bytes per object. Expired objects
+//! disappear at once, without cost, and free their memory.
 
 mod belady;
 mod lists;
@@ -27,28 +27,28 @@ use crate::trace::{NEVER, Trace};
 /// The properties of an access besides its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The second it is.
+    /// The time in seconds.
     pub second: u32,
-    /// The index of the request that will be the next hit of this object if it is kept, or [`NEVER`].
+    /// The index of the request that is this object's next hit if it is kept, or [`NEVER`].
     pub next: u32,
 }
 
-/// Decides which objects to keep.
+/// A replacement policy.
 pub trait Policy {
-    /// Whether the object is kept. If so, this counts as a hit.
+    /// Accesses an object; returns whether it is kept, which counts as a hit.
     fn touch(&mut self, object: u32, access: Access) -> bool;
 
     /// Stores an object that is not kept, evicting others, or refuses it.
     fn insert(&mut self, object: u32, access: Access);
 
-    /// Forgets an object that expired, if it is kept.
+    /// Removes an expired object, if it is kept.
     fn remove(&mut self, object: u32);
 
-    /// Bytes of all that is kept.
+    /// Returns the bytes of all kept objects.
     fn bytes(&self) -> u64;
 }
 
-/// The names of policies.
+/// The name of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
@@ -65,10 +65,10 @@ pub enum Name {
 }
 
 impl Name {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Name; 5] = [Name::Lru, Name::Segmented, Name::S3Fifo, Name::Sieve, Name::Belady];
 
-    /// The heading of its column.
+    /// Returns the heading of the policy's column.
     pub fn heading(self) -> &'static str {
         match self {
             Name::Lru => "LRU",
@@ -79,7 +79,7 @@ impl Name {
         }
     }
 
-    /// The policy with a budget of `bytes`, each object charged as `charges` says.
+    /// Returns the policy with a budget of `bytes` and these charges.
     pub fn policy(self, bytes: u64, charges: &[u32]) -> Box<dyn Policy + '_> {
         match self {
             Name::Lru => Box::new(Lru::new(bytes, charges)),
@@ -91,7 +91,7 @@ impl Name {
     }
 }
 
-/// Replays a trace: the number of misses. `next` is what [`Trace::next_accesses`] says.
+/// Replays a trace; returns the number of misses. `next` is from [`Trace::next_accesses`].
 pub fn misses(policy: &mut dyn Policy, trace: &Trace, next: &[u32]) -> u64 {
     let mut misses = 0;
     let mut expiries = Expiries::new(trace);
@@ -109,12 +109,12 @@ pub fn misses(policy: &mut dyn Policy, trace: &Trace, next: &[u32]) -> u64 {
     misses
 }
 
-/// When objects expire.
+/// The expiry times of objects.
 struct Expiries<'t> {
     trace: &'t Trace,
     /// The expiry of each object, as last stored.
     expiry: Vec<u32>,
-    /// What may expire in a second to come.
+    /// Objects that may expire, by second.
     due: BTreeMap<u32, Vec<u32>>,
     second: u32,
 }
@@ -124,7 +124,7 @@ impl<'t> Expiries<'t> {
         Expiries { trace, expiry: vec![NEVER; trace.objects.len()], due: BTreeMap::new(), second: 0 }
     }
 
-    /// From which second on the object is no longer valid.
+    /// Returns the second from which on the object is invalid.
     fn of(&self, object: u32) -> u32 {
         self.expiry[object as usize]
     }
@@ -145,7 +145,7 @@ impl<'t> Expiries<'t> {
         self.second = second;
         while let Some(first) = self.due.first_entry().filter(|first| *first.key() <= second) {
             let (due, objects) = first.remove_entry();
-            // Those that were stored again meanwhile expire later.
+            // Objects that were stored again expire later.
             objects.into_iter().filter(|&object| self.expiry[object as usize] == due).for_each(&mut expired);
         }
     }

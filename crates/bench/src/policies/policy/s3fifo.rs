@@ -16,7 +16,7 @@ const GHOST: usize = 2;
 
 /// SMALL's part of the budget (1/n).
 const SMALL_DIVISOR: u64 = 10;
-/// Hits that lead from SMALL to MAIN.
+/// Hits that promote an object from SMALL to MAIN.
 const PROMOTION_HITS: u8 = 2;
 /// Hits are counted in two bits.
 const HITS_MAX: u8 = 3;
@@ -56,7 +56,7 @@ impl<'c> S3Fifo<'c> {
         }
     }
 
-    /// Evicts one, if not all of them go to MAIN.
+    /// Evicts one object, unless all of SMALL is promoted to MAIN.
     fn evict_small(&mut self) {
         while let Some(object) = self.lists.pop_back(SMALL) {
             if self.hits[object as usize] < PROMOTION_HITS {

@@ -1,4 +1,4 @@
-//! memcached's segmented LRU, as its items.c has it since 1.5 (doc/new_lru.txt gives the idea).
+//! memcached's segmented LRU, as in its items.c since 1.5 (doc/new_lru.txt describes the idea).
 //!
 //! New items enter HOT. The second access of an item, and each later one since its mark was last cleared, marks it
 //! active; in COLD it moves the item to the front of WARM instead. From the tails of HOT and WARM active items go to

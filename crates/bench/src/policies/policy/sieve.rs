@@ -1,5 +1,7 @@
-//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024): one queue in the order of insertion. A hand moves
-//! from old to new, clears the marks of hit objects, and evicts the first without a mark.
+//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024).
+//!
+//! One queue in the order of insertion. A hand moves from old to new, clears the marks of hit objects,
+//! and evicts the first object without a mark.
 
 use super::lists::Lists;
 use super::{Access, Policy};
@@ -12,7 +14,7 @@ pub struct Sieve<'c> {
     budget: u64,
     lists: Lists<'c, 1>,
     hit: Vec<bool>,
-    /// Where the hand is; none for the oldest.
+    /// The hand's position; `None` for the oldest object.
     hand: Option<u32>,
 }
 

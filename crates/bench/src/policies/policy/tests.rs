@@ -1,4 +1,4 @@
-//! Hand-computed sequences, models, and what holds for every policy.
+//! Hand-computed sequences, models, and properties of every policy.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn play(policy: &mut dyn Policy, letters: &str) -> String {
     letters.bytes().map(|letter| if hits(policy, letter, 0) { 'h' } else { 'm' }).collect()
 }
 
-/// One access as [`misses`] makes it, for a policy that does not know the future.
+/// Makes one access as [`misses`] does, for a policy that does not use the future.
 fn hits(policy: &mut dyn Policy, letter: u8, second: u32) -> bool {
     let (object, access) = (u32::from(letter - b'a'), Access { second, next: NEVER });
     let hit = policy.touch(object, access);
@@ -67,9 +67,9 @@ fn s3_fifo_promotes_what_is_hit_twice_and_remembers_the_rest() {
     assert_eq!(play(&mut policy, "abcdefghijklmnopqrst"), "m".repeat(20));
     // a is hit twice, and goes to MAIN when u comes; b goes to GHOST.
     assert_eq!(play(&mut policy, "aau"), "hhm");
-    // MAIN is over its part: c goes for v, and is forgotten. b comes back, to MAIN, and u goes to GHOST.
+    // MAIN exceeds its part: v evicts c, which is forgotten. b returns, to MAIN, and u goes to GHOST.
     assert_eq!(play(&mut policy, "vba"), "mmh");
-    // c enters SMALL, and w and x push it out; b stays.
+    // c enters SMALL, and w and x evict it; b stays.
     assert_eq!(play(&mut policy, "cwxbc"), "mmmhm");
     assert_eq!(policy.bytes(), 20);
 }
@@ -156,7 +156,7 @@ fn misses_are_those_of_the_reference_simulator() {
     }
 }
 
-/// Requests over some objects, with times to live and sizes.
+/// Generates requests over some objects, with times to live and sizes.
 fn random_trace(ttl_s: impl Strategy<Value = u32>) -> impl Strategy<Value = (Trace, Vec<u32>)> {
     let objects = prop::collection::vec((ttl_s, 1u32..30), 20);
     let requests = prop::collection::vec((0u32..20, 0u32..20, 0u32..2), 1..400);

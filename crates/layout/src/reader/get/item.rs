@@ -42,7 +42,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.fetch_word(Stage::SlotAgain, self.candidate.slot_at)
     }
 
-    /// Bytes that the candidate's item may have.
+    /// Returns the maximum bytes of the candidate's item.
     pub(super) fn item_bytes_max(&self, reader: &Reader) -> u64 {
         let Candidate { segment, location, .. } = self.candidate;
         let left = reader.geometry.segment_end(segment) - location.offset;
@@ -136,7 +136,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         word == generation || cfg!(fabcache_without = "generation")
     }
 
-    /// The bytes are those of one item.
+    /// Handles the bytes of one item.
     pub(super) fn judge(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         let Some(judged) = &self.judged else { return self.ask_server(FallbackReason::Damaged) };
         if !judged.same_key {
@@ -165,7 +165,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             if just_fetched {
                 return self.gone(reader, metadata, Miss::Flushed, Rejection::Flushed);
             }
-            // It may have been stored after a flush that came after the line was fetched.
+            // It may have been stored after a flush that followed the line's fetch.
             return self.fetch_word(Stage::FlushEpoch, FLUSH_EPOCH_AT);
         }
         if item.is_expired(metadata.now()) {

@@ -25,12 +25,12 @@ use super::{
 /// match by chance in one of 10^18 fetches.
 const CANDIDATES_MAX: usize = 6;
 
-/// All that can be before the value of an item.
+/// The most bytes before the value of an item.
 const HEAD_BYTES_MAX: u64 = (HEADER_BYTES_MAX + KEY_BYTES_MAX) as u64;
 
 /// One GET in progress.
 ///
-/// [`Get::next`] is called with nothing first, then with the result of each fetch, until it returns the outcome.
+/// Call [`Get::next`] with nothing first, then with the result of each fetch, until it returns the outcome.
 #[derive(Debug)]
 pub struct Get<K> {
     key: K,
@@ -38,14 +38,14 @@ pub struct Get<K> {
     stage: Stage,
     /// Bytes that the last step requested.
     asked_bytes: usize,
-    /// The segment's counter of emptyings, as known when its generation was requested.
+    /// The segment's counter of emptied segments, as known when its generation was requested.
     asked_count: Option<u64>,
     attempts: u32,
     fetches: u32,
     rejections: Rejections,
     /// The GET uses a known location instead of the key's slots.
     by_location: bool,
-    /// Long values are put where they are wanted.
+    /// Long values are placed where the caller requests.
     places: bool,
     /// The caller supplies the status line later, and fetches the chunks of a chained value itself.
     is_apart: bool,
@@ -55,7 +55,7 @@ pub struct Get<K> {
     assembly: Assembly,
 }
 
-/// The last request, and so the next input.
+/// The last request, and hence the next input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Start,
@@ -64,34 +64,34 @@ enum Stage {
     Home,
     Overflow,
     Link,
-    /// Of the candidate's segment, before its slot is fetched again.
+    /// The generation of the candidate's segment, before its slot is fetched again.
     Generation,
     SlotAgain,
     Item,
     /// The part of a chained value's item that precedes the value.
     ItemHead,
-    /// Its value, to be put in place.
+    /// Its value, to be placed.
     Value,
-    /// The generation of the candidate's segment, behind its bytes.
+    /// The generation of the candidate's segment, after its bytes.
     Still,
     FlushEpoch,
-    /// Behind all places of a key that is in none.
+    /// The head again, after all buckets missed.
     HeadStill,
     ChunkGeneration,
     Chunk,
     ChunkValue,
     ChunkStill,
-    /// All chunks, by the caller.
+    /// All chunks, fetched by the caller.
     Chunks,
     Done,
 }
 
-/// Why chunks that were fetched by the caller cannot be used.
+/// Why chunks that the caller fetched cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkError {
-    /// One of them does not count.
+    /// One of them was rejected.
     Rejected(Rejection),
-    /// The table says what cannot be.
+    /// The chunk table is corrupt.
     Damaged,
 }
 
@@ -99,16 +99,16 @@ pub(super) enum ChunkError {
 #[derive(Debug)]
 struct Search {
     partition: usize,
-    /// The head with which it began.
+    /// The head at its start.
     head: u64,
-    /// It is in the table that groups are moving to.
+    /// Whether it searches the table that groups are moving to.
     in_next: bool,
     places: BucketOffsets,
     moved: bool,
     links: u32,
     /// The part of the key's buckets that follows the slots at hand.
     rest: Rest,
-    /// Slots with the key's tag, and where they lie.
+    /// Slots with the key's tag, and their offsets.
     slots: [(u64, Slot); CANDIDATES_MAX],
     slots_len: usize,
     slots_done: usize,
@@ -125,7 +125,7 @@ enum Rest {
     Nothing,
 }
 
-/// An item that is being checked.
+/// An item being checked.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     slot_at: u64,
@@ -137,34 +137,34 @@ struct Candidate {
     location: Location,
 }
 
-/// What its bytes say.
+/// The result of validating its bytes.
 #[derive(Debug)]
 struct ValidatedItem {
     item: Item,
     same_key: bool,
     value_at: usize,
-    /// Its value is in place.
+    /// Whether its value is already placed.
     is_placed: bool,
     chunks: Vec<ChunkEntry>,
 }
 
-/// A value being put together.
+/// A value being assembled.
 #[derive(Debug, Default)]
 struct Assembly {
     chunks: Vec<ChunkEntry>,
     next: usize,
     segment: u32,
     generation: u64,
-    /// The bytes fetched last are those of the chunk, and in `value`.
+    /// Whether the bytes fetched last are the chunk's, already in `value`.
     is_taken: bool,
     value: Vec<u8>,
-    /// Bytes that are in place, and those that will be.
+    /// Bytes that are placed, and the total.
     placed: usize,
     whole: usize,
 }
 
 impl<K: AsRef<[u8]>> Get<K> {
-    /// A GET by key.
+    /// Returns a GET by key.
     pub fn by_key(reader: &Reader, key: K) -> Get<K> {
         let hash = reader.hash(key.as_ref());
         Get::by_hash(reader, key, hash)
@@ -177,7 +177,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         Get::new(reader, key, hash, location, false)
     }
 
-    /// A GET at the location where the key's item was found before: a hit, or stale.
+    /// Returns a GET at the location where the key's item was found before: it ends in a hit or stale.
     pub fn at(reader: &Reader, key: K, location: Location) -> Get<K> {
         let hash = reader.hash(key.as_ref());
         Get::new(reader, key, hash, location, true)
@@ -225,8 +225,8 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    /// Long values are put where they are wanted ([`Step::Value`]). Not of [`Validation::Remote`], where all bytes of an item are
-    /// under its checksum.
+    /// Places long values where the caller requests ([`Step::Value`]). Not for [`Validation::Remote`], whose checksum
+    /// covers all bytes of an item.
     ///
     /// [`Validation::Remote`]: super::Validation::Remote
     #[inline]
@@ -248,17 +248,17 @@ impl<K: AsRef<[u8]>> Get<K> {
         matches!(self.stage, Stage::Item | Stage::HeadStill)
     }
 
-    /// At a cached location, whose item was requested.
+    /// Returns whether it waits for an item at a cached location.
     pub(super) fn is_at_item(&self) -> bool {
         self.by_location && self.stage == Stage::Item
     }
 
-    /// By key, with an item requested.
+    /// Returns whether it waits for an item by key.
     pub(super) fn is_at_slots_item(&self) -> bool {
         !self.by_location && self.stage == Stage::Item
     }
 
-    /// Notes that the request is posted now.
+    /// Records that the request is posted now.
     pub(super) fn note_requested(&mut self, ns: u64) {
         match self.stage {
             Stage::Home | Stage::Overflow | Stage::Link => self.search.requested_ns = ns,
@@ -267,7 +267,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         }
     }
 
-    /// When the slot that shows the item was requested.
+    /// Returns when the slot that points to the item was requested.
     pub(super) fn slot_asked_ns(&self) -> u64 {
         self.candidate.requested_ns
     }
@@ -287,17 +287,17 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.asked_count = count;
     }
 
-    /// The key.
+    /// Returns the key.
     pub(super) fn key(&self) -> &K {
         &self.key
     }
 
-    /// The chunks of the value, after [`Step::Chunks`].
+    /// Returns the chunks of the value, after [`Step::Chunks`].
     pub(super) fn chunks(&self) -> &[ChunkEntry] {
         &self.assembly.chunks
     }
 
-    /// All chunks are in place, or one did not count, or they cannot be.
+    /// Completes chunk fetching: all chunks are placed, one was rejected, or the table is corrupt.
     pub(super) fn end_chunks(
         &mut self,
         reader: &Reader,
@@ -316,12 +316,12 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.hash
     }
 
-    /// What did not count so far, and why.
+    /// Returns the rejected attempts, by reason.
     pub fn rejections(&self) -> Rejections {
         self.rejections
     }
 
-    /// The value of a hit that is [`Value::Assembled`].
+    /// Takes the value of a hit that is [`Value::Assembled`].
     pub fn take_assembled(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.assembly.value)
     }
@@ -440,7 +440,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     fn ask(&mut self, stage: Stage, step: Step) -> Step {
         self.stage = stage;
-        // The table of chunks bounds the number of others.
+        // The chunk table bounds the number of the others.
         let is_counted =
             !matches!(stage, Stage::ChunkGeneration | Stage::Chunk | Stage::ChunkValue | Stage::ChunkStill);
         self.fetches += u32::from(is_counted);

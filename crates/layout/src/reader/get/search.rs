@@ -22,7 +22,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.search_table(reader, metadata, false)
     }
 
-    /// Fetches home and neighbour in the current table, or the one that groups are moving to.
+    /// Fetches home and neighbour buckets in the current table, or in the one that groups are moving to.
     pub(super) fn search_table(
         &mut self,
         reader: &Reader,
@@ -60,7 +60,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.fetch_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
     }
 
-    /// Discards the metadata of the partition, which is wrong.
+    /// Discards the partition's metadata, which is wrong.
     pub(super) fn head_is_wrong(
         &mut self,
         reader: &Reader,
@@ -71,12 +71,12 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.reject(reader, metadata, why)
     }
 
-    /// Whether there are few enough.
+    /// Returns whether few enough slots match.
     pub(super) fn take_slots(&mut self, start: u64, bytes: &[u8]) -> bool {
         let search = &mut self.search;
         let tag = self.hash.tag();
         (search.slots_len, search.slots_done) = (0, 0);
-        // All without a branch, for nearly all are other keys'.
+        // Branchless, because nearly all slots are other keys'.
         let (mut matching, mut moved) = (0u64, false);
         let words = bytes.as_chunks().0;
         for (i, word) in words.iter().enumerate() {
@@ -134,7 +134,7 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     pub(super) fn end_of_table(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
         if !self.search.moved {
-            // Nothing found in tables that were replaced meanwhile says nothing.
+            // A miss in tables that were replaced meanwhile is inconclusive.
             let head = head_offset(&reader.geometry, self.search.partition);
             return self.fetch_word(Stage::HeadStill, head);
         }
@@ -151,14 +151,14 @@ pub(super) fn slot_in(bytes: &[u8], i: usize) -> Slot {
 }
 
 impl Reader {
-    /// Where a group of the block with this number is, if that can be.
+    /// Returns the offset of a group of the block with this number, if that is valid.
     pub(in crate::reader) fn group_offset(&self, number: u32, group: u32) -> Option<u64> {
         let within = u64::from(group & ((1 << self.geometry.block_shift) - 1)) * GROUP_BYTES;
         let offset = u64::from(number) * self.geometry.block_unit_bytes() + within;
         self.is_index(offset, GROUP_BYTES).then_some(offset)
     }
 
-    /// Whether these bytes can be the index's: in one segment.
+    /// Returns whether these bytes can be the index's: within one segment.
     fn is_index(&self, offset: u64, len: u64) -> bool {
         let segment = self.geometry.segment_of(offset);
         segment.is_some_and(|segment| len <= self.geometry.segment_end(segment) - offset)

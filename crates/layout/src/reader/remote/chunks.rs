@@ -1,4 +1,4 @@
-//! The chunks of a long value, several on their way at a time, each put where it belongs.
+//! The chunks of a long value, several in flight at a time, each fetched into its place.
 //!
 //! Only the value's part of a chunk is fetched. The other bytes under its checksum are known: the key's hash, and the
 //! length in the table. So the checksum is computed over the value in place, and the value is stored once. The sum of
@@ -11,22 +11,22 @@ use crate::item::{ALIGN_BYTES, ChunkEntry, NewItem, SUMMED_AT};
 use super::super::get::ChunkError;
 use super::super::{MetadataCache, Reader, Rejection};
 
-/// Chunks of one value on their way at once: with up to 2 MiB each enough for any link.
+/// Chunks of one value in flight at once: with up to 2 MiB each enough for any link.
 const CHUNKS_AHEAD: usize = 8;
 
-/// How far the chunks of a value have come.
+/// The progress of a value's chunks.
 #[derive(Debug, Default)]
 pub(super) struct ChunkProgress {
-    /// The next to be asked for, and where it belongs.
+    /// The next to fetch, and its offset in the value.
     next: usize,
     at: usize,
     whole: usize,
-    /// Asked for, and not yet known to be right.
+    /// Requested, and not validated yet.
     in_flight: usize,
     failed: Option<ChunkError>,
 }
 
-/// What is to be fetched of a chunk.
+/// A fetch of one chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkFetch {
     pub(super) number: usize,
@@ -36,12 +36,12 @@ pub(super) struct ChunkFetch {
     pub(super) whole: usize,
 }
 
-/// What came of looking at the bytes of a chunk.
+/// The result of checking a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkCheck {
-    /// They are the chunk.
+    /// Valid.
     Right,
-    /// Not in the generation that was known; the segment's is to be fetched. The sum of its bytes.
+    /// Not in the known generation; the segment's must be fetched. The sum of its bytes.
     Ask(u64),
 }
 
@@ -55,7 +55,7 @@ impl ChunkProgress {
         self.in_flight > 0
     }
 
-    /// The next to be fetched, if it is time for it.
+    /// Returns the next chunk to fetch, if one is due.
     pub(super) fn next(&mut self, reader: &Reader, table: &[ChunkEntry]) -> Option<ChunkFetch> {
         if self.failed.is_some() || self.in_flight >= CHUNKS_AHEAD {
             return None;
@@ -76,7 +76,7 @@ impl ChunkProgress {
         Some(ChunkFetch { number, offset: chunk.offset + head, len, at, whole: self.whole })
     }
 
-    /// One is right, or does not count.
+    /// Records that a chunk is valid or rejected.
     pub(super) fn finish_one(&mut self, end: Result<(), ChunkError>) {
         self.in_flight -= 1;
         if let Err(why) = end {
@@ -96,7 +96,7 @@ impl ChunkProgress {
     }
 }
 
-/// Checks the part of the value that should be in this chunk.
+/// Checks the part of the value that this chunk must hold.
 pub(super) fn check(
     reader: &Reader,
     secret: &Secret,
@@ -109,7 +109,7 @@ pub(super) fn check(
     let sum = sum_of_parts(secret, (&head.as_bytes()[SUMMED_AT..], value));
     let segment = reader.geometry.segment_of(chunk.offset);
     let last = segment.and_then(|segment| metadata.last_generation(segment));
-    // Of a generation the table has the low half; the other is hardly ever anything but 0.
+    // The table has the low half of a generation; the high half is nearly always 0.
     let generation = last
         .filter(|generation| *generation as u32 == chunk.generation)
         .unwrap_or(u64::from(chunk.generation));
@@ -141,7 +141,7 @@ fn is_whole(sum: u64, generation: u64, chunk: ChunkEntry, kind: u16) -> bool {
     is_whole || cfg!(fabcache_without = "checksum")
 }
 
-/// Returns the header of a chunk as it was written, without its state and checksum.
+/// Returns the header of a chunk as written, without its state word and checksum.
 fn encode(owner: KeyHash, len: u32) -> crate::item::Encoded {
     NewItem { cas: owner.0, value_len: len, ..NewItem::default() }.encode()
 }

@@ -12,7 +12,7 @@ const SECONDS: u32 = 60;
 pub(super) struct ClockSkew {
     /// Seconds by which the client's clock is ahead.
     by: u32,
-    /// The region's clock showed this last, …
+    /// The last second that the region's clock showed, …
     last: u32,
     /// … the number of seconds observed before …
     seen: u32,
@@ -21,11 +21,11 @@ pub(super) struct ClockSkew {
 }
 
 impl ClockSkew {
-    /// The second that it is, by the client's clock and that of a line just fetched.
+    /// Returns the current second, by the client's clock and a line just fetched.
     pub(super) fn second(&mut self, own: u32, region: u32) -> u32 {
         let beyond = own.saturating_sub(self.by).saturating_sub(region);
         self.least = self.least.min(beyond);
-        // A stopped clock shows no second but the one at which it stopped.
+        // A stopped clock shows only the second at which it stopped.
         self.seen += u32::from(region > self.last);
         self.last = self.last.max(region);
         if self.least == 0 || self.seen >= SECONDS {
@@ -35,7 +35,7 @@ impl ClockSkew {
         self.second_of(own)
     }
 
-    /// The second that it is, by the client's clock alone.
+    /// Returns the current second, by the client's clock alone.
     pub(super) fn second_of(&self, own: u32) -> u32 {
         own.saturating_sub(self.by)
     }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(resume(&mut clock_skew, 100, 10, |_| 0), 109);
         assert_eq!(resume(&mut clock_skew, 110, 1_000, |own| own - 109), 1_109);
         assert_eq!(resume(&mut clock_skew, 1_110, 10, |_| 0), 1_119);
-        // Nor if no line was fetched while it advanced.
+        // Nor if no line was fetched while the clock advanced.
         assert_eq!(resume(&mut clock_skew, 2_000, 1_000, |own| own - 1_500), 2_999);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! A line may carry a lease: within that time after its fetch was posted it is as good as a new one.
 
-/// Lines on their way at once at most: with more the last would only be there sooner by part of a fetch's time.
+/// Maximum number of lines in flight: with more, the last would arrive sooner only by part of a fetch's time.
 const LINES_MAX: u32 = 4;
 
 /// Counts the order in which fetches are posted and complete.
@@ -18,12 +18,12 @@ impl SequenceNumber {
     /// Never.
     pub(super) const NEVER: SequenceNumber = SequenceNumber(u64::MAX);
 
-    /// The one before it.
+    /// Returns the number before it.
     fn before(self) -> SequenceNumber {
         SequenceNumber(self.0.saturating_sub(1))
     }
 
-    /// The next.
+    /// Returns the next number.
     pub(super) fn next(&mut self) -> SequenceNumber {
         self.0 += 1;
         *self

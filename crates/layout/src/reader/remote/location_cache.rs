@@ -1,8 +1,7 @@
-//! Locations of items found before, so that a GET reads there first: bounded, and only a hint.
+//! Cached locations of items, which a GET reads first: bounded, and only a hint.
 //!
-//! Sets of four, the one used last first; a fifth takes the place of the last. An entry has 24 bytes: the key's hash, the
-//! generation, and offset and length in a word. Two keys of one hash, and what changed meanwhile, are found out by
-//! the GET, which compares the key and the generation.
+//! Sets of four in LRU order. An entry has 24 bytes: the key's hash, the generation, and offset and length in a word.
+//! The GET detects colliding hashes and outdated entries, as it compares the key and the generation.
 
 use crate::geometry::SEGMENT_BYTES_MAX;
 use crate::hash::KeyHash;
@@ -10,19 +9,19 @@ use crate::item::ALIGN_BYTES;
 
 use super::super::Location;
 
-/// Locations that are searched for a key.
+/// Entries per set.
 const WAYS: usize = 4;
 
-/// An entry; its word is 0 where it is empty.
+/// An entry; its word is 0 if it is empty.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
     generation: u64,
-    /// Offset and length, in units of what items are aligned to.
+    /// Offset and length, in units of the item alignment.
     place: u64,
 }
 
-/// Bytes that an entry takes.
+/// Bytes of an entry.
 pub const LOCATION_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(LOCATION_BYTES == 24);
 
@@ -32,20 +31,20 @@ const NONE: Entry = Entry { hash: 0, generation: 0, place: 0 };
 const LENGTH_BITS: u32 = 20;
 const _: () = assert!(SEGMENT_BYTES_MAX.div_ceil(ALIGN_BYTES) < 1 << LENGTH_BITS);
 
-/// Locations by the hashes of keys.
+/// Locations by key hash.
 #[derive(Clone, Debug)]
 pub(super) struct LocationCache {
     sets: Box<[[Entry; WAYS]]>,
 }
 
 impl LocationCache {
-    /// Returns a cache of so many locations, rounded up to four times a power of two; 0 disables it.
+    /// Returns a cache of this many locations, rounded up to four times a power of two; 0 disables it.
     pub(super) fn new(count: usize) -> LocationCache {
         let sets = if count == 0 { 0 } else { count.div_ceil(WAYS).next_power_of_two() };
         LocationCache { sets: vec![[NONE; WAYS]; sets].into() }
     }
 
-    /// Where the key with this hash was found.
+    /// Returns the location of the key with this hash.
     pub(super) fn get(&mut self, hash: KeyHash) -> Option<Location> {
         let set = self.set(hash)?;
         let at = LocationCache::position(set, hash)?;
@@ -57,7 +56,7 @@ impl LocationCache {
         Some(Location { offset: offset * unit, generation, bytes: bytes * unit as u32 })
     }
 
-    /// Notes where it was found now.
+    /// Caches a location.
     pub(super) fn put(&mut self, hash: KeyHash, location: Location) {
         let Some(set) = self.set(hash) else { return };
         let at = LocationCache::position(set, hash).unwrap_or(WAYS - 1);
@@ -84,7 +83,7 @@ impl LocationCache {
     }
 
     fn set(&mut self, hash: KeyHash) -> Option<&mut [Entry; WAYS]> {
-        // Bits that neither partition nor bucket are: keys of one group are spread.
+        // Hash bits outside partition and bucket, so that keys of one group are spread.
         let at = (hash.0 >> 24) as usize & self.sets.len().wrapping_sub(1);
         self.sets.get_mut(at)
     }

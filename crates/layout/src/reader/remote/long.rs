@@ -1,4 +1,4 @@
-//! Long values: the chunks of one are fetched several at a time, each straight to its place.
+//! Long values: several chunks are fetched at a time, each straight into its place.
 
 use std::ops::Deref;
 
@@ -80,7 +80,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.queue_chunks(at);
     }
 
-    /// A chunk could not be fetched: the GET ends when nothing is written to its value any more.
+    /// Handles a failed chunk fetch: the GET ends once nothing is written to its value any more.
     fn fail_chunk(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
         running.chunks.finish_one(Ok(()));

@@ -110,24 +110,24 @@ pub struct Fetch {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Where to.
+    /// Its destination.
     pub to: To,
 }
 
-/// Where fetched bytes go.
+/// The destination of fetched bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// Into a buffer that is passed in.
+    /// The buffer that is passed in on arrival.
     Buffer,
-    /// Into such a buffer: an item of the GET with this token. The value of a hit stays in it.
+    /// Such a buffer, for an item of the GET with this token. A hit's value stays in it.
     Item {
         /// The token.
         token: u64,
     },
-    /// Anywhere, for instance after other bytes: they are read when passed in, and not again. So one operation may
-    /// fetch them with the bytes requested before.
+    /// Any memory, for instance after other bytes: they are read on arrival, and not again. So one operation may fetch
+    /// them with the bytes requested before.
     Probe,
-    /// To `at` of the value of the GET with this token, which has `whole` bytes. If a different length was stated
+    /// Offset `at` of the value of the GET with this token, which has `whole` bytes. If a different length was stated
     /// before, the value is reallocated: no fetch into it is in flight then. Other parts are fetched concurrently.
     Value {
         /// The token.
@@ -145,7 +145,7 @@ pub enum Arrival<'a, B> {
     /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Probe`] if that is
     /// simpler.
     Buffer(B),
-    /// The bytes, in their place or on their way there: for [`To::Probe`] and [`To::Value`].
+    /// The bytes, in place or in flight there: for [`To::Probe`] and [`To::Value`].
     Placed(&'a [u8]),
     /// No bytes.
     Failed,
@@ -246,10 +246,10 @@ pub struct Remote<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Remote<B> {
-    /// Of the region with this header and secret.
+    /// Creates the reader of the region with this header and secret.
     ///
     /// # Errors
-    /// The geometry is not sound.
+    /// The geometry is invalid.
     pub fn new(birth: &Birth, secret: Secret, options: RemoteOptions) -> Result<Remote<B>, HeaderError> {
         let reader = Reader::new(birth, Validation::Remote(secret.clone()))?;
         let count = options.gets.max(1);
@@ -308,7 +308,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     pub fn get(&mut self, key: &[u8], token: u64, now: Now) {
         let hash = self.reader.hash(key);
         let kept = self.locations.get(hash).filter(|location| {
-            // Generations only grow: of a later one nothing that was before is there.
+            // Generations only grow: with a later one, the cached item is certainly overwritten.
             let segment = self.reader.geometry.segment_of(location.offset);
             let generation = segment.and_then(|segment| self.metadata.last_generation(segment));
             generation.is_none_or(|generation| generation <= location.generation)
@@ -316,7 +316,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.begin(key, hash, kept.map_or(Source::ByKey, Source::Cached), token, now);
     }
 
-    /// As [`Remote::get`], by key even if a location is cached.
+    /// Like [`Remote::get`], by key even if a location is cached.
     ///
     /// # Panics
     /// There is no room.
@@ -324,7 +324,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.begin(key, self.reader.hash(key), Source::ByKey, token, now);
     }
 
-    /// As [`Remote::get`], at this location only.
+    /// Like [`Remote::get`], at this location only.
     ///
     /// # Panics
     /// There is no room.
@@ -356,7 +356,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         let serial = self.next_serial();
         let leased = self.lines.leased(now.ns);
         if leased.is_some() {
-            // The line's is older.
+            // The line's second is older.
             self.metadata.go_to(self.clock_skew.second_of(now.second));
         }
         let started = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
@@ -369,7 +369,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.serial
     }
 
-    /// Whether there may be a next fetch to be posted now.
+    /// Returns whether a fetch may be due.
     pub fn wants_fetch(&self) -> bool {
         !self.queue.is_empty() || self.lines.is_wanted()
     }
@@ -434,7 +434,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.gets[owner.at].as_ref().is_some_and(|running| running.serial == owner.serial)
     }
 
-    /// Notes that a fetch is posted now.
+    /// Records that a fetch is posted now.
     fn note_requested(&mut self, purpose: FetchPurpose, moment: SequenceNumber, ns: u64) {
         match purpose {
             FetchPurpose::Step(owner) => {
@@ -488,7 +488,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.completed.pop_front()
     }
 
-    /// Ends all GETs: nothing can be fetched any more, and nothing is being fetched.
+    /// Fails all GETs: nothing can be fetched any more, and nothing is in flight.
     pub fn abandon(&mut self) {
         self.queue.clear();
         self.lines = Lines::new(self.options.gets_per_line);
@@ -534,11 +534,11 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
     }
 
-    /// No server keeps the region any more.
+    /// Handles a region that no server maintains any more.
     fn end_all_gone(&mut self) {
         self.is_gone = true;
         for at in 0..self.gets.len() {
-            // Chunks that are on their way are written to its value.
+            // Chunks in flight are still written to its value.
             self.drop_queued_chunks(at);
             if self.gets[at].as_ref().is_some_and(|running| !running.chunks.are_in_flight()) {
                 self.complete(at, ReadOutcome::Gone);
@@ -547,7 +547,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.queue.clear();
     }
 
-    /// Goes on with a GET that waited for the line, if it is there.
+    /// Continues a GET that waited for the line, if the line arrived.
     fn resume(&mut self, at: usize) {
         let Some(running) = &mut self.gets[at] else { return };
         let by_grace = running.by_counts
@@ -592,7 +592,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
                 self.queue_behind(at);
             }
         } else if !self.options.in_order || running.is_leased {
-            // Not before the item is there.
+            // Not before the item has arrived.
             running.needs_line = SequenceNumber::NEVER;
         }
     }
@@ -711,7 +711,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         }
     }
 
-    // ---- ends ----
+    // ---- completion ----
 
     fn finish_get(&mut self, at: usize, outcome: ReadOutcome) {
         let Some(running) = &mut self.gets[at] else { return };
@@ -752,7 +752,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.start(at);
     }
 
-    /// Starts again at the same place, with a line that is still to be fetched.
+    /// Starts again at the same source, with a line that is still to be fetched.
     fn begin_without_lease(&mut self, at: usize) {
         let (serial, started) = (self.next_serial(), self.now.next());
         let Some(running) = &mut self.gets[at] else { return };

@@ -78,15 +78,15 @@ pub(super) struct RunningGet<B> {
     pub(super) started: SequenceNumber,
     /// … because the line requested after that moment has a lease.
     pub(super) is_leased: bool,
-    /// It needs a line that was requested after this moment.
+    /// It needs a line requested after this moment.
     pub(super) needs_line: SequenceNumber,
     /// The counters of that line settle its item, not a generation of its own.
     pub(super) by_counts: bool,
     pub(super) behind: Option<Behind>,
-    /// It has requested the generation that is in flight.
+    /// The generation in flight, if it was requested by this GET.
     pub(super) wants_behind: bool,
     pub(super) arrived: Option<ArrivedFetch<B>>,
-    /// When that came.
+    /// When that arrived.
     pub(super) arrived_ns: u64,
     /// The requested data is a word.
     pub(super) wants_word: bool,
@@ -129,7 +129,7 @@ impl<B> RunningGet<B> {
         }
     }
 
-    /// Begins again, by key.
+    /// Starts again, by key.
     pub(super) fn begin_by_key(&mut self, reader: &Reader) {
         self.source = Source::ByKey;
         self.begin_again(reader);
@@ -156,7 +156,7 @@ impl<B> RunningGet<B> {
 pub(super) enum StepInput {
     Nothing,
     Word(u64),
-    /// That many of the fetched bytes.
+    /// This many of the fetched bytes.
     Bytes(usize),
     /// The same bytes, followed by the counters of emptied segments.
     Settled(usize),

@@ -223,7 +223,7 @@ async fn statistics(c: &Checks, client: &mut Client) {
         version.split('.').filter(|part| part.parse::<u32>().is_ok()).count(),
         3,
     );
-    // The client takes a value that is empty, or has a space in it, for a broken answer.
+    // The client rejects an answer whose value is empty or contains a space.
     let stats = c.ok("stats", client.stats().await);
     c.equal("stats version", stats.get("version"), Some(&version));
     for name in ["pid", "uptime", "curr_items", "cmd_get", "limit_maxbytes", "threads"] {
@@ -231,7 +231,7 @@ async fn statistics(c: &Checks, client: &mut Client) {
     }
 }
 
-/// Every key by `lru_crawler metadump all`, on a connection that a failure may cost.
+/// Reads every key by `lru_crawler metadump all`, on a separate connection that a failure may close.
 async fn key_dump(c: &Checks, address: &str, servers: &Servers) {
     let mut client = c.ok("connect", Client::new(address).await);
     c.ok("set", client.set("dumped", "12345", Some(1000), None).await);
@@ -245,7 +245,7 @@ async fn key_dump(c: &Checks, address: &str, servers: &Servers) {
             Err(error) => failure = Some(error),
         }
     }
-    // Since 1.6.44 a line `OK` comes first, which this client does not know.
+    // Since 1.6.44 a line `OK` comes first, which this client does not support.
     if servers.behaviour >= (1, 6, 44) {
         c.holds("metadump begins with OK", failure.is_some() && !dump.is_complete());
         return;

@@ -28,7 +28,7 @@ fn main() {
             c.ok("read timeout", client.set_read_timeout(Some(Duration::from_secs(5))));
             c.ok("flush first", client.flush());
             storage(&c, &client, binary);
-            // A quiet get is answered in a datagram of its own, and the client waits for one only.
+            // A quiet get is answered in a separate datagram, and the client waits for only one.
             if name != "binary-udp" {
                 retrieval(&c, &client);
             }
@@ -74,7 +74,7 @@ fn storage(c: &Checks, client: &Client, binary: bool) {
         c.fails("replace absent", "KeyNotFound", client.replace("absent", "3", 0));
         c.fails("append absent", "Unknown(5)", client.append("absent", "x"));
     } else {
-        // The text client takes NOT_STORED for a success.
+        // The text client treats NOT_STORED as success.
         c.ok("add present", refused);
         c.ok("replace absent", client.replace("absent", "3", 0));
         c.ok("append absent", client.append("absent", "x"));
@@ -188,7 +188,7 @@ fn after_expiry(c: &Checks, client: &Client, name: &str) {
     }
 }
 
-/// The client of the crate's `exp` module, which speaks meta commands only.
+/// The client of the crate's `exp` module, which supports only meta commands.
 fn meta(c: &Checks, servers: &Servers) {
     let cache = c.ok(
         "connect",
@@ -235,7 +235,7 @@ fn meta_growth(c: &Checks, cache: &Memcache, servers: &Servers) {
     c.equal("incr", c.ok("incr", cache.incr("meta-counter", 5, minute)), 10);
     c.equal("decr", c.ok("decr", cache.decr("meta-counter", 3, minute)), 7);
     let created = cache.append("meta-log", b"a;", minute);
-    // 1.6.18 has no append that creates.
+    // In 1.6.18 an append cannot create an item.
     if servers.behaviour > (1, 6, 18) {
         c.ok("append creates", created);
     } else {
@@ -274,7 +274,7 @@ fn meta_staleness(c: &Checks, cache: &Memcache) {
     c.equal("fetch of a stale value", c.ok("fetch", computed), "newer");
 }
 
-/// What lies below the verbs: one call for each command.
+/// The low-level interface: one call for each command.
 fn meta_raw(c: &Checks, cache: &Memcache) {
     let raw = cache.meta();
     let stored = c.ok("raw set", raw.set("meta-raw", b"payload").return_cas().send());
