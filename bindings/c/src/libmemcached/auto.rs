@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use super::constants::*;
 use super::ffi::{Out, arguments, put};
+use super::query::refused;
 use super::types::memcached_st;
 use crate::guarded;
 
@@ -74,7 +75,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    arguments!(key: bytes(key, key_length));
+                    arguments!(|code| refused(ptr, code); key: key(key, key_length));
                     let to = Change { is_decrement: $is_decrement, by: offset.into(), initial: None };
                     change(ptr, None, key, to, value)
                 })
@@ -94,7 +95,8 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+                    arguments!(|code| refused(ptr, code);
+                        group: key(group_key, group_key_length), key: key(key, key_length));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial: None };
                     change(ptr, Some(group), key, to, value)
                 })
@@ -114,7 +116,7 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    arguments!(key: bytes(key, key_length));
+                    arguments!(|code| refused(ptr, code); key: key(key, key_length));
                     let initial = Some((initial, expiration));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial };
                     change(ptr, None, key, to, value)
@@ -137,7 +139,8 @@ macro_rules! counters {
                 value: Out<'_, u64>,
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
-                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+                    arguments!(|code| refused(ptr, code);
+                        group: key(group_key, group_key_length), key: key(key, key_length));
                     let initial = Some((initial, expiration));
                     let to = Change { is_decrement: $is_decrement, by: offset, initial };
                     change(ptr, Some(group), key, to, value)

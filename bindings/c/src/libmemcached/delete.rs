@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use super::constants::*;
 use super::ffi::arguments;
+use super::query::refused;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
@@ -16,7 +17,7 @@ pub unsafe extern "C" fn memcached_delete(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, code); key: key(key, key_length));
         delete(ptr, None, key, expiration)
     })
 }
@@ -32,7 +33,8 @@ pub unsafe extern "C" fn memcached_delete_by_key(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, code);
+            group: key(group_key, group_key_length), key: key(key, key_length));
         delete(ptr, Some(group), key, expiration)
     })
 }

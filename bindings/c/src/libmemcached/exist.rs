@@ -8,6 +8,9 @@ use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
 
+/// What stands for a key that is longer than memory: it is refused as any other that is too long.
+const TOO_LONG: &[u8] = &[0; MEMCACHED_MAX_KEY];
+
 /// Whether a key is there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_exist(
@@ -16,7 +19,7 @@ pub unsafe extern "C" fn memcached_exist(
     key_length: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|_| exist(memc, None, TOO_LONG); key: key(key, key_length));
         exist(memc, None, key)
     })
 }
@@ -31,7 +34,8 @@ pub unsafe extern "C" fn memcached_exist_by_key(
     key_length: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+        arguments!(|_| exist(memc, None, TOO_LONG);
+            group: key(group_key, group_key_length), key: key(key, key_length));
         exist(memc, Some(group), key)
     })
 }

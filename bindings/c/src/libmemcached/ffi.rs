@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
+use super::constants::*;
+
 /// An output parameter; `None` where C passed NULL. The memory may be uninitialized.
 pub type Out<'a, T> = Option<&'a Cell<MaybeUninit<T>>>;
 
@@ -19,14 +21,11 @@ pub fn put<T>(out: Out<'_, T>, value: T) {
     }
 }
 
-/// The most bytes that an object can have. Larger lengths, such as -1, are cut to this, which no key or value may have.
-const LEN_MAX: usize = isize::MAX.cast_unsigned();
-
 /// The execution of one C function. What its arguments point to is valid for as long as this is borrowed.
 ///
 /// # Safety
-/// For every method: the pointer is NULL, or points to as many valid elements as the length says, or to a string with a
-/// final NUL. Nothing writes to them until the C function returns.
+/// For every method: the pointer is NULL, or points to as many valid, aligned elements as the length says, or to a string
+/// with a final NUL. Nothing writes to them until the C function returns.
 pub struct Call(());
 
 #[allow(clippy::missing_safety_doc, reason = "the type states one contract for all methods")]
@@ -36,39 +35,67 @@ impl Call {
         Call(())
     }
 
-    /// Bytes of a key or a value; none if the pointer is NULL.
+    /// The bytes of a key; none if the pointer is NULL.
+    ///
+    /// # Errors
+    /// No object has so many bytes. What servers accept is checked later.
     #[inline]
-    pub unsafe fn bytes(&self, bytes: *const c_char, len: usize) -> &[u8] {
-        if bytes.is_null() {
-            return &[];
-        }
-        // SAFETY: not NULL, and no longer than an object can be; by the type's contract so many bytes are valid, and
-        // unchanged while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(bytes.cast(), len.min(LEN_MAX)) }
+    pub unsafe fn key(&self, key: *const c_char, len: usize) -> Result<&[u8], memcached_return_t> {
+        // SAFETY: NULL or `len` bytes, by the type's contract.
+        unsafe { self.slice(key.cast(), len) }.ok_or(MEMCACHED_BAD_KEY_PROVIDED)
     }
 
-    /// An array; none if the pointer is NULL.
+    /// The bytes of a value, likewise.
+    #[inline]
+    pub unsafe fn value(&self, value: *const c_char, len: usize) -> Result<&[u8], memcached_return_t> {
+        // SAFETY: NULL or `len` bytes, by the type's contract.
+        unsafe { self.slice(value.cast(), len) }.ok_or(MEMCACHED_E2BIG)
+    }
+
+    /// The bytes of a configuration string, likewise.
+    pub unsafe fn options(&self, options: *const c_char, len: usize) -> Result<&[u8], memcached_return_t> {
+        // SAFETY: NULL or `len` bytes, by the type's contract.
+        unsafe { self.slice(options.cast(), len) }.ok_or(MEMCACHED_INVALID_ARGUMENTS)
+    }
+
+    /// An array; none if the pointer is NULL, or the array is longer than memory.
     pub unsafe fn array<T>(&self, items: *const T, len: usize) -> &[T] {
+        // SAFETY: NULL or `len` elements, by the type's contract.
+        unsafe { self.slice(items, len) }.unwrap_or_default()
+    }
+
+    /// `len` elements; none if the pointer is NULL. `None` if they would be more than an object can have, as with -1.
+    #[inline]
+    unsafe fn slice<T>(&self, items: *const T, len: usize) -> Option<&[T]> {
         if items.is_null() {
-            return &[];
+            return Some(&[]);
         }
-        // SAFETY: as in `bytes`, for elements of type T.
-        unsafe { std::slice::from_raw_parts(items, len.min(LEN_MAX / size_of::<T>().max(1))) }
+        if len > isize::MAX.cast_unsigned() / size_of::<T>().max(1) {
+            return None;
+        }
+        // SAFETY: not NULL, and no longer than an object can be; by the type's contract `len` elements are valid, aligned
+        // and unchanged while `self` is borrowed.
+        Some(unsafe { std::slice::from_raw_parts(items, len) })
     }
 
     /// Many keys: `count` pointers and `count` lengths. `None` if there are fewer, for instance because an array is NULL.
+    ///
+    /// # Errors
+    /// As for one [`Call::key`].
     pub unsafe fn keys(
         &self,
         starts: *const *const c_char,
         lengths: *const usize,
         count: usize,
-    ) -> Option<Vec<&[u8]>> {
+    ) -> Result<Option<Vec<&[u8]>>, memcached_return_t> {
         // SAFETY: both arrays have `count` elements, and each start and length is a key, by the type's contract.
         unsafe {
             let (starts, lengths) = (self.array(starts, count), self.array(lengths, count));
-            let is_complete = starts.len() == count && lengths.len() == count;
-            let keys = starts.iter().zip(lengths).map(|(start, len)| self.bytes(*start, *len));
-            is_complete.then(|| keys.collect())
+            if starts.len() != count || lengths.len() != count {
+                return Ok(None);
+            }
+            let keys = starts.iter().zip(lengths).map(|(start, len)| self.key(*start, *len));
+            keys.collect::<Result<_, _>>().map(Some)
         }
     }
 
@@ -82,8 +109,20 @@ impl Call {
     }
 }
 
-/// Converts arguments of the C function around it, as in `arguments!(key: bytes(key, key_length))`.
+/// Converts arguments of the C function around it, as in `arguments!(host: text(hostname))`.
+///
+/// Keys, values and configuration strings may be refused: `arguments!(|code| code; key: key(key, key_length))` returns from
+/// the function what the closure makes of the code. Without a closure they stay a `Result`.
 macro_rules! arguments {
+    ($refuse:expr; $($name:ident: $kind:ident($($argument:expr),+)),+ $(,)?) => {
+        $crate::libmemcached::ffi::arguments!($($name: $kind($($argument),+)),+);
+        $(
+            let $name = match $name {
+                Ok(converted) => converted,
+                Err(code) => return ($refuse)(code),
+            };
+        )+
+    };
     ($($name:ident: $kind:ident($($argument:expr),+)),+ $(,)?) => {
         let call = $crate::libmemcached::ffi::Call::begin();
         $(

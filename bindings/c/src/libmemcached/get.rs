@@ -8,6 +8,7 @@ use super::constants::*;
 use super::ffi::{Out, arguments, put};
 use super::handle::State;
 use super::instance::{RequestedKey, memcached_instance_st};
+use super::query::refused;
 use super::result::is_kept;
 use super::types::*;
 use crate::guarded;
@@ -34,8 +35,9 @@ pub unsafe extern "C" fn memcached_get(
     error: Out<'_, memcached_return_t>,
 ) -> *mut c_char {
     guarded(null_mut(), || {
-        arguments!(key: bytes(key, key_length));
-        get(ptr, None, key, Outputs { value_length, flags, error })
+        let outputs = Outputs { value_length, flags, error };
+        arguments!(|code| refused_get(ptr, outputs, code); key: key(key, key_length));
+        get(ptr, None, key, outputs)
     })
 }
 
@@ -52,10 +54,22 @@ pub unsafe extern "C" fn memcached_get_by_key(
     error: Out<'_, memcached_return_t>,
 ) -> *mut c_char {
     guarded(null_mut(), || {
-        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+        let outputs = Outputs { value_length, flags, error };
+        arguments!(|code| refused_get(ptr, outputs, code);
+            group: key(group_key, group_key_length), key: key(key, key_length));
         let group = Some(group).filter(|group| !group.is_empty());
-        get(ptr, group, key, Outputs { value_length, flags, error })
+        get(ptr, group, key, outputs)
     })
+}
+
+/// Tells that an argument is too long.
+#[cold]
+fn refused_get(ptr: Option<&memcached_st>, wanted: Outputs<'_>, code: memcached_return_t) -> *mut c_char {
+    if ptr.is_some() {
+        put(wanted.value_length, 0);
+    }
+    put(wanted.error, refused(ptr, code));
+    null_mut()
 }
 
 fn get(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8], wanted: Outputs<'_>) -> *mut c_char {
@@ -198,7 +212,7 @@ pub unsafe extern "C" fn memcached_mget(
     number_of_keys: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(keys: keys(keys, key_length, number_of_keys));
+        arguments!(|code| refused(ptr, code); keys: keys(keys, key_length, number_of_keys));
         mget(ptr, None, keys)
     })
 }
@@ -214,8 +228,8 @@ pub unsafe extern "C" fn memcached_mget_by_key(
     number_of_keys: usize,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(
-            group: bytes(group_key, group_key_length),
+        arguments!(|code| refused(ptr, code);
+            group: key(group_key, group_key_length),
             keys: keys(keys, key_length, number_of_keys),
         );
         mget(ptr, Some(group).filter(|group| !group.is_empty()), keys)
@@ -274,8 +288,8 @@ pub unsafe extern "C" fn memcached_mget_execute_by_key(
                 "ASCII protocol is not supported for memcached_mget_execute_by_key()",
             );
         }
-        arguments!(
-            group: bytes(group_key, group_key_length),
+        arguments!(|code| refused(ptr, code);
+            group: key(group_key, group_key_length),
             keys: keys(keys, key_length, number_of_keys),
         );
         mget(ptr, Some(group).filter(|group| !group.is_empty()), keys)

@@ -19,7 +19,7 @@ macro_rules! functions {
             /// A hash as a function of libhashkit.
             unsafe extern "C" fn $name(key: *const c_char, len: usize, _: *mut c_void) -> u32 {
                 guarded(0, || {
-                    arguments!(key: bytes(key, len));
+                    arguments!(|_| 0; key: key(key, len));
                     Hash::$hash.of(key)
                 })
             }
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn memcached_generate_hash(
 ) -> u32 {
     guarded(u32::MAX, || {
         let Some(memc) = ptr else { return u32::MAX };
-        arguments!(key: bytes(key, key_length));
+        arguments!(|_| u32::MAX; key: key(key, key_length));
         memc.position_of(key).unwrap_or(u32::MAX as usize) as u32
     })
 }
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn memcached_generate_hash_value(
     hash_algorithm: memcached_hash_t,
 ) -> u32 {
     guarded(1, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|_| 1; key: key(key, key_length));
         of_number(hash_algorithm).map_or(1, |hash| hash.of(key))
     })
 }

@@ -27,7 +27,7 @@ macro_rules! hashes {
             #[doc = concat!("The hash `", stringify!($hash), "` of a key.")]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(key: *const c_char, key_length: usize) -> u32 {
-                arguments!(key: bytes(key, key_length));
+                arguments!(|_| DIGEST_OF_NOTHING; key: key(key, key_length));
                 guarded(DIGEST_OF_NOTHING, || Hash::$hash.of(key))
             }
         )*
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn libhashkit_md5_signature(key: *const u8, length: usize,
     if result.is_null() {
         return;
     }
-    arguments!(key: bytes(key.cast(), length));
+    arguments!(|_| (); key: key(key.cast(), length));
     let Some(signature) = guarded(None, || Some(<[u8; 16]>::from(Md5::digest(key)))) else { return };
     // SAFETY: `result` is not NULL; libhashkit requires 16 writable bytes there. They do not overlap `signature`, which
     // is a local array.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn libhashkit_digest(
     key_length: usize,
     algorithm: hashkit_hash_algorithm_t,
 ) -> u32 {
-    arguments!(key: bytes(key, key_length));
+    arguments!(|_| DIGEST_OF_NOTHING; key: key(key, key_length));
     guarded(DIGEST_OF_NOTHING, || of_number(algorithm).map_or(DIGEST_OF_NOTHING, |hash| hash.of(key)))
 }
 

@@ -8,6 +8,9 @@ use super::types::{handle_state, memcached_st};
 /// What servers say to a key that ends a word or a line.
 const BAD_LINE: &str = "bad command line format";
 
+/// What libmemcached says of a key that is too long, or empty.
+const TOO_LONG: &str = "Key provided was too long.";
+
 impl memcached_st {
     /// Begins a query.
     ///
@@ -34,7 +37,7 @@ impl memcached_st {
     #[inline]
     pub(crate) fn check_key(&self, inner: &State, key: &[u8]) -> Result<(), memcached_return_t> {
         if key.is_empty() || key.len() >= MEMCACHED_MAX_KEY {
-            return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, "Key provided was too long."));
+            return Err(self.fail_with(MEMCACHED_BAD_KEY_PROVIDED, TOO_LONG));
         }
         if inner.namespace.borrow().as_bytes().len() + key.len() >= MEMCACHED_MAX_KEY {
             // libmemcached leaves that to the server.
@@ -81,6 +84,17 @@ impl memcached_st {
             Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told),
             Err(code) => code,
         }
+    }
+}
+
+/// Notes that an argument of a request is too long for memory, with the code that the argument has for it.
+#[cold]
+pub(crate) fn refused(ptr: Option<&memcached_st>, code: memcached_return_t) -> memcached_return_t {
+    let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+    match memc.begin() {
+        Err(code) => code,
+        Ok(_) if code == MEMCACHED_BAD_KEY_PROVIDED => memc.fail_with(code, TOO_LONG),
+        Ok(_) => memc.fail(code),
     }
 }
 

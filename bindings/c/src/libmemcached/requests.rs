@@ -154,6 +154,21 @@ impl<'a> RequestedKey<'a> {
     }
 }
 
+/// Notes that an argument is too long; in the request too, unless it is in progress.
+#[cold]
+fn refused(
+    memc: Option<&memcached_st>,
+    request: Option<&memcached_request_st>,
+    code: memcached_return_t,
+) -> memcached_return_t {
+    let (Some(_), Some(request)) = (memc, request) else { return MEMCACHED_INVALID_ARGUMENTS };
+    let code = super::query::refused(memc, code);
+    if request.operation.borrow().is_none() {
+        request.response.set(code);
+    }
+    code
+}
+
 /// Starts to store a request's value.
 fn set(
     memc: Option<&memcached_st>,
@@ -166,7 +181,10 @@ fn set(
         Ok(requested) => requested,
         Err(rc) => return rc,
     };
-    let value = requested.request.copy_value();
+    let value = match requested.request.copy_value() {
+        Ok(value) => value,
+        Err(code) => return refused(memc, request, code),
+    };
     requested.request.flags.set(flags);
     requested.begin(|client, key| client.iset_with_flags(key, value, Ttl::exact(expiration), flags))
 }
@@ -182,7 +200,7 @@ pub unsafe extern "C" fn memcached_iset(
     flags: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, request, code); key: key(key, key_length));
         set(ptr, key, request, expiration, flags)
     })
 }
@@ -198,7 +216,7 @@ pub unsafe extern "C" fn memcached_bset(
     flags: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, request, code); key: key(key, key_length));
         set(ptr, key, request, expiration, flags)
     })
 }
@@ -219,10 +237,13 @@ fn get(
 
 impl memcached_request_st {
     /// Returns a copy of the value to be stored.
-    fn copy_value(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// It is too long.
+    fn copy_value(&self) -> Result<Vec<u8>, memcached_return_t> {
         // The value is an argument of `memcached_iset` or `memcached_bset`, like the request that has it.
-        arguments!(value: bytes(self.value.get(), self.value_length.get()));
-        value.to_vec()
+        arguments!(Err; value: value(self.value.get(), self.value_length.get()));
+        Ok(value.to_vec())
     }
 
     /// Where the next value goes.
@@ -251,7 +272,7 @@ pub unsafe extern "C" fn memcached_iget(
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, request, code); key: key(key, key_length));
         get(ptr, key, request)
     })
 }
@@ -265,7 +286,7 @@ pub unsafe extern "C" fn memcached_bget(
     request: Option<&memcached_request_st>,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, request, code); key: key(key, key_length));
         get(ptr, key, request)
     })
 }

@@ -232,7 +232,7 @@ pub unsafe extern "C" fn memcached_result_set_value(
 ) -> memcached_return_t {
     guarded(MEMCACHED_INVALID_ARGUMENTS, || {
         let Some(result) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        arguments!(value: bytes(value, length));
+        arguments!(|_| MEMCACHED_MEMORY_ALLOCATION_FAILURE; value: value(value, length));
         if result.append(value) { MEMCACHED_SUCCESS } else { MEMCACHED_MEMORY_ALLOCATION_FAILURE }
     })
 }

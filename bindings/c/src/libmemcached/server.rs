@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::constants::*;
 use super::ffi::{Out, arguments, put};
 use super::instance::memcached_instance_st;
+use super::query::refused;
 use super::types::*;
 use crate::guarded;
 use crate::libmemcached::callback_types::memcached_server_fn;
@@ -199,7 +200,11 @@ pub unsafe extern "C" fn memcached_server_by_key(
             put(error, MEMCACHED_INVALID_ARGUMENTS);
             return null();
         };
-        arguments!(key: bytes(key, key_length));
+        let refuse = |code| {
+            put(error, refused(ptr, code));
+            null()
+        };
+        arguments!(refuse; key: key(key, key_length));
         let found = if inner.instances.borrow().is_empty() {
             Err(MEMCACHED_NO_SERVERS)
         } else {

@@ -6,6 +6,7 @@ use fabcache_client::{Mode, Stored};
 
 use super::constants::*;
 use super::ffi::arguments;
+use super::query::refused;
 use super::types::{flags, memcached_st};
 use crate::guarded;
 
@@ -89,7 +90,8 @@ macro_rules! stores {
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
                     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-                    arguments!(key: bytes(key, key_length), value: bytes(value, value_length));
+                    arguments!(|code| refused(ptr, code);
+                        key: key(key, key_length), value: value(value, value_length));
                     store(memc, None, Item { key, value, expiration, flags, mode: $mode })
                 })
             }
@@ -111,7 +113,9 @@ macro_rules! stores {
             ) -> memcached_return_t {
                 guarded(MEMCACHED_FAILURE, || {
                     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-                    arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length), value: bytes(value, value_length));
+                    arguments!(|code| refused(ptr, code);
+                        group: key(group_key, group_key_length),
+                        key: key(key, key_length), value: value(value, value_length));
                     store(memc, Some(group), Item { key, value, expiration, flags, mode: $mode })
                 })
             }
@@ -146,7 +150,8 @@ pub unsafe extern "C" fn memcached_cas(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        arguments!(key: bytes(key, key_length), value: bytes(value, value_length));
+        arguments!(|code| refused(ptr, code);
+            key: key(key, key_length), value: value(value, value_length));
         store(memc, None, Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
     })
 }
@@ -167,7 +172,9 @@ pub unsafe extern "C" fn memcached_cas_by_key(
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length), value: bytes(value, value_length));
+        arguments!(|code| refused(ptr, code);
+            group: key(group_key, group_key_length),
+            key: key(key, key_length), value: value(value, value_length));
         store(memc, Some(group), Item { key, value, expiration, flags, mode: Mode::Compare(cas) })
     })
 }

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use super::constants::*;
 use super::ffi::arguments;
+use super::query::refused;
 use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
@@ -17,7 +18,7 @@ pub unsafe extern "C" fn memcached_touch(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, code); key: key(key, key_length));
         touch(ptr, None, key, expiration)
     })
 }
@@ -33,7 +34,8 @@ pub unsafe extern "C" fn memcached_touch_by_key(
     expiration: i64,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        arguments!(group: bytes(group_key, group_key_length), key: bytes(key, key_length));
+        arguments!(|code| refused(ptr, code);
+            group: key(group_key, group_key_length), key: key(key, key_length));
         touch(ptr, Some(group), key, expiration)
     })
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fabcache::libmemcached::auto::memcached_increment;
 use fabcache::libmemcached::behavior::memcached_behavior_get;
 use fabcache::libmemcached::callback::memcached_callback_set;
+use fabcache::libmemcached::configuration::{libmemcached_check_configuration, memcached};
 use fabcache::libmemcached::create::*;
 use fabcache::libmemcached::delete::memcached_delete;
 use fabcache::libmemcached::error::*;
@@ -15,8 +16,11 @@ use fabcache::libmemcached::exist::memcached_exist;
 use fabcache::libmemcached::fetch::*;
 use fabcache::libmemcached::flush::*;
 use fabcache::libmemcached::get::*;
+use fabcache::libmemcached::hash::memcached_generate_hash;
+use fabcache::libmemcached::hashkit::libhashkit_digest;
+use fabcache::libmemcached::requests::{memcached_bset, memcached_request_create, memcached_request_free};
 use fabcache::libmemcached::server::*;
-use fabcache::libmemcached::storage::memcached_set;
+use fabcache::libmemcached::storage::{memcached_set, memcached_set_by_key};
 use fabcache::libmemcached::strerror::memcached_strerror;
 use fabcache::libmemcached::touch::memcached_touch;
 use fabcache::libmemcached::*;
@@ -80,6 +84,48 @@ fn lengths_beyond_all_memory_are_too_long() {
         }
         assert_eq!(handle.get("key"), Err(MEMCACHED_NOTFOUND));
     }
+}
+
+#[test]
+fn a_length_of_minus_one_is_refused_without_reading() {
+    let server = Running::start();
+    let (k, v, minus_one) = (c"key".as_ptr(), c"value".as_ptr(), usize::MAX);
+    for handle in server.handles() {
+        // Groups are hashed only if there are several servers.
+        handle.add(c"127.0.0.1", closed_port());
+        let memc = Some(&*handle);
+        let refused = |code, expected, text: &str| {
+            assert_eq!(code, expected, "{text}");
+            let (last, told) = handle.last_error();
+            assert_eq!(last, expected, "{text}");
+            assert!(told.contains(text), "{told}");
+        };
+        let long = |code| refused(code, MEMCACHED_BAD_KEY_PROVIDED, "Key provided was too long.");
+        let (len, flags, code, number) = (out(), out(), out(), out());
+        long(call!(memcached_set(memc, k, minus_one, v, 5, 0, 0)));
+        long(call!(memcached_set_by_key(memc, k, minus_one, k, 3, v, 5, 0, 0)));
+        long(call!(memcached_delete(memc, k, minus_one, 0)));
+        long(call!(memcached_increment(memc, k, minus_one, 1, Some(&number))));
+        assert_eq!(call!(memcached_touch(memc, k, minus_one, 0)), MEMCACHED_BAD_KEY_PROVIDED);
+        long(call!(memcached_mget(memc, &raw const k, &raw const minus_one, 1)));
+        assert!(call!(memcached_get(memc, k, minus_one, Some(&len), Some(&flags), Some(&code))).is_null());
+        long(taken(&code));
+        assert_eq!(taken(&len), 0);
+        assert!(call!(memcached_server_by_key(memc, k, minus_one, Some(&code))).is_null());
+        long(taken(&code));
+        assert_eq!(call!(memcached_exist(memc, k, minus_one)), MEMCACHED_CLIENT_ERROR);
+        refused(call!(memcached_set(memc, k, 3, v, minus_one, 0, 0)), MEMCACHED_E2BIG, "ITEM TOO BIG");
+        let request = call!(memcached_request_create(memc, v.cast_mut(), minus_one, 0));
+        // SAFETY: it was just created.
+        let started = unsafe { request.as_ref() };
+        assert_eq!(call!(memcached_bset(memc, k, minus_one, started, 0, 0)), MEMCACHED_BAD_KEY_PROVIDED);
+        call!(memcached_request_free(memc, request));
+        assert_eq!(call!(memcached_generate_hash(memc, k, minus_one)), u32::MAX);
+    }
+    assert_eq!(call!(libhashkit_digest(k, minus_one, HASHKIT_HASH_CRC)), 1);
+    assert!(call!(memcached(k, minus_one)).is_null());
+    let checked = call!(libmemcached_check_configuration(k, minus_one, null_mut(), 0));
+    assert_eq!(checked, MEMCACHED_INVALID_ARGUMENTS);
 }
 
 #[test]

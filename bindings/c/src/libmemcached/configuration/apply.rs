@@ -341,7 +341,7 @@ pub unsafe extern "C" fn memcached(string: *const c_char, length: usize) -> *mut
         } else if length == 0 {
             return ptr::null_mut();
         } else {
-            arguments!(string: bytes(string, length));
+            arguments!(|_| ptr::null_mut(); string: options(string, length));
             string.to_vec()
         };
         let made = Made::new();
@@ -364,8 +364,8 @@ pub unsafe extern "C" fn libmemcached_check_configuration(
         if option_string.is_null() || length == 0 {
             return MEMCACHED_INVALID_ARGUMENTS;
         }
+        arguments!(|code| code; string: options(option_string, length));
         let made = Made::new();
-        arguments!(string: bytes(option_string, length));
         let rc = made.configure(string).err().unwrap_or(MEMCACHED_SUCCESS);
         if error_buffer.is_null() || error_buffer_size == 0 {
             return rc;
