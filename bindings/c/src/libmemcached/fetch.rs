@@ -86,7 +86,9 @@ pub unsafe extern "C" fn memcached_fetch_result(
         }
         if into.options.get() & IS_ALLOCATED != 0 {
             // libmemcached frees it as well, also a caller's.
-            // SAFETY: `memcached_result_free` takes a valid result; it was made here, and nothing uses it afterwards.
+            // SAFETY: IS_ALLOCATED says that `memcached_result_create` took it from a box. Either that was above, and
+            // nobody else has it; or it is the caller's, valid until now, and libmemcached's callers do not use it after
+            // a fetch that returns NULL. Nothing here uses it afterwards.
             unsafe { super::result::memcached_result_free(at) };
         }
         null_mut()
