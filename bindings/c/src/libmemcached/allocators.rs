@@ -25,7 +25,9 @@ impl memcached_st {
     /// Gives back what [`memcached_st::allocate`] gave; nothing if it is null.
     pub(crate) fn release(&self, memory: *mut c_void) {
         if let Some(free) = self.allocators.free.get() {
-            // SAFETY: as for `allocate`; the memory came from the same allocator and is not used afterwards.
+            // SAFETY: the caller's function for this handle, or `default_free`, with the context set with it. The memory
+            // is NULL or `allocate` gave it, and this crate's callers do not use it afterwards. A program that sets other
+            // allocators meanwhile sees to it that they free this memory too, as with libmemcached.
             unsafe { free(self, memory, self.allocators.context.get()) }
         }
     }
@@ -63,7 +65,8 @@ unsafe extern "C" fn default_malloc(_: *const memcached_st, len: usize, _: *mut 
 }
 
 unsafe extern "C" fn default_free(_: *const memcached_st, memory: *mut c_void, _: *mut c_void) {
-    // SAFETY: NULL or memory of `default_malloc`, `default_realloc` or `default_calloc`, which are malloc(3)'s.
+    // SAFETY: whoever calls a handle's allocators passes NULL, or memory of `default_malloc`, `default_realloc` or
+    // `default_calloc`, which are malloc(3)'s, and does not use it afterwards.
     unsafe { libc::free(memory) }
 }
 
@@ -73,7 +76,8 @@ unsafe extern "C" fn default_realloc(
     len: usize,
     _: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: NULL or memory of `default_malloc`, `default_realloc` or `default_calloc`, which are malloc(3)'s.
+    // SAFETY: whoever calls a handle's allocators passes NULL, or memory of `default_malloc`, `default_realloc` or
+    // `default_calloc`, which are malloc(3)'s, and does not use it afterwards unless this fails.
     unsafe { libc::realloc(memory, len) }
 }
 

@@ -34,12 +34,14 @@ pub unsafe extern "C" fn memcached_callback_set(
                 memc.on_cleanup.set(function);
             }
             MEMCACHED_CALLBACK_CLONE_FUNCTION => {
-                // SAFETY: as for the cleanup function, with this flag's type.
+                // SAFETY: for this flag the manual requires NULL or a function of this type. `Option` of a function
+                // pointer has the size of a data pointer, and NULL is its `None`.
                 let function = unsafe { transmute::<*const c_void, memcached_clone_fn>(data) };
                 memc.on_clone.set(function);
             }
             MEMCACHED_CALLBACK_GET_FAILURE => {
-                // SAFETY: as for the cleanup function, with this flag's type.
+                // SAFETY: for this flag the manual requires NULL or a function of this type. `Option` of a function
+                // pointer has the size of a data pointer, and NULL is its `None`.
                 let function = unsafe { transmute::<*const c_void, memcached_trigger_key_fn>(data) };
                 memc.get_key_failure.set(function);
             }

@@ -97,7 +97,8 @@ pub unsafe extern "C" fn memcached_free(ptr: *mut memcached_st) {
         }
         memc.quit();
         if let Some(cleanup) = memc.on_cleanup.get() {
-            // SAFETY: the caller set the function for this handle.
+            // SAFETY: the caller set a function of this type with `memcached_callback_set`. The handle is valid until it
+            // returns: it is taken apart only below, and `is_going` keeps the function from freeing it before.
             unsafe { cleanup(ptr) };
         }
         memc.result.clear();

@@ -48,7 +48,8 @@ fn delete(
     let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
     let done = try_delete(memc, group, key, expiration).map_or_else(|code| code, |()| MEMCACHED_SUCCESS);
     if let Some(trigger) = memc.delete_trigger.get().filter(|_| done == MEMCACHED_SUCCESS) {
-        // SAFETY: the caller set the function for this; handle and key are valid until it returns.
+        // SAFETY: the caller set a function of this type with `memcached_callback_set`. Handle and key are borrowed from
+        // the caller of `memcached_delete`, who keeps them valid until it returns.
         unsafe { trigger(memc, key.as_ptr().cast(), key.len()) };
     }
     done

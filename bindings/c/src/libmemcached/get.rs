@@ -167,7 +167,9 @@ fn not_found(memc: &memcached_st, key: &[u8], wanted: Outputs<'_>) -> *mut c_cha
     };
     let Some(failure) = memc.get_key_failure.get() else { return miss() };
     let made = memcached_result_st::new(memc, false);
-    // SAFETY: the caller set the function for this; handle, key and result are valid until it returns.
+    // SAFETY: the caller set a function of this type with `memcached_callback_set`. Handle and key are borrowed from the
+    // caller of `memcached_get`, who keeps them valid until it returns; the result is this function's, with cells for all
+    // that the function may change.
     let said = unsafe { failure(memc, key.as_ptr().cast(), key.len(), (&raw const made).cast_mut()) };
     if !is_kept(said) {
         made.clear();

@@ -169,7 +169,7 @@ pub unsafe extern "C" fn memcached_servers_parse(server_strings: *const c_char) 
             match unsafe { append(list, host, port, weight) } {
                 Ok(grown) => list = grown,
                 Err(_) => {
-                    // SAFETY: as for `append`, which left the list unchanged.
+                    // SAFETY: NULL or a list that this loop made, and has alone: `append` failed and left it unchanged.
                     unsafe { memcached_server_list_free(list) };
                     return null_mut();
                 }
