@@ -246,24 +246,17 @@ pub unsafe extern "C" fn memcached_mget_execute(
     keys: *const *const c_char,
     key_length: *const usize,
     number_of_keys: usize,
-    callback: *mut memcached_execute_fn,
-    context: *mut c_void,
-    number_of_callbacks: u32,
+    _callback: *mut memcached_execute_fn,
+    _context: *mut c_void,
+    _number_of_callbacks: u32,
 ) -> memcached_return_t {
-    // SAFETY: the arguments are passed on, to a function with the same contract; the group's key is NULL.
-    unsafe {
-        memcached_mget_execute_by_key(
-            ptr,
-            std::ptr::null(),
-            0,
-            keys,
-            key_length,
-            number_of_keys,
-            callback,
-            context,
-            number_of_callbacks,
-        )
-    }
+    guarded(MEMCACHED_FAILURE, || {
+        if let Err(code) = may_execute(ptr) {
+            return code;
+        }
+        arguments!(|code| refused(ptr, code); keys: keys(keys, key_length, number_of_keys));
+        mget(ptr, None, keys)
+    })
 }
 
 /// As above, from the server of the group's key.
@@ -280,15 +273,8 @@ pub unsafe extern "C" fn memcached_mget_execute_by_key(
     _number_of_callbacks: u32,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
-        if let Err(code) = memc.begin() {
+        if let Err(code) = may_execute(ptr) {
             return code;
-        }
-        if !memc.is_binary() {
-            return memc.fail_with(
-                MEMCACHED_NOT_SUPPORTED,
-                "ASCII protocol is not supported for memcached_mget_execute_by_key()",
-            );
         }
         arguments!(|code| refused(ptr, code);
             group: key(group_key, group_key_length),
@@ -296,6 +282,21 @@ pub unsafe extern "C" fn memcached_mget_execute_by_key(
         );
         mget(ptr, Some(group).filter(|group| !group.is_empty()), keys)
     })
+}
+
+/// Checks that keys can be requested for functions.
+///
+/// # Errors
+/// They can not over the text protocol, or without servers.
+fn may_execute(ptr: Option<&memcached_st>) -> Result<(), memcached_return_t> {
+    let memc = ptr.ok_or(MEMCACHED_INVALID_ARGUMENTS)?;
+    memc.begin()?;
+    if memc.is_binary() {
+        return Ok(());
+    }
+    // Also of the other: libmemcached's words.
+    let message = "ASCII protocol is not supported for memcached_mget_execute_by_key()";
+    Err(memc.fail_with(MEMCACHED_NOT_SUPPORTED, message))
 }
 
 fn mget(ptr: Option<&memcached_st>, group: Option<&[u8]>, keys: Option<Vec<&[u8]>>) -> memcached_return_t {

@@ -96,6 +96,19 @@ impl memcached_pool_st {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a handle back. One that was not taken is an invalid argument.
+    fn take_back(&self, handle: Handle) -> memcached_return_t {
+        let mut handles = self.lock();
+        if handles.idle.contains(&handle) || handles.model == handle {
+            // Two threads would have it at a time.
+            return MEMCACHED_INVALID_ARGUMENTS;
+        }
+        handles.take_back(handle);
+        drop(handles);
+        self.given_back.notify_one();
+        MEMCACHED_SUCCESS
+    }
+
     /// Takes a handle, waiting according to the policy.
     fn take(&self, patience: WaitPolicy) -> Result<Handle, memcached_return_t> {
         let mut handles = self.lock();
@@ -256,19 +269,10 @@ pub unsafe extern "C" fn memcached_pool_release(
     mmc: *mut memcached_st,
 ) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
-        let (Some(pool), Some(handle)) = (pool, NonNull::new(mmc)) else {
+        let (Some(pool), Some(handle)) = (pool, NonNull::new(mmc).map(Handle)) else {
             return MEMCACHED_INVALID_ARGUMENTS;
         };
-        let handle = Handle(handle);
-        let mut handles = pool.lock();
-        if handles.idle.contains(&handle) || handles.model == handle {
-            // Two threads would have it at a time.
-            return MEMCACHED_INVALID_ARGUMENTS;
-        }
-        handles.take_back(handle);
-        drop(handles);
-        pool.given_back.notify_one();
-        MEMCACHED_SUCCESS
+        pool.take_back(handle)
     })
 }
 
@@ -278,8 +282,12 @@ pub unsafe extern "C" fn memcached_pool_push(
     pool: Option<&memcached_pool_st>,
     mmc: *mut memcached_st,
 ) -> memcached_return_t {
-    // SAFETY: the arguments are passed on, to a function with the same contract.
-    unsafe { memcached_pool_release(pool, mmc) }
+    guarded(MEMCACHED_FAILURE, || {
+        let (Some(pool), Some(handle)) = (pool, NonNull::new(mmc).map(Handle)) else {
+            return MEMCACHED_INVALID_ARGUMENTS;
+        };
+        pool.take_back(handle)
+    })
 }
 
 /// Sets a behavior of all handles; for those in use, when they are returned.

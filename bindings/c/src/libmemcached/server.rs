@@ -104,8 +104,11 @@ pub unsafe extern "C" fn memcached_server_add(
     hostname: *const c_char,
     port: u16,
 ) -> memcached_return_t {
-    // SAFETY: the arguments are passed on, to a function with the same contract.
-    unsafe { memcached_server_add_with_weight(ptr, hostname, port, 1) }
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        let Some(memc) = ptr else { return MEMCACHED_INVALID_ARGUMENTS };
+        arguments!(host: text(hostname));
+        memc.add_host(host, port, 1)
+    })
 }
 
 /// Adds a server of a weight by a Unix socket.
@@ -128,8 +131,11 @@ pub unsafe extern "C" fn memcached_server_add_unix_socket(
     ptr: Option<&memcached_st>,
     filename: *const c_char,
 ) -> memcached_return_t {
-    // SAFETY: the arguments are passed on, to a function with the same contract.
-    unsafe { memcached_server_add_unix_socket_with_weight(ptr, filename, 1) }
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        let Some(memc) = ptr else { return MEMCACHED_FAILURE };
+        arguments!(path: text(filename));
+        memc.add_socket(path, 1)
+    })
 }
 
 /// libmemcached offers no UDP any more either.
@@ -140,20 +146,23 @@ pub unsafe extern "C" fn memcached_server_add_udp_with_weight(
     _port: u16,
     _weight: u32,
 ) -> memcached_return_t {
-    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
-        ptr.map_or(MEMCACHED_INVALID_ARGUMENTS, |memc| memc.fail(MEMCACHED_DEPRECATED))
-    })
+    no_udp(ptr)
 }
 
 /// libmemcached offers no UDP any more either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcached_server_add_udp(
     ptr: Option<&memcached_st>,
-    hostname: *const c_char,
-    port: u16,
+    _hostname: *const c_char,
+    _port: u16,
 ) -> memcached_return_t {
-    // SAFETY: the arguments are passed on, to a function with the same contract.
-    unsafe { memcached_server_add_udp_with_weight(ptr, hostname, port, 1) }
+    no_udp(ptr)
+}
+
+fn no_udp(ptr: Option<&memcached_st>) -> memcached_return_t {
+    guarded(MEMCACHED_INVALID_ARGUMENTS, || {
+        ptr.map_or(MEMCACHED_INVALID_ARGUMENTS, |memc| memc.fail(MEMCACHED_DEPRECATED))
+    })
 }
 
 /// Calls each function for each server, until one returns a failure.
