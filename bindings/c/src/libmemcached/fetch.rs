@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use fabcache_client::{CompletedRequest, Outcome};
+use fabcache_client::{CompletedRequest, Item, Outcome};
 
 use super::constants::*;
 use super::ffi::{Out, arguments, put};
 use super::handle::State;
-use super::instance::{RequestedKey, memcached_instance_st};
+use super::instance::{Attributes, RequestedKey, memcached_instance_st};
 use super::result::memcached_result_create;
 use super::types::*;
 use crate::guarded;
@@ -134,7 +134,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
     while let Some((server, RequestedKey { mut request, tells_cas, is_grouped })) = next(inner) {
         let CompletedRequest { key, value, result: outcome } = request.wait();
         let found = match outcome {
-            Ok(Outcome::Found { flags, cas }) => Some((flags, cas, value)),
+            Ok(Outcome::Found { flags, cas }) => Some(Item { value, flags, cas }),
             // As for one key.
             Ok(_) if is_grouped => None,
             Ok(_) => of_replica(memc, inner, &key),
@@ -144,7 +144,7 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
                 None
             }
         };
-        let Some((flags, cas, value)) = found else { continue };
+        let Some(Item { value, flags, cas }) = found else { continue };
         let prefix = inner.namespace.borrow().as_bytes().len();
         result.set_key(key.get(prefix..).unwrap_or_default());
         result.item_flags.set(flags);
@@ -190,7 +190,7 @@ fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, RequestedKey)> {
 }
 
 /// With replicas, a key that its server lacks may be found on another.
-fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<(u32, u64, Vec<u8>)> {
+fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<Item> {
     if !memc.is_replicated() {
         return None;
     }
@@ -201,8 +201,8 @@ fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<(u32, u
         let asked = replica.asked.take();
         let found = replica.get(memc, full, &mut value);
         replica.asked.replace(asked);
-        if let Ok(Some((flags, cas))) = found {
-            return Some((flags, cas, value));
+        if let Ok(Some(Attributes { flags, cas })) = found {
+            return Some(Item { value, flags, cas });
         }
     }
     None

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::constants::*;
 use super::ffi::{Out, arguments, put};
 use super::handle::State;
-use super::instance::{RequestedKey, memcached_instance_st};
+use super::instance::{Attributes, RequestedKey, memcached_instance_st};
 use super::query::refused;
 use super::result::is_kept;
 use super::types::*;
@@ -122,7 +122,7 @@ fn try_get(
         other => other,
     };
     let taken = match found {
-        Ok(Some((flags, cas))) => take(memc, key, &value, flags, cas, wanted),
+        Ok(Some(found)) => take(memc, key, &value, found, wanted),
         Ok(None) => Err(MEMCACHED_NOTFOUND),
         Err(code) => Err(code),
     };
@@ -138,18 +138,17 @@ fn take(
     memc: &memcached_st,
     key: &[u8],
     value: &[u8],
-    flags: u32,
-    cas: u64,
+    found: Attributes,
     wanted: Outputs<'_>,
 ) -> Result<*mut c_char, memcached_return_t> {
     let result = &memc.result;
     // Programs read the CAS of the last value here.
     result.set_key(key);
     result.count.set(1);
-    result.item_flags.set(flags);
-    result.item_cas.set(if memc.tells_cas() { cas } else { 0 });
+    result.item_flags.set(found.flags);
+    result.item_cas.set(if memc.tells_cas() { found.cas } else { 0 });
     put(wanted.value_length, value.len());
-    put(wanted.flags, flags);
+    put(wanted.flags, found.flags);
     if value.is_empty() {
         return Ok(null_mut());
     }

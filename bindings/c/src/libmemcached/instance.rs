@@ -71,6 +71,14 @@ const _: () = {
     assert!(offset_of!(memcached_instance_st, host) == HOST_AT);
 };
 
+/// What belongs to a value that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    /// The client flags it was stored with.
+    pub(crate) flags: u32,
+    pub(crate) cas: u64,
+}
+
 /// A requested key.
 #[derive(Debug)]
 pub struct RequestedKey {
@@ -178,7 +186,7 @@ impl memcached_instance_st {
         }
     }
 
-    /// Reads a value: its flags and CAS.
+    /// Reads a value.
     ///
     /// # Errors
     /// As for [`memcached_instance_st::call`].
@@ -188,10 +196,10 @@ impl memcached_instance_st {
         memc: &memcached_st,
         key: &[u8],
         value: &mut Vec<u8>,
-    ) -> Result<Option<(u32, u64)>, memcached_return_t> {
+    ) -> Result<Option<Attributes>, memcached_return_t> {
         self.call(memc, |client| {
             let found = client.get_into(key, None, value)?;
-            Ok(found.map(|found| (found.flags, found.cas)))
+            Ok(found.map(|found| Attributes { flags: found.flags, cas: found.cas }))
         })
     }
 
