@@ -37,7 +37,7 @@ pub struct Target {
     pub urls: Vec<Url>,
     /// The protocol over sockets.
     pub protocol: Protocol,
-    /// The time limit of a response: [`ANSWER_TIMEOUT`] by default.
+    /// The time limit of a response: [`PATIENCE`] by default.
     pub patience: Duration,
     /// The servers' processes on this host, whose CPU time is measured; servers that report no process are not
     /// included.

@@ -7,11 +7,11 @@
 //! - `library.rs`: `libfabric.so.1` and its few functions; everything else is called through tables in its objects.
 //! - `provider.rs`: the machine's providers; `survey.rs`: which one is picked, and why not the others.
 //! - `domain.rs`, `memory.rs`: registered memory and its owners; `registration_cache/`: callers' memory, registered for
-//! longer than an operation; `split_buffer.rs`: one buffer for several operations.
+//!   longer than an operation; `split_buffer.rs`: one buffer for several operations.
 //! - `endpoint.rs`: operations; a buffer in flight belongs to its operation. `endpoint_setup.rs`: the parts of an
-//! endpoint.
+//!   endpoint.
 //! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: side effects of providers on the process,
-//! and the files that they leave.
+//!   and the files that they leave.
 //! - `channel/`: the messages of a link, independent of libfabric.
 //!
 //! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),

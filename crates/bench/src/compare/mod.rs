@@ -67,7 +67,7 @@ impl Comparison {
     /// Returns the requested transports that a server lacks, in words.
     ///
     /// # Errors
-    /// As for [`Comparison::routes`].
+    /// As for [`Comparison::ways`].
     pub fn left_out(&self) -> Result<Option<String>> {
         let mut all = Vec::new();
         for (contender, ways) in self.ways()? {

@@ -9,7 +9,7 @@
 //!   `connection.rs`: one connection.
 //! - `fault.rs`: the faults of a broken dummy.
 //! - `child.rs`: a dummy as a child process.
-//! - `recorded_call.rs`: records the bytes of a call and its response; `responder.rs`: responses without a
+//! - `overheard.rs`: records the bytes of a call and its response; `responder.rs`: responses without a
 //!   connection.
 
 mod answers;

@@ -3,7 +3,7 @@
 //!
 //! - `keys.rs`: keys and their store.
 //! - `operations.rs`: nanoseconds per operation, by resident items, hot and cold, beside the machine's
-//! limits.
+//!   limits.
 //! - `floors.rs`: the machine's dependent load and copy.
 //! - `instructions.rs`: instructions per operation, counted by callgrind in a child process.
 //! - `scaling.rs`: CPU time per operation, by threads.

@@ -4,7 +4,7 @@
 //! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
 //! - `content.rs`: the key and value of an object.
 //! - `replay.rs`: traces replayed on servers; `engine.rs`: sends requests; `expected.rs`: checks
-//! responses.
+//!   responses.
 
 pub mod content;
 mod engine;

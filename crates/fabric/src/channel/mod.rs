@@ -10,20 +10,20 @@
 //!             Put {at, bytes} <── sent when written <── server writes landing <── Room {total}
 //! ```
 //! - Few bytes go in messages, many at once ([`LONG_BYTES_MIN`]) through the client's memory: the server reads sent
-//! bytes from its *staging* memory, and writes received bytes to its *landing* memory. Each is a ring in chunks of at
-//! most a quarter of it, none of which wraps. A chunk is returned once all of it was consumed, together with others
-//! that make up a quarter. So there is always room for a chunk when everything that arrived was consumed: less than a
-//! quarter of the ring is unreturned, and less than a quarter is skipped at its end; of the two remaining parts the
-//! longer has at least a quarter.
+//!   bytes from its *staging* memory, and writes received bytes to its *landing* memory. Each is a ring in chunks of at
+//!   most a quarter of it, none of which wraps. A chunk is returned once all of it was consumed, together with others
+//!   that make up a quarter. So there is always room for a chunk when everything that arrived was consumed: less than a
+//!   quarter of the ring is unreturned, and less than a quarter is skipped at its end; of the two remaining parts the
+//!   longer has at least a quarter.
 //! - Bytes may also lie in *lent* memory, anywhere in the client: Lent carries the bytes before them, and their address
-//! and key. The server reads it in order like a Long; once it has consumed everything it releases the memory, which its
-//! next message reports, mostly the answer. So nothing extra is sent, and a client that receives nothing more keeps the
-//! memory unchanged until the link closes.
+//!   and key. The server reads it in order like a Long; once it has consumed everything it releases the memory, which its
+//!   next message reports, mostly the answer. So nothing extra is sent, and a client that receives nothing more keeps the
+//!   memory unchanged until the link closes.
 //! - Messages are numbered, which orders everything. A fabric may complete them in another order: early messages are
-//! kept until they are next.
+//!   kept until they are next.
 //! - Each end has granted the other *credits*: the number of messages that may be in flight to it or unconsumed. Each
-//! message returns those earned meanwhile; if many were earned and nothing is sent, a message of its own does
-//! (Credits).
+//!   message returns those earned meanwhile; if many were earned and nothing is sent, a message of its own does
+//!   (Credits).
 //!
 //! Why the link cannot run out of credits for good: Data, Long, Lent and Put leave the last quarter of the credits
 //! (the *reserve*) to Taken and Room, which are consumed on arrival, whatever the application does. Credits that make
