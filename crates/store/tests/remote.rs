@@ -1,5 +1,4 @@
-//! Many concurrent GETs over slow reads: each returns what the server would have replied at some moment during the
-//! call.
+//! Many concurrent GETs over slow reads: each returns a reply that the server could have given during the call.
 #![cfg(not(loom))]
 
 mod common;

@@ -17,7 +17,7 @@ const TESTS: &[Test] = &[
     Test {
         package: "fabcache-transport",
         name: "fabric",
-        parts: &[("shm", Part::Without(&["that_is_killed_while"], OF_SHM)), ("crossing", Part::None(ONCE))],
+        parts: &[("shm", Part::Without(&["client_killed_while"], OF_SHM)), ("crossing", Part::None(ONCE))],
     },
     Test { package: "fabcache-server", name: "links", parts: &[("crossing", Part::None(ONCE))] },
     Test {

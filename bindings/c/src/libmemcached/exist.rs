@@ -8,7 +8,7 @@ use super::report::ErrorContext;
 use super::types::memcached_st;
 use crate::guarded;
 
-/// What stands for a key that is longer than memory: it is refused as any other that is too long.
+/// A stand-in for a key whose length exceeds memory: it is refused as every key that is too long.
 const TOO_LONG: &[u8] = &[0; MEMCACHED_MAX_KEY];
 
 /// Whether a key is there.

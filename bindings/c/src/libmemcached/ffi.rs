@@ -38,7 +38,7 @@ impl Call {
     /// The bytes of a key; none if the pointer is NULL.
     ///
     /// # Errors
-    /// No object has so many bytes. What servers accept is checked later.
+    /// No object has so many bytes. Servers' limits are checked later.
     #[inline]
     pub unsafe fn key(&self, key: *const c_char, len: usize) -> Result<&[u8], memcached_return_t> {
         // SAFETY: NULL or `len` bytes, by the type's contract.

@@ -71,7 +71,7 @@ const _: () = {
     assert!(offset_of!(memcached_instance_st, host) == HOST_AT);
 };
 
-/// What belongs to a value that was found.
+/// The attributes of a value that was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     /// The client flags it was stored with.

@@ -8,7 +8,7 @@ use super::types::{handle_state, memcached_st};
 /// What servers say to a key that ends a word or a line.
 const BAD_LINE: &str = "bad command line format";
 
-/// What libmemcached says of a key that is too long, or empty.
+/// libmemcached's message for a key that is too long, or empty.
 const TOO_LONG: &str = "Key provided was too long.";
 
 impl memcached_st {

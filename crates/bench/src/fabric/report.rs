@@ -32,7 +32,7 @@ pub enum What {
     Set,
 }
 
-/// Who serves reads of the peer's memory.
+/// The party that serves reads of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {

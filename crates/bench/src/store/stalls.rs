@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Bytes of a long value.
 const LONG_VALUE_BYTES: usize = 4 << 20;
 
-/// What the store does meanwhile.
+/// The store's activity during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
@@ -86,7 +86,7 @@ impl Activity {
 /// The longest of many operations, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stalls {
-    /// What the store did meanwhile.
+    /// The store's activity during the measurement.
     pub activity: Activity,
     /// Operations measured.
     pub operations: u64,

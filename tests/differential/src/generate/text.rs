@@ -227,7 +227,7 @@ fn stored(g: &mut Gen, verb: usize) {
 
 fn refused(g: &mut Gen, verb: usize) {
     let index = match verb {
-        // A set is never refused; instead a changed CAS value refuses a cas once more.
+        // A set is never refused; instead a cas with an outdated CAS value is refused.
         SET | CAS => {
             let index = g.present();
             g.learn(index);
