@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> Result<()> {
             Err(NotReady::Broken(report)) => Outcome::Failed { report },
             Err(NotReady::Interrupted) => bail!("interrupted"),
         };
-        let result = Finished { name: client.name, outcome, seconds: started.elapsed().as_secs_f64() };
+        let result = ClientResult { name: client.name, outcome, seconds: started.elapsed().as_secs_f64() };
         result.print();
         results.push(result);
     }
@@ -218,14 +218,14 @@ pub(crate) fn last_lines(text: &str) -> String {
     shown.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A client that is done, one way or another.
-struct Finished {
+/// A completed client.
+struct ClientResult {
     name: &'static str,
     outcome: Outcome,
     seconds: f64,
 }
 
-impl Finished {
+impl ClientResult {
     fn print(&self) {
         let Self { name, outcome, seconds } = self;
         match outcome {
@@ -247,9 +247,10 @@ impl Finished {
     }
 }
 
-fn summarize(results: &[Finished], allow_skips: bool) -> Result<()> {
+fn summarize(results: &[ClientResult], allow_skips: bool) -> Result<()> {
     let heads = ["", "client", "version", "checks", "seconds"].map(String::from);
-    let rows: Vec<[String; 5]> = std::iter::once(heads).chain(results.iter().map(Finished::row)).collect();
+    let rows: Vec<[String; 5]> =
+        std::iter::once(heads).chain(results.iter().map(ClientResult::row)).collect();
     let widths: [usize; 5] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or_default());
     println!();

@@ -99,10 +99,10 @@ fn self_test(options: &Options) -> Result<()> {
         };
         let report = fabcache_differential::run(&options)?;
         ensure!(!options.stop.load(Ordering::Relaxed), "interrupted");
-        ensure!(saboteur.done() > 0, "there was no opportunity for {harm:?}");
+        ensure!(saboteur.done() > 0, "no opportunity for {harm:?}");
         ensure!(
             !report.differences.is_empty(),
-            "{harm:?} was done {} times and not noticed",
+            "{harm:?} was done {} times and not detected",
             saboteur.done()
         );
         println!("{harm:?} was noticed");
@@ -121,7 +121,7 @@ fn their_program(given: Option<&Path>) -> Result<PathBuf> {
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(
         text.trim() == format!("memcached {THEIR_RELEASE}"),
-        "{} is {:?}, and what is compared with is memcached {THEIR_RELEASE}",
+        "{} is {:?}, but the comparison needs memcached {THEIR_RELEASE}",
         program.display(),
         text.trim(),
     );

@@ -27,7 +27,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let targets = targets()?;
     for name in &args.only {
-        ensure!(targets.contains(name), "there is no fuzz target {name}; there are {}", targets.join(", "));
+        ensure!(targets.contains(name), "unknown fuzz target {name}; the targets are {}", targets.join(", "));
     }
     ensure!(fuzz(&["build"]).status()?.success(), "the fuzz targets do not build");
     let chosen: Vec<&String> =
@@ -52,10 +52,10 @@ fn feed(target: &str, seconds: u32) -> Result<()> {
     let output = fuzz(&["run", target, "--", &time, "-print_final_stats=1"]).output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!("{log}\nthe fuzz target {target} failed; its input lies in fuzz/artifacts/{target}");
+        bail!("{log}\nthe fuzz target {target} failed; its input is in fuzz/artifacts/{target}");
     }
     let executed = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
-    println!("{target}: {} inputs held", executed.context("libFuzzer said no statistics")?.trim());
+    println!("{target}: {} inputs passed", executed.context("libFuzzer said no statistics")?.trim());
     Ok(())
 }
 

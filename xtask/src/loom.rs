@@ -95,7 +95,7 @@ fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) ->
     println!("without {without}:");
     let failed = run_all(&controls, jobs, Some("FAILED, as it must"))?;
     if let Some(held) = controls.iter().find(|control| !failed.contains(&&*control.name)) {
-        bail!("{} holds without {without}: it does not find what it is there to find", held.name);
+        bail!("{} holds without {without}: it does not detect the error", held.name);
     }
     Ok(())
 }

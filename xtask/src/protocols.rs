@@ -40,7 +40,7 @@ pub fn run(_: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
     make_packages_ready(&workspace::folder().join("tests/protocols"), &interrupt)?;
     let scratch = Scratch::create()?;
-    let started = Started { scratch: scratch.path(), interrupt: &interrupt };
+    let started = RunningServers { scratch: scratch.path(), interrupt: &interrupt };
     let servers = started.all()?;
     let mut cargo = workspace::cargo();
     // Built as part of the workspace, to reuse the build of its tests.
@@ -66,12 +66,12 @@ struct Server {
     _process: ServerProcess,
 }
 
-struct Started<'a> {
+struct RunningServers<'a> {
     scratch: &'a Path,
     interrupt: &'a Interrupt,
 }
 
-impl Started<'_> {
+impl RunningServers<'_> {
     fn all(&self) -> Result<Vec<Server>> {
         let mut servers = Vec::new();
         for name in

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
     if Command::new("memcached").arg("-V").output().is_ok_and(|told| told.status.success()) {
         tests.env("MEMCACHED", "memcached");
     } else {
-        println!("NOT RUN: the tests over memcached, which is not installed");
+        println!("NOT RUN: the tests on memcached, which is not installed");
     }
     tests.env("FABCACHED", &server).env("SOAK_SECONDS", args.soak_seconds.to_string());
     succeeds(tests.current_dir(&package), "the wheel's tests")
@@ -79,20 +79,20 @@ fn form(package: &Path) -> Result<()> {
         cargo.current_dir(package).args(arguments);
         cargo
     };
-    succeeds(&mut cargo(&["fmt", "--check"]), "the wheel's Rust in its form")?;
+    succeeds(&mut cargo(&["fmt", "--check"]), "the formatting of the wheel's Rust code")?;
     let mut clippy = cargo(&["clippy", "--locked", "--quiet", "--all-targets", "--target-dir"]);
     clippy.arg(build_folder(&workspace::target().join("python"))).args(["--", "-D", "warnings"]);
-    succeeds(&mut clippy, "clippy over the wheel's Rust")
+    succeeds(&mut clippy, "clippy on the wheel's Rust code")
 }
 
 /// Checks the types and the stubs.
 fn types(environment: &Environment, package: &Path) -> Result<()> {
     let mut mypy = environment.program("python");
     mypy.args(["-m", "mypy", "--strict", "python/fabcache"]);
-    succeeds(mypy.current_dir(package), "mypy over the package")?;
+    succeeds(mypy.current_dir(package), "mypy on the package")?;
     let mut stubtest = environment.program("python");
     stubtest.args(["-m", "mypy.stubtest", "fabcache._fabcache", "fabcache.client"]);
-    succeeds(stubtest.current_dir(package), "the stubs beside what is built")
+    succeeds(stubtest.current_dir(package), "the stubs against the built package")
 }
 
 fn build_folder(place: &Path) -> PathBuf {
@@ -144,7 +144,7 @@ impl Environment {
     fn install(&self, what: &[&str], at: &Path) -> Result<()> {
         let arguments: Vec<&str> = ["install", "--quiet"].iter().chain(what).copied().collect();
         self.pip(&arguments, None, at)
-            .context("what the wheel's checks need is not installed; pip must reach PyPI")
+            .context("the requirements of the wheel's checks cannot be installed; pip must reach PyPI")
     }
 
     /// Builds the wheel.
@@ -158,7 +158,7 @@ impl Environment {
         maturin.arg("--target-dir").arg(build_folder(place));
         succeeds(maturin.current_dir(package), "the wheel's build")?;
         let built =
-            std::fs::read_dir(&wheels).with_context(|| format!("{} is not there", wheels.display()))?;
+            std::fs::read_dir(&wheels).with_context(|| format!("{} does not exist", wheels.display()))?;
         let built: Vec<PathBuf> = built.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
         match &built[..] {
             [wheel] if wheel.extension() == Some(OsStr::new("whl")) => Ok(wheel.clone()),

@@ -31,7 +31,7 @@ pub fn fill(
     items.key(last, &mut key);
     let named = || format!("the key {}, stored just now", String::from_utf8_lossy(&key));
     let found = client.get(&key).with_context(named)?;
-    let found = found.with_context(|| format!("nothing is under {}", named()))?;
+    let found = found.with_context(|| format!("no value under {}", named()))?;
     let is_right = items.may_be_value(last, value_bytes(last), &found.value);
     ensure!(is_right, "a wrong value is under {}", named());
     Ok(())

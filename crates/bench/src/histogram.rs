@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_what_was_counted() {
+    fn serialization_keeps_the_counts() {
         let mut histogram = Histogram::default();
         (0..100_000u64).for_each(|i| histogram.record(i * i % 7_919 * 100));
         let text = serde_json::to_string(&histogram).expect("JSON");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_counted_is_an_error() {
+    fn invalid_counts_are_rejected() {
         let of =
             |count: u64| format!("{{\"ns_and_counts\":[[1000,{count}],[2000,{count}],[{},1]]}}", u64::MAX);
         for count in [COUNT_MAX, u64::MAX] {

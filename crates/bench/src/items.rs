@@ -34,12 +34,12 @@ static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 /// The beginning of a value.
 #[derive(Clone, Copy, Debug)]
-pub struct Begin {
+pub struct ValueStart {
     bytes: [u8; NUMBER_BYTES],
     len: usize,
 }
 
-impl AsRef<[u8]> for Begin {
+impl AsRef<[u8]> for ValueStart {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -110,8 +110,12 @@ impl Items {
     /// Returns the parts of an item's value of `len` bytes: its beginning, then parts of the pool, which
     /// [`Items::piece`] returns.
     #[inline]
-    pub fn pieces(&self, number: u64, len: usize) -> (Begin, impl Iterator<Item = Range<usize>> + use<>) {
-        let begin = Begin { bytes: number.to_le_bytes(), len: NUMBER_BYTES.min(len) };
+    pub fn pieces(
+        &self,
+        number: u64,
+        len: usize,
+    ) -> (ValueStart, impl Iterator<Item = Range<usize>> + use<>) {
+        let begin = ValueStart { bytes: number.to_le_bytes(), len: NUMBER_BYTES.min(len) };
         let (mut from, mut left) = (self.start(number), len - begin.len);
         let parts = std::iter::from_fn(move || {
             let part = from..POOL_BYTES.min(from + left);
@@ -164,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_told_apart() {
+    fn wrong_values_are_detected() {
         let items = Items::new(20).expect("a length of keys");
         let (mut key, mut value) = (Vec::new(), Vec::new());
         items.key(4_711, &mut key);

@@ -28,9 +28,9 @@ impl Limits {
     /// # Errors
     /// A server does not answer, or does not report its limits.
     pub fn of(client: &Client) -> Result<Limits> {
-        let memory = told(client, "", "limit_maxbytes")?;
-        let items = told(client, "settings", "item_size_max")?;
-        let item_bytes = items.into_iter().min().context("there is no server")?;
+        let memory = statistic(client, "", "limit_maxbytes")?;
+        let items = statistic(client, "settings", "item_size_max")?;
+        let item_bytes = items.into_iter().min().context("no server")?;
         Ok(Limits { memory_bytes: memory.into_iter().fold(0, u64::saturating_add), item_bytes })
     }
 
@@ -50,14 +50,14 @@ impl Limits {
     }
 }
 
-/// A number of the statistics of every server.
-fn told(client: &Client, topic: &str, name: &str) -> Result<Vec<u64>> {
+/// Returns a number from the statistics of every server.
+fn statistic(client: &Client, topic: &str, name: &str) -> Result<Vec<u64>> {
     let number = |stats: Result<Vec<(String, String)>, _>| {
         let stats: Vec<(String, String)> = stats?;
         let found = stats.iter().find(|(known, _)| known == name);
         let text = found.map(|(_, text)| text.as_str());
         let number = text.and_then(|text| text.parse().ok());
-        number.with_context(|| format!("a server does not tell {name} in its statistics"))
+        number.with_context(|| format!("a server does not report {name} in its statistics"))
     };
     client.stats(topic).into_iter().map(number).collect::<Result<Vec<u64>>>()
 }

@@ -259,7 +259,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_left_out() {
+    fn points_that_are_not_finite_are_left_out() {
         let svg = check(&[panel(&[(1.0, f64::NAN), (2.0, 3.0), (3.0, f64::INFINITY)])]);
         assert_eq!(svg.matches("<circle").count(), 3);
         assert_eq!(texts(&check(&[panel(&[]), panel(&[(1.0, 0.0)])]), "a caption"), 1);

@@ -164,14 +164,14 @@ impl FromStr for Cpus {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Cpus> {
-        let wrong = || format!("{text:?} are no CPUs; they are written 0, 0-3, or 0-3,5");
+        let wrong = || format!("{text:?} is not a list of CPUs such as 0, 0-3 or 0-3,5");
         let mut cpus = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let [first, last] = [first, last].map(str::parse::<usize>);
             let (first, last) = (first.with_context(wrong)?, last.with_context(wrong)?);
             ensure!(first <= last, wrong());
-            ensure!(last < CpuSet::MAX_CPU, "there is no CPU {last}: {} is the last", CpuSet::MAX_CPU - 1);
+            ensure!(last < CpuSet::MAX_CPU, "no CPU {last}: {} is the last", CpuSet::MAX_CPU - 1);
             cpus.extend(first..=last);
         }
         cpus.sort_unstable();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_end_while_it_is_looked_at_are_no_error() {
+    fn threads_may_end_while_they_are_read() {
         let (process, cpus) = (Process(std::process::id()), Cpus::current().expect("some"));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

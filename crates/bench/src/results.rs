@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 use crate::report::Header;
-use crate::target::Described;
+use crate::target::TargetDescription;
 use fabcache_testbed::statistics::median;
 
 /// The version of this format.
@@ -31,7 +31,7 @@ pub struct Results {
     /// The method, for the interpretation of the figures.
     pub method: String,
     /// The measured targets. The last is the baseline, unless a target names another.
-    pub targets: Vec<Described>,
+    pub targets: Vec<TargetDescription>,
     /// Every round of every case.
     pub samples: Vec<Sample>,
 }
@@ -91,12 +91,12 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// A result that comes so near to what the clients can do at most says little of the server.
-pub const CEILING_PART: f64 = 0.8;
+/// A rate above this fraction of the clients' limit says little about the server.
+pub const LIMIT_PART: f64 = 0.8;
 /// If more than one operation in this many missed, the clients' limit does not apply.
 const MISSES_PART: u64 = 10;
-/// Maximum number of such results listed.
-const LIMITS_TOLD_MAX: usize = 8;
+/// Maximum number of such results that are listed.
+const LIMITS_LISTED_MAX: usize = 8;
 
 impl From<u64> for Parameter {
     fn from(number: u64) -> Parameter {
@@ -177,13 +177,13 @@ impl Sample {
 
     /// Returns whether the clients were at their limit.
     pub fn is_clients_limit(&self) -> bool {
-        self.finds() && self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * CEILING_PART)
+        self.finds() && self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * LIMIT_PART)
     }
 }
 
 impl Results {
-    /// Of nothing yet.
-    pub fn new(subcommand: &str, method: String, targets: Vec<Described>) -> Results {
+    /// Returns empty results.
+    pub fn new(subcommand: &str, method: String, targets: Vec<TargetDescription>) -> Results {
         Results {
             format: FORMAT,
             subcommand: subcommand.to_owned(),
@@ -232,8 +232,8 @@ impl Results {
         Ok(results)
     }
 
-    /// The name of the target that this one is compared with.
-    pub fn base<'r>(&'r self, target: &'r Described) -> &'r str {
+    /// Returns the name of the target's baseline.
+    pub fn base<'r>(&'r self, target: &'r TargetDescription) -> &'r str {
         let last = || self.targets.last().map_or(target.name.as_str(), |last| &last.name);
         target.base.as_deref().unwrap_or_else(last)
     }
@@ -274,7 +274,7 @@ impl Results {
                 let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
                 let rate = self.median(&target.name, case, |sample| sample.finds().then(|| sample.rate()));
                 measured += usize::from(ceiling.is_finite());
-                if rate > ceiling * CEILING_PART {
+                if rate > ceiling * LIMIT_PART {
                     let percent = match ceiling {
                         // The rate is within a latency bound that the clients themselves do not meet.
                         0.0 => String::new(),
@@ -293,12 +293,12 @@ impl Results {
         }
         let mut text = format!(
             "Limited by the client: {} of {measured} results are above {:.0}% of what the same clients do with a server that does \
-             nothing but answer, and say more of the client and the way than of the server.\n",
+             nothing but answer; they are limited by the client and the transport rather than by the server.\n",
             lines.len(),
-            100.0 * CEILING_PART
+            100.0 * LIMIT_PART
         );
-        let rest = lines.len().saturating_sub(LIMITS_TOLD_MAX);
-        text.extend(lines.into_iter().take(LIMITS_TOLD_MAX));
+        let rest = lines.len().saturating_sub(LIMITS_LISTED_MAX);
+        text.extend(lines.into_iter().take(LIMITS_LISTED_MAX));
         if rest > 0 {
             let _ = writeln!(text, "  and {rest} more; all are in the JSON, as ceiling_per_s");
         }
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn results_round_trip() {
         let mut results = Results::new("latency", "how".into(), Vec::new());
         let empty: Results = serde_json::from_str(&results.json().expect("JSON")).expect("what was written");
         assert!(empty.samples.is_empty());
@@ -366,8 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_limit_is_told() {
-        let described = |name: &str| Described { name: name.into(), ..Described::default() };
+    fn the_clients_limit_is_reported() {
+        let described = |name: &str| TargetDescription { name: name.into(), ..TargetDescription::default() };
         let mut results = Results::new("latency", "how".into(), vec![described("a"), described("b")]);
         let of =
             |target, operations, ceiling_per_s| Sample { ceiling_per_s, ..sample(target, 0, operations) };

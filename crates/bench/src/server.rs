@@ -13,7 +13,7 @@ use crate::process::{Cpus, Process};
 
 /// A server to measure: any program that takes memcached's flags.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct MeasuredProgram {
     /// Its name in tables.
     pub name: String,
     /// The program.
@@ -30,20 +30,20 @@ impl Server {
     /// Starts a server on a free port of this host; returns the port. `flags` are added to its own.
     ///
     /// # Errors
-    /// It does not come up.
-    pub fn start(candidate: &Candidate, flags: &[&str]) -> Result<(Server, SocketAddr)> {
-        let command = |port: u16| candidate.command(&["-l", "127.0.0.1", "-p", &port.to_string()], flags);
-        let (server, address) = ServerProcess::start_on_free_port(&candidate.name, &command)?;
+    /// The server does not start.
+    pub fn start(program: &MeasuredProgram, flags: &[&str]) -> Result<(Server, SocketAddr)> {
+        let command = |port: u16| program.command(&["-l", "127.0.0.1", "-p", &port.to_string()], flags);
+        let (server, address) = ServerProcess::start_on_free_port(&program.name, &command)?;
         Ok((Server(server), address))
     }
 
     /// Starts a server on a Unix socket only.
     ///
     /// # Errors
-    /// It does not come up.
-    pub fn start_unix(candidate: &Candidate, socket: &Path, flags: &[&str]) -> Result<Server> {
+    /// The server does not start.
+    pub fn start_unix(program: &MeasuredProgram, socket: &Path, flags: &[&str]) -> Result<Server> {
         let path = socket.to_str().with_context(|| format!("{} is not text", socket.display()))?;
-        Server::launch(&candidate.name, candidate.command(&["-s", path], flags), &|| {
+        Server::launch(&program.name, program.command(&["-s", path], flags), &|| {
             UnixStream::connect(socket).is_ok()
         })
     }
@@ -96,7 +96,7 @@ impl Server {
     }
 }
 
-impl Candidate {
+impl MeasuredProgram {
     fn command(&self, listening: &[&str], flags: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["-u", "root"]).args(listening).args(flags).args(&self.flags);

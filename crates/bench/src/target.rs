@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::{Cpus, Process};
 
 /// How long a server may leave a request unanswered before it counts as failed.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// memcached's uptime begins two seconds before its start, and both are in whole seconds.
 const UPTIME_SLACK_S: u64 = 4;
 
@@ -46,8 +46,8 @@ pub struct Target {
 
 /// A target as results describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
-    /// As [`Target::name`].
+pub struct TargetDescription {
+    /// See [`Target::name`].
     pub name: String,
     /// URLs of its servers.
     pub urls: Vec<String>,
@@ -139,7 +139,7 @@ pub fn protocol(name: &str) -> Result<Protocol> {
         "meta" => Protocol::Meta,
         "text" => Protocol::Text,
         "binary" => Protocol::Binary,
-        _ => bail!("there is no protocol {name:?}; there are auto, meta, text and binary"),
+        _ => bail!("unknown protocol {name:?}; use auto, meta, text or binary"),
     })
 }
 
@@ -159,14 +159,14 @@ impl Target {
     /// # Errors
     /// A server cannot be reached, or only over another transport; servers are reached over different transports.
     pub fn new(name: &str, urls: &[Url], protocol: Protocol) -> Result<Target> {
-        let first = urls.first().context("there is no server")?;
+        let first = urls.first().context("no server")?;
         let alike = urls.iter().all(|url| url.transport() == first.transport());
-        ensure!(alike, "{name}: all servers of one cache are reached in one way");
+        ensure!(alike, "{name}: all servers of one cache must use the same transport");
         let mut target = Target {
             name: name.to_owned(),
             urls: urls.to_vec(),
             protocol,
-            patience: PATIENCE,
+            patience: ANSWER_TIMEOUT,
             processes: Vec::new(),
         };
         let client = target.client()?;
@@ -194,9 +194,10 @@ impl Target {
             version.with_context(|| format!("{} at {url} cannot be reached", self.name))?;
         }
         let transports = client.transports();
-        let through = transports.iter().all(|way| *way == Some(Transport::SharedMemory));
+        let through = transports.iter().all(|transport| *transport == Some(Transport::SharedMemory));
         ensure!(through == shares, "{}: memory is not shared", self.name);
-        let by_fabric = transports.iter().all(|way| matches!(way, Some(Transport::Fabric { .. })));
+        let by_fabric =
+            transports.iter().all(|transport| matches!(transport, Some(Transport::Fabric { .. })));
         ensure!(by_fabric == (self.urls[0].transport() == "fab"), "{}: not over the fabric", self.name);
         Ok(client)
     }
@@ -210,13 +211,13 @@ impl Target {
     ///
     /// # Errors
     /// A server cannot be reached.
-    pub fn described(&self, command: Option<String>) -> Result<Described> {
+    pub fn described(&self, command: Option<String>) -> Result<TargetDescription> {
         let client = self.client()?;
         let versions: Result<Vec<_>, _> = client.versions().into_iter().collect();
         // Some servers do not report their settings.
         let settings = client.stats("settings").into_iter().next().and_then(Result::ok).unwrap_or_default();
         let settings = settings.into_iter().filter(|(name, _)| SETTINGS.contains(&name.as_str()));
-        Ok(Described {
+        Ok(TargetDescription {
             name: self.name.clone(),
             urls: self.urls.iter().map(Url::to_string).collect(),
             transport: self.urls[0].transport().to_owned(),
@@ -224,7 +225,7 @@ impl Target {
             versions: versions?,
             command,
             settings: settings.collect(),
-            ..Described::default()
+            ..TargetDescription::default()
         })
     }
 
@@ -291,9 +292,9 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_reached_is_named() {
+    fn an_unreachable_server_is_named() {
         let url = "unix:///nowhere/at/all".parse().expect("a URL");
-        let error = Target::new("t", &[url], Protocol::Auto).expect_err("nobody is there");
+        let error = Target::new("t", &[url], Protocol::Auto).expect_err("no server");
         assert!(format!("{error:#}").contains("unix:///nowhere/at/all"), "{error:#}");
     }
 }

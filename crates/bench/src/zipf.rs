@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_as_often_as_they_should() {
+    fn ranks_have_their_probability() {
         for exponent in [0.8, 1.0, 1.2] {
             let zipf = Zipf::new(1000, exponent);
             let mut random = Random::new(3);

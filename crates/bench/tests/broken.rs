@@ -26,9 +26,9 @@ use fabcache_bench::target::{Target, protocol_name};
 use fabcache_bench::throughput::Throughput;
 use fabcache_client::Protocol;
 
-/// How long answers that do not come are waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A round of many clients.
+/// How long the client waits for a missing response.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Duration of a round with many clients, in seconds.
 const SECONDS: f64 = 0.5;
 /// Long enough that the middle byte lies after the bytes that identify the item.
 const VALUE_BYTES: usize = 100;
@@ -36,16 +36,16 @@ const KEY_BYTES: usize = 20;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Meta, Protocol::Text, Protocol::Binary];
 
-/// The faults of answers to gets.
-const OF_GETS: [&str; 6] =
+/// Faults in responses to gets.
+const GET_FAULTS: [&str; 6] =
     ["wrong@10", "foreign@10", "truncated@10", "dropped@10", "swapped@10", "closed@10"];
-/// What is wrong with answers to sets.
-const OF_SETS: [&str; 3] = ["set-dropped@10", "set-swapped@10", "set-closed@10"];
+/// Faults in responses to sets.
+const SET_FAULTS: [&str; 3] = ["set-dropped@10", "set-swapped@10", "set-closed@10"];
 
-/// Tells nobody.
-struct Silent;
+/// Discards progress reports.
+struct NoProgress;
 
-impl Progress for Silent {
+impl Progress for NoProgress {
     fn begin(&self, _rounds: u64) {}
     fn round(&self, _what: &str) {}
 }
@@ -99,15 +99,15 @@ fn experiments(verify: bool) -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// A place for a socket that no other test has.
-fn socket() -> PathBuf {
+/// Returns a socket path that no other test uses.
+fn socket_path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("fabcache-broken-{}-{number}", std::process::id()))
 }
 
-fn places() -> [Listen; 2] {
-    [Listen::Tcp(([127, 0, 0, 1], 0).into()), Listen::Unix(socket())]
+fn listeners() -> [Listen; 2] {
+    [Listen::Tcp(([127, 0, 0, 1], 0).into()), Listen::Unix(socket_path())]
 }
 
 /// Runs an experiment against a dummy, with `fault` if given.
@@ -122,22 +122,23 @@ fn outcome(
     let url = &dummy.urls()[0];
     let mut target = Target::new(&format!("dummy at {url}"), &[url.parse()?], protocol)?;
     if fault.is_some_and(|fault| matches!(fault.kind, Kind::Dropped | Kind::Swapped)) {
-        target.patience = PATIENCE;
+        target.patience = TIMEOUT;
     }
-    run(experiment, &[(&target, None)], &Plan { rounds: 1, ..Plan::default() }, &Silent)
+    run(experiment, &[(&target, None)], &Plan { rounds: 1, ..Plan::default() }, &NoProgress)
 }
 
-/// Looks at each experiment in each protocol over each kind of socket: all at once, for most of the time is waiting.
-fn each(look: impl Fn(&dyn Experiment, Listen, Protocol, &str) + Sync) {
+/// Calls `check` for each experiment, protocol and socket kind, concurrently: most of the time is
+/// waiting.
+fn for_each_case(check: impl Fn(&dyn Experiment, Listen, Protocol, &str) + Sync) {
     std::thread::scope(|scope| {
         for number in 0..experiments(true).len() {
             for protocol in PROTOCOLS {
-                for place in places() {
-                    let look = &look;
+                for place in listeners() {
+                    let check = &check;
                     scope.spawn(move || {
                         let experiment = experiments(true).swap_remove(number);
                         let what = format!("{}, {}, {place}", experiment.name(), protocol_name(protocol));
-                        look(&*experiment, place, protocol, &what);
+                        check(&*experiment, place, protocol, &what);
                     });
                 }
             }
@@ -145,10 +146,10 @@ fn each(look: impl Fn(&dyn Experiment, Listen, Protocol, &str) + Sync) {
     });
 }
 
-fn is_noticed(faults: &[&str]) {
+fn assert_detected(faults: &[&str]) {
     for fault in faults {
         let parsed: Fault = fault.parse().expect(fault);
-        each(|experiment, place, protocol, what| {
+        for_each_case(|experiment, place, protocol, what| {
             if (protocol, parsed.kind, parsed.of_sets) == (Protocol::Text, Kind::Swapped, true) {
                 // All STORED responses are equal, so a swap changes nothing.
                 return;
@@ -158,14 +159,14 @@ fn is_noticed(faults: &[&str]) {
             let text = format!("{error:#}");
             assert!(text.contains(experiment.name()) && text.contains("bench-"), "{what}: {text}");
             let late = parsed.kind.is_of_values() && text.contains("no answer");
-            assert!(!late, "{what}: the answer came: {text}");
+            assert!(!late, "{what}: the response arrived: {text}");
         });
     }
 }
 
 #[test]
-fn without_a_fault_nothing_is_reported() {
-    each(|experiment, place, protocol, what| {
+fn a_correct_server_passes() {
+    for_each_case(|experiment, place, protocol, what| {
         let results = outcome(experiment, None, place, protocol);
         let results = results.unwrap_or_else(|error| panic!("{what}: {error:#}"));
         let samples = &results.samples;
@@ -176,21 +177,21 @@ fn without_a_fault_nothing_is_reported() {
 }
 
 #[test]
-fn wrong_answers_to_gets_are_noticed() {
-    is_noticed(&OF_GETS);
+fn wrong_get_responses_are_detected() {
+    assert_detected(&GET_FAULTS);
 }
 
 #[test]
-fn wrong_answers_to_sets_are_noticed() {
-    is_noticed(&OF_SETS);
+fn wrong_set_responses_are_detected() {
+    assert_detected(&SET_FAULTS);
 }
 
 #[test]
-fn only_who_compares_every_byte_notices_one_in_the_middle() {
-    // The shortest values of a mixture have no middle behind the number.
+fn only_a_full_comparison_detects_a_wrong_middle_byte() {
+    // The shortest values of a mixture end before the middle byte.
     for experiment in experiments(false).into_iter().filter(|experiment| experiment.name() != "mixture") {
         let fault = |text: &str| Some(text.parse().expect(text));
-        let [place, other] = places();
+        let [place, other] = listeners();
         let results = outcome(&*experiment, fault("wrong@10"), place, Protocol::Meta);
         let results = results.expect("length and number are right");
         assert!(results.samples.iter().all(|sample| sample.verified == 0));
@@ -223,7 +224,7 @@ fn forget(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_server_that_stores_nothing_is_noticed() {
+fn a_server_that_stores_nothing_is_detected() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("tcp://{}", listener.local_addr().expect("a port"));
     std::thread::spawn(move || {
@@ -243,7 +244,7 @@ fn a_server_that_stores_nothing_is_noticed() {
         items: Items::new(KEY_BYTES).expect("a length"),
     };
     let plan = Plan { rounds: 1, ..Plan::default() };
-    let error = run(&latency, &[(&target, None)], &plan, &Silent).expect_err("nothing is stored");
+    let error = run(&latency, &[(&target, None)], &plan, &NoProgress).expect_err("nothing is stored");
     let error = format!("{error:#}");
-    assert!(error.contains("nothing is under the key bench-00000000000049"), "{error}");
+    assert!(error.contains("no value under the key bench-00000000000049"), "{error}");
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Running, run};
+use common::{TestServer, run};
 use fabcache_bench::dissect::{Dissect, HOPS, TOTAL, table};
 use fabcache_bench::dummy::{Dummy, Listen, Settings};
 use fabcache_bench::results::Sample;
@@ -15,8 +15,8 @@ fn dissect() -> Dissect {
     Dissect { sizes: vec![64, 20_000], iterations: 20, ..standard }
 }
 
-/// Its hops are these, and add up to the whole.
-fn is_apart(sample: &Sample, hops: &[&str]) {
+/// Asserts that the sample has exactly these hops and that they add up to the total.
+fn assert_hops(sample: &Sample, hops: &[&str]) {
     let found: Vec<&str> = HOPS.into_iter().filter(|hop| sample.figures.contains_key(*hop)).collect();
     assert_eq!(found, hops, "{:?}", sample.figures);
     let sum: f64 = hops.iter().map(|hop| sample.figures[*hop]).sum();
@@ -27,20 +27,20 @@ fn is_apart(sample: &Sample, hops: &[&str]) {
 }
 
 #[test]
-fn each_way_has_its_hops() {
-    let server = Running::start("dissect", "-m 32");
+fn each_transport_has_its_hops() {
+    let server = TestServer::start("dissect", "-m 32");
     let sockets = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns"];
     for protocol in [Protocol::Auto, Protocol::Text, Protocol::Binary] {
         let results = run(&dissect(), &[&server.target("unix", protocol)]).expect("right answers");
         assert_eq!(results.samples.len(), 8, "two operations, two sizes, two rounds");
-        results.samples.iter().for_each(|sample| is_apart(sample, &sockets));
+        results.samples.iter().for_each(|sample| assert_hops(sample, &sockets));
     }
     let results = run(&dissect(), &[&server.target("shm", Protocol::Auto)]).expect("right answers");
     for sample in &results.samples {
         if sample.case.operation == "get" {
-            is_apart(sample, &["client_ns", "loads_ns", "copy_ns"]);
+            assert_hops(sample, &["client_ns", "loads_ns", "copy_ns"]);
         } else {
-            is_apart(sample, &["transport_ns", "protocol_ns", "server_ns", "store_ns"]);
+            assert_hops(sample, &["transport_ns", "protocol_ns", "server_ns", "store_ns"]);
         }
     }
     let text = table(&results);
@@ -48,12 +48,12 @@ fn each_way_has_its_hops() {
 }
 
 #[test]
-fn of_another_server_all_the_rest_is_the_servers() {
+fn other_servers_have_no_store_hop() {
     let dummy =
         Dummy::start(&Settings::new(vec![Listen::Tcp(([127, 0, 0, 1], 0).into())])).expect("it listens");
     let url = dummy.urls()[0].parse().expect("a URL");
     let target = Target::new("other", &[url], Protocol::Meta).expect("it answers");
     let results = run(&dissect(), &[&target]).expect("right answers");
     let hops = ["client_ns", "transport_ns", "protocol_ns", "server_ns"];
-    results.samples.iter().for_each(|sample| is_apart(sample, &hops));
+    results.samples.iter().for_each(|sample| assert_hops(sample, &hops));
 }

@@ -30,14 +30,14 @@ fn value_bytes(number: u64) -> usize {
 }
 
 #[test]
-fn it_answers_as_a_cache_does() {
+fn the_dummy_behaves_as_a_cache() {
     let dummy = dummy("cache");
     let items = Items::new(20).expect("a length");
     for url in dummy.urls() {
         let url: Url = url.parse().expect("a URL");
         for protocol in PROTOCOLS {
             let target = Target::new("dummy", std::slice::from_ref(&url), protocol).expect("it answers");
-            assert!(target.cpu_time().is_some(), "it tells its process");
+            assert!(target.cpu_time().is_some(), "it reports its process");
             let client = target.client().expect("it answers");
             client.flush(0).expect("it forgets");
             let keys: Vec<Vec<u8>> = (0..ITEMS)
@@ -69,12 +69,12 @@ fn it_answers_as_a_cache_does() {
 }
 
 #[test]
-fn it_ends_and_leaves_no_socket() {
+fn drop_removes_the_socket() {
     let place = socket("ends");
     let Listen::Unix(path) = &place else { unreachable!("it is one") };
     let dummy = Dummy::start(&Settings::new(vec![place.clone()])).expect("it listens");
     let mut stream = UnixStream::connect(path).expect("it listens");
-    stream.write_all(b"mn\r\nversion\r\nbogus\r\nquit\r\n").expect("it takes that");
+    stream.write_all(b"mn\r\nversion\r\nbogus\r\nquit\r\n").expect("it accepts the requests");
     let mut answers = String::new();
     stream.read_to_string(&mut answers).expect("it answers and closes");
     assert_eq!(answers, "MN\r\nVERSION 1.6.0-dummy\r\nERROR\r\n");
@@ -85,7 +85,7 @@ fn it_ends_and_leaves_no_socket() {
 }
 
 #[test]
-fn where_it_cannot_listen_is_told() {
+fn a_failed_listener_is_reported() {
     for (text, culprit) in
         [("shm:///s", "tcp://"), ("unix://s", "absolute"), ("tcp://nowhere", "tcp://nowhere")]
     {

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use common::Running;
+use common::TestServer;
 use common::clients::{filled, plan, work};
 use fabcache_bench::engine::{Arrivals, Engine, Outcome, Pace, Plan, Popularity, Round, Sizes, Work};
 use fabcache_bench::items::Items;
@@ -33,8 +33,8 @@ fn assert_right(outcome: &Outcome, reads_only: bool, what: &str) {
 }
 
 #[test]
-fn every_answer_is_right_in_each_protocol() {
-    let (unix, tcp) = (Running::start("engine", ""), Running::tcp());
+fn every_response_is_right_in_each_protocol() {
+    let (unix, tcp) = (TestServer::start("engine", ""), TestServer::tcp());
     for url in [tcp.url("tcp"), unix.url("unix")] {
         for protocol in ["text", "meta", "binary", "auto"] {
             for (pipeline, batch, get_share) in [(1, 1, 1.0), (16, 1, 0.8), (1, 48, 1.0), (3, 7, 0.5)] {
@@ -56,8 +56,8 @@ fn every_answer_is_right_in_each_protocol() {
 }
 
 #[test]
-fn keys_are_where_the_client_library_has_them() {
-    let servers = [Running::tcp(), Running::tcp(), Running::tcp()];
+fn keys_map_to_the_client_librarys_servers() {
+    let servers = [TestServer::tcp(), TestServer::tcp(), TestServer::tcp()];
     let urls: Vec<String> = servers.iter().map(|server| server.url("tcp")).collect();
     for protocol in ["text", "meta", "binary"] {
         for batch in [1, 20] {
@@ -72,8 +72,8 @@ fn keys_are_where_the_client_library_has_them() {
 }
 
 #[test]
-fn clients_of_shared_memory_do_the_same() {
-    let server = Running::start("engine-shm", "");
+fn shared_memory_clients_get_right_responses() {
+    let server = TestServer::start("engine-shm", "");
     let url = server.url("shm");
     for (pipeline, batch, get_share) in [(1, 1, 1.0), (1, 1, 0.5), (8, 1, 0.5), (1, 48, 1.0)] {
         let work = Work { pipeline, batch, get_share, ..work(KEYS, Sizes::Same(300)) };
@@ -92,9 +92,9 @@ fn clients_of_shared_memory_do_the_same() {
 }
 
 #[test]
-fn requests_in_flight_end_when_they_are_answered_and_not_when_the_next_is_due() {
-    let server = Running::start("engine-rare", "");
-    // Eight in flight, twenty milliseconds apart: the first is over long before its object is needed again.
+fn requests_complete_when_answered() {
+    let server = TestServer::start("engine-rare", "");
+    // Eight in flight, 20 ms apart: the first completes long before its slot is needed again.
     for get_share in [0.0, 1.0] {
         let work = Work { pipeline: 8, get_share, ..work(KEYS, Sizes::Same(100)) };
         let plan = plan(&[server.url("shm")], "auto", &work);
@@ -113,8 +113,8 @@ fn requests_in_flight_end_when_they_are_answered_and_not_when_the_next_is_due() 
 }
 
 #[test]
-fn sizes_follow_from_numbers_and_misses_are_counted() {
-    let server = Running::tcp();
+fn sizes_depend_on_numbers_and_misses_are_counted() {
+    let server = TestServer::tcp();
     let olio = Olio::of_average(4_096.0).expect("an average");
     let work = Work { popularity: Popularity::Zipf(1.0), get_share: 0.9, ..work(KEYS, Sizes::Olio(olio)) };
     let some = Plan { clients: 4, ..plan(&[server.url("tcp")], "meta", &work) };
@@ -140,8 +140,8 @@ fn sizes_follow_from_numbers_and_misses_are_counted() {
 }
 
 #[test]
-fn what_is_not_where_it_should_be_is_found() {
-    let server = Running::tcp();
+fn wrong_values_are_detected() {
+    let server = TestServer::tcp();
     let plan = |bytes, verify| {
         let work = Work { verify, ..work(KEYS, Sizes::Same(bytes)) };
         plan(&[server.url("tcp")], "meta", &work)
@@ -155,8 +155,8 @@ fn what_is_not_where_it_should_be_is_found() {
 }
 
 #[test]
-fn an_open_loop_makes_as_many_requests_as_it_should() {
-    let server = Running::tcp();
+fn an_open_loop_keeps_its_rate() {
+    let server = TestServer::tcp();
     let plan =
         Plan { clients: 4, threads: 2, ..plan(&[server.url("tcp")], "text", &work(KEYS, Sizes::Same(100))) };
     filled(&plan);
@@ -208,7 +208,7 @@ fn right(key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_stall_is_seen_in_every_request_that_should_have_been_made_meanwhile() {
+fn a_stall_delays_every_due_request() {
     const STALL: Duration = Duration::from_millis(300);
     const RATE: f64 = 1_000.0;
     let stalls = || {
@@ -240,7 +240,7 @@ fn a_stall_is_seen_in_every_request_that_should_have_been_made_meanwhile() {
 }
 
 #[test]
-fn what_could_not_be_sent_is_told_and_waited() {
+fn unsent_requests_are_counted_with_their_latency() {
     let slow = broken(|_, key| {
         std::thread::sleep(Duration::from_millis(20));
         right(key)
@@ -256,7 +256,7 @@ fn what_could_not_be_sent_is_told_and_waited() {
 }
 
 #[test]
-fn broken_servers_are_told_with_the_key() {
+fn broken_servers_fail_with_the_key() {
     let wrong_byte = |at, key: &str| {
         let mut answer = right(key);
         let last = answer.len() - 9;
@@ -282,9 +282,9 @@ fn broken_servers_are_told_with_the_key() {
     for (url, told) in [
         (broken(wrong_byte), "a wrong value under the key bench-"),
         (broken(short), "3 bytes, not 100"),
-        (broken(dropped), "which was not asked for; the answer to get bench-"),
-        (broken(other), "which was not asked for; the answer to get bench-"),
-        (broken(reordered), "which was not asked for; the answer to get bench-"),
+        (broken(dropped), "waiting for the answer to get bench-"),
+        (broken(other), "waiting for the answer to get bench-"),
+        (broken(reordered), "waiting for the answer to get bench-"),
         (broken(refuses), "busy"),
         (broken(nonsense), "no answer"),
     ] {
@@ -297,7 +297,7 @@ fn broken_servers_are_told_with_the_key() {
 }
 
 #[test]
-fn a_server_that_hangs_up_is_told() {
+fn a_closed_connection_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("tcp://{}", listener.local_addr().expect("an address"));
     let hangs_up = std::thread::spawn(move || {

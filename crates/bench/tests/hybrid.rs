@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Running, run};
+use common::{TestServer, run};
 use fabcache_bench::hybrid::{Hybrid, Scan, table};
 use fabcache_client::Protocol;
 
@@ -20,10 +20,10 @@ fn hybrid(spill_factor: f64) -> Hybrid {
 }
 
 #[test]
-fn what_fits_is_found_and_what_does_not_costs_the_penalty() {
-    let server = Running::start("hybrid", "-m 8");
-    for (way, protocol) in [("shm", Protocol::Auto), ("unix", Protocol::Binary)] {
-        let target = server.target(way, protocol);
+fn misses_cost_the_penalty() {
+    let server = TestServer::start("hybrid", "-m 8");
+    for (transport, protocol) in [("shm", Protocol::Auto), ("unix", Protocol::Binary)] {
+        let target = server.target(transport, protocol);
         let half = run(&Hybrid { flushes: true, ..hybrid(0.5) }, &[&target]).expect("right answers");
         assert_eq!(half.samples.len(), 4, "two scans, two rounds");
         for sample in &half.samples {
@@ -47,8 +47,8 @@ fn what_fits_is_found_and_what_does_not_costs_the_penalty() {
 }
 
 #[test]
-fn values_that_no_item_holds_are_told() {
-    let server = Running::start("hybrid-large", "-m 8");
+fn values_over_the_item_limit_are_rejected() {
+    let server = TestServer::start("hybrid-large", "-m 8");
     let target = server.target("unix", Protocol::Auto);
     let error = run(&Hybrid { value_bytes: 2 << 20, ..hybrid(1.0) }, &[&target]).expect_err("-I is 1 MB");
     let error = format!("{error:#}");
@@ -56,8 +56,8 @@ fn values_that_no_item_holds_are_told() {
 }
 
 #[test]
-fn what_is_stored_again_is_there_the_next_time() {
-    let server = Running::start("hybrid-again", "-m 8");
+fn missed_keys_are_filled() {
+    let server = TestServer::start("hybrid-again", "-m 8");
     let target = server.target("unix", Protocol::Meta);
     // The hot keys are few and fit: a key missed once is there afterwards.
     let again = Hybrid {

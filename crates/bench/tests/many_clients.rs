@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, run};
+use common::{TestServer, run};
 use fabcache_bench::experiment::Experiment;
 use fabcache_bench::mixture::{self, Mixture};
 use fabcache_bench::multiget::{self, Multiget};
@@ -15,15 +15,15 @@ fn measured(experiment: &dyn Experiment, targets: &[&Target]) -> Results {
     run(experiment, targets).expect("right answers")
 }
 
-fn target_of(server: &Running, name: &str, protocol: Protocol) -> Target {
+fn target_of(server: &TestServer, name: &str, protocol: Protocol) -> Target {
     let mut target = server.target("tcp", protocol);
     target.name = name.into();
     target
 }
 
 #[test]
-fn throughput_is_measured_and_told() {
-    let servers = [Running::tcp(), Running::tcp()];
+fn throughput_is_measured_and_tabulated() {
+    let servers = [TestServer::tcp(), TestServer::tcp()];
     let targets =
         [target_of(&servers[0], "one", Protocol::Meta), target_of(&servers[1], "other", Protocol::Text)];
     let mut throughput = Throughput::standard(true, true, 20).expect("a length");
@@ -53,8 +53,8 @@ fn throughput_is_measured_and_told() {
 }
 
 #[test]
-fn the_saturation_is_searched_and_every_step_told() {
-    let server = Running::tcp();
+fn the_saturation_search_records_every_step() {
+    let server = TestServer::tcp();
     let target = target_of(&server, "one", Protocol::Auto);
     let mut throughput = Throughput::standard(true, false, 20).expect("a length");
     (throughput.load.seconds, throughput.clients, throughput.sizes) = (0.01, vec![2], vec![4]);
@@ -71,8 +71,8 @@ fn the_saturation_is_searched_and_every_step_told() {
 }
 
 #[test]
-fn a_mixture_is_told_by_class_and_evicts_nothing() {
-    let server = Running::tcp();
+fn a_mixture_is_tabulated_by_class_and_evicts_nothing() {
+    let server = TestServer::tcp();
     let target = target_of(&server, "one", Protocol::Binary);
     let mut mixture = Mixture::standard(true, true, 20).expect("a length");
     (mixture.load.seconds, mixture.clients, mixture.averages) = (0.2, vec![2], vec![2_048.0, 100.0]);
@@ -90,8 +90,8 @@ fn a_mixture_is_told_by_class_and_evicts_nothing() {
 }
 
 #[test]
-fn many_keys_are_measured_beside_one() {
-    let server = Running::tcp();
+fn multigets_are_measured_beside_single_gets() {
+    let server = TestServer::tcp();
     let target = target_of(&server, "one", Protocol::Text);
     let mut multiget = Multiget::standard(true, true, 20).expect("a length");
     (multiget.load.seconds, multiget.clients) = (0.03, vec![2]);

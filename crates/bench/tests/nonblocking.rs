@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, run};
+use common::{TestServer, run};
 use fabcache_bench::blocks::{self, Blocks};
 use fabcache_bench::dummy::{Dummy, Listen, Settings};
 use fabcache_bench::items::Items;
@@ -23,11 +23,11 @@ fn small() -> NonBlocking {
 }
 
 #[test]
-fn windows_over_sockets_and_shared_memory() {
-    let server = Running::start("windows", "");
-    let ways = [("unix", Protocol::Meta), ("unix", Protocol::Binary), ("shm", Protocol::Auto)];
-    for (way, protocol) in ways {
-        let target = server.target(way, protocol);
+fn windows_work_over_sockets_and_shared_memory() {
+    let server = TestServer::start("windows", "");
+    let transports = [("unix", Protocol::Meta), ("unix", Protocol::Binary), ("shm", Protocol::Auto)];
+    for (transport, protocol) in transports {
+        let target = server.target(transport, protocol);
         let results = run(&small(), &[&target]).expect("all answers are right");
         assert_eq!(results.samples.len(), 4 * 3 * 2 * 2 * 2 * 2, "every choice, twice");
         for sample in &results.samples {
@@ -48,7 +48,7 @@ fn windows_over_sockets_and_shared_memory() {
 
 #[test]
 fn a_wrong_value_ends_the_run() {
-    let server = Running::start("wrong", "");
+    let server = TestServer::start("wrong", "");
     let target = server.target("unix", Protocol::Auto);
     let client = target.client().expect("it is up");
     let items = Items::new(20).expect("a length of keys");
@@ -76,7 +76,7 @@ fn a_wrong_value_ends_the_run() {
 
 #[test]
 fn blocks_are_written_and_read_back() {
-    let server = Running::start("blocks", "-m 64");
+    let server = TestServer::start("blocks", "-m 64");
     let of = |block_bytes| Blocks {
         pair_bytes: 3_000_000,
         block_bytes,
@@ -84,9 +84,9 @@ fn blocks_are_written_and_read_back() {
         window: 5,
         ..Blocks::standard(true, true, 20).expect("a length of keys")
     };
-    for way in ["unix", "shm"] {
-        let target = server.target(way, Protocol::Auto);
-        // Three pairs, of three blocks as large as the server takes, or of eight.
+    for transport in ["unix", "shm"] {
+        let target = server.target(transport, Protocol::Auto);
+        // Three pairs, in blocks as large as the server accepts (3 each) or of 400 kB (8 each).
         for (block_bytes, blocks) in [(None, 9), (Some(400_000), 24)] {
             let results = run(&of(block_bytes), &[&target]).expect("all answers are right");
             assert_eq!(results.samples.len(), 4);
@@ -99,7 +99,7 @@ fn blocks_are_written_and_read_back() {
             let table = blocks::table(&results);
             assert!(table.contains(" written ") && table.contains("    read "), "{table}");
         }
-        let cut = of(None).cut_for(&target).expect("it fits");
+        let cut = of(None).for_target(&target).expect("it fits");
         assert!(cut.block_bytes.is_some_and(|bytes| (1_000_000..1 << 20).contains(&bytes)), "{cut:?}");
         let error = run(&of(Some(1)), &[&target]).expect_err("nine million blocks");
         assert!(format!("{error:#}").contains("--block-bytes 1 makes 9000000"), "{error:#}");
@@ -111,7 +111,7 @@ fn blocks_are_written_and_read_back() {
 }
 
 #[test]
-fn a_server_that_does_nothing_takes_all_of_them() {
+fn the_dummy_serves_windows_and_blocks() {
     let file = format!("fabcache-bench-nothing-{}", std::process::id());
     let socket = Listen::Unix(std::env::temp_dir().join(file));
     let dummy = Dummy::start(&Settings::new(vec![socket])).expect("it listens");

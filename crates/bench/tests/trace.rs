@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Running, run};
+use common::{TestServer, run};
 use fabcache_bench::random::Random;
 use fabcache_bench::results::{Results, Sample};
 use fabcache_bench::target::Target;
@@ -23,14 +23,14 @@ fn plan() -> Plan {
     Plan::new(false, true)
 }
 
-/// A file that is gone when the test ends.
-struct StoredItem(PathBuf);
+/// A temporary file, removed on drop.
+struct TempFile(PathBuf);
 
-impl StoredItem {
-    fn new(name: &str, bytes: &[u8]) -> StoredItem {
+impl TempFile {
+    fn new(name: &str, bytes: &[u8]) -> TempFile {
         let path = std::env::temp_dir().join(format!("fabcache-bench-file-{name}-{}", std::process::id()));
         std::fs::write(&path, bytes).expect("a file");
-        StoredItem(path)
+        TempFile(path)
     }
 
     fn replay(&self) -> Replay {
@@ -42,14 +42,15 @@ impl StoredItem {
     }
 }
 
-impl Drop for StoredItem {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Lines of all operations on few keys, a part of them counters, and what should come of two replays.
-fn mixed(lines: u32) -> (String, [Wanted; 2]) {
+/// Returns a trace of all operations on few keys, some of them counters, and the expected counts of two
+/// replays.
+fn mixed(lines: u32) -> (String, [ReplayCounts; 2]) {
     let operations = [
         "get", "get", "get", "get", "get", "gets", "set", "set", "add", "replace", "cas", "append",
         "prepend", "delete", "incr", "decr",
@@ -79,55 +80,55 @@ fn mixed(lines: u32) -> (String, [Wanted; 2]) {
         requests.push((key, operation));
     }
     let mut there = HashSet::new();
-    let wanted = [(); 2].map(|()| wanted(&requests, &mut there));
-    (text, wanted)
+    let expected = [(); 2].map(|()| expected(&requests, &mut there));
+    (text, expected)
 }
 
 /// Counts of one replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Wanted {
+struct ReplayCounts {
     gets: u64,
     misses: u64,
     not_stored: u64,
 }
 
-/// A cache in which nothing is lost, and nothing is but keys.
-fn wanted(requests: &[(u32, &str)], there: &mut HashSet<u32>) -> Wanted {
-    let mut wanted = Wanted::default();
+/// Returns the counts for a cache that starts with the keys in `there` and loses nothing.
+fn expected(requests: &[(u32, &str)], there: &mut HashSet<u32>) -> ReplayCounts {
+    let mut expected = ReplayCounts::default();
     for &(key, operation) in requests {
         let was_there = there.contains(&key);
         match operation {
             "get" | "gets" => {
-                wanted.gets += 1;
-                wanted.misses += u64::from(!was_there);
+                expected.gets += 1;
+                expected.misses += u64::from(!was_there);
                 there.insert(key);
             }
             "set" => drop(there.insert(key)),
             "add" => {
-                wanted.not_stored += u64::from(was_there);
+                expected.not_stored += u64::from(was_there);
                 there.insert(key);
             }
             "delete" => {
-                wanted.not_stored += u64::from(!was_there);
+                expected.not_stored += u64::from(!was_there);
                 there.remove(&key);
             }
-            _ => wanted.not_stored += u64::from(!was_there),
+            _ => expected.not_stored += u64::from(!was_there),
         }
     }
-    wanted
+    expected
 }
 
-fn came_to(sample: &Sample) -> Wanted {
+fn counts_of(sample: &Sample) -> ReplayCounts {
     let figure = |name: &str| sample.figures[name] as u64;
-    Wanted { gets: figure("gets"), misses: sample.misses, not_stored: figure("not_stored") }
+    ReplayCounts { gets: figure("gets"), misses: sample.misses, not_stored: figure("not_stored") }
 }
 
 #[test]
-fn every_operation_does_what_a_cache_should() {
-    let (text, wanted) = mixed(6_000);
-    let file = StoredItem::new("mixed", text.as_bytes());
-    let server = Running::start("trace-mixed", "");
-    for (way, protocol) in [
+fn every_operation_matches_the_model() {
+    let (text, expected) = mixed(6_000);
+    let file = TempFile::new("mixed", text.as_bytes());
+    let server = TestServer::start("trace-mixed", "");
+    for (transport, protocol) in [
         ("unix", Protocol::Meta),
         ("unix", Protocol::Text),
         ("unix", Protocol::Binary),
@@ -135,15 +136,15 @@ fn every_operation_does_what_a_cache_should() {
     ] {
         for window in [1, 2, 64] {
             let replay = file.replay_as(Plan { window, ..plan() });
-            let results = run(&replay, &[&server.target(way, protocol)]).expect("right answers");
+            let results = run(&replay, &[&server.target(transport, protocol)]).expect("right answers");
             assert_eq!(results.samples.len(), 2, "two rounds");
-            for (sample, wanted) in results.samples.iter().zip(wanted) {
-                let what = format!("{way} {protocol:?} window {window} round {}", sample.round);
-                assert_eq!(came_to(sample), wanted, "{what}");
+            for (sample, expected) in results.samples.iter().zip(expected) {
+                let what = format!("{transport} {protocol:?} window {window} round {}", sample.round);
+                assert_eq!(counts_of(sample), expected, "{what}");
                 assert_eq!(sample.figures["refused"], 0.0, "{what}");
                 assert_eq!(sample.operations, text.lines().count() as u64, "{what}");
                 assert_eq!(sample.latency.is_some(), window == 1, "{what}");
-                let hits = wanted.gets - wanted.misses;
+                let hits = expected.gets - expected.misses;
                 assert!(sample.verified > hits / 2 && sample.verified <= hits, "{what}: {}", sample.verified);
             }
             assert!(table(&results).contains(&file.0.display().to_string()));
@@ -152,10 +153,10 @@ fn every_operation_does_what_a_cache_should() {
 }
 
 #[test]
-fn what_is_not_filled_is_missed_again() {
+fn unfilled_keys_miss_again() {
     let text: String = (0..100).map(|i| format!("{i},k{},9,50,0,get,0\n", i % 10)).collect();
-    let file = StoredItem::new("fill", text.as_bytes());
-    let server = Running::start("trace-fill", "");
+    let file = TempFile::new("fill", text.as_bytes());
+    let server = TestServer::start("trace-fill", "");
     let target = server.target("unix", Protocol::Auto);
     let misses = |replay: &Replay| -> Vec<u64> {
         run(replay, &[&target]).expect("right answers").samples.iter().map(|sample| sample.misses).collect()
@@ -170,8 +171,8 @@ fn what_is_not_filled_is_missed_again() {
 }
 
 #[test]
-fn what_does_not_fit_is_missed_or_refused_and_counted() {
-    let server = Running::start("trace-evicts", "-m 4");
+fn evictions_and_refusals_are_counted() {
+    let server = TestServer::start("trace-evicts", "-m 4");
     let target = server.target("shm", Protocol::Auto);
     let plan = Plan { requests_max: 20_000, ..plan() };
     let replay = Replay::new(vec![Source::Synthetic(Kind::Sizes)], plan);
@@ -182,27 +183,27 @@ fn what_does_not_fit_is_missed_or_refused_and_counted() {
     assert!((sample.figures["hit_ratio"] - ratio).abs() < 1e-9 && ratio > 0.0);
     assert!(sample.figures["byte_hit_ratio"] > 0.0);
 
-    let full = Running::start("trace-full", "-m 4 -M");
+    let full = TestServer::start("trace-full", "-m 4 -M");
     let results = run(&replay, &[&full.target("unix", Protocol::Meta)]).expect("refusals are counted");
     assert!(results.samples[0].figures["refused"] > 0.0);
     assert!(table(&results).contains("changes refused"));
 }
 
 #[test]
-fn malformed_files_are_told_or_counted() {
-    let server = Running::start("trace-malformed", "");
+fn malformed_records_fail_or_are_counted() {
+    let server = TestServer::start("trace-malformed", "");
     let target = server.target("unix", Protocol::Auto);
     let replayed = |replay: &Replay| run(replay, &[&target]).map_err(|error| format!("{error:#}"));
-    let file = StoredItem::new("malformed", b"0,k,1,5,0,get,0\n0,k,1,5,0,fetch,0\n0,k,1,5,0,get,0\n");
+    let file = TempFile::new("malformed", b"0,k,1,5,0,get,0\n0,k,1,5,0,fetch,0\n0,k,1,5,0,get,0\n");
     let error = replayed(&file.replay()).expect_err("a malformed line");
     assert!(error.contains("line 2") && error.contains("fetch"), "{error}");
     let results =
         replayed(&file.replay_as(Plan { skips_malformed: true, ..plan() })).expect("a line was skipped");
     assert_eq!((results.samples[0].operations, results.samples[0].figures["skipped_records"]), (2, 1.0));
     assert!(table(&results).contains("1 malformed records skipped"));
-    let empty = StoredItem::new("empty", b"");
+    let empty = TempFile::new("empty", b"");
     assert!(replayed(&empty.replay()).expect_err("nothing").contains("no request"));
-    let packed = StoredItem::new("packed", b"\x28\xb5\x2f\xfd and so on");
+    let packed = TempFile::new("packed", b"\x28\xb5\x2f\xfd and so on");
     assert!(replayed(&packed.replay()).expect_err("compressed").contains("zstd -dc"));
 }
 
@@ -219,9 +220,9 @@ enum Fault {
     Foreign,
     /// Acknowledges a delete without deleting.
     Undead,
-    /// It does not answer the second get.
-    Silent,
-    /// It closes the connection there.
+    /// Never answers the second get.
+    NoProgress,
+    /// Closes the connection at the second get.
     Closed,
 }
 
@@ -239,7 +240,7 @@ fn serve(stream: UnixStream, fault: Fault) -> std::io::Result<()> {
             ["get" | "gets", key] => {
                 gets += 1;
                 match fault {
-                    Fault::Silent if gets == 2 => {
+                    Fault::NoProgress if gets == 2 => {
                         line.clear();
                         continue;
                     }
@@ -289,30 +290,30 @@ fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results,
     });
     let url = format!("unix://{}", path.display()).parse().expect("a URL");
     let mut target = Target::new("fake", &[url], Protocol::Text).expect("it is up");
-    if fault == Fault::Silent {
+    if fault == Fault::NoProgress {
         target.patience = Duration::from_secs(1);
     }
     run(replay, &[&target]).map_err(|error| format!("{error:#}"))
 }
 
 #[test]
-fn wrong_answers_end_it_and_the_key_is_named() {
-    let socket = StoredItem::new("fake", b"");
+fn wrong_responses_fail_and_name_the_key() {
+    let socket = TempFile::new("fake", b"");
     let of = |operation: &str, key: u32| format!("0,k{key},20,40,0,{operation},0\n");
     let stored = [of("set", 1), of("set", 2), of("get", 1), of("set", 1), of("get", 1)].concat();
-    let file = StoredItem::new("stored", stored.as_bytes());
+    let file = TempFile::new("stored", stored.as_bytes());
     let done = replay_on_fake(&socket.0, Fault::None, &file.replay()).expect("right answers");
     assert_eq!((done.samples[0].operations, done.samples[0].misses, done.samples[0].verified), (5, 0, 2));
     for fault in [Fault::Bit, Fault::Old, Fault::Foreign] {
         let error = replay_on_fake(&socket.0, fault, &file.replay()).expect_err("a wrong value");
         assert!(error.contains("get of the key") && error.contains("a wrong value"), "{fault:?}: {error}");
     }
-    for fault in [Fault::Silent, Fault::Closed] {
+    for fault in [Fault::NoProgress, Fault::Closed] {
         let error = replay_on_fake(&socket.0, fault, &file.replay()).expect_err("no answer");
         assert!(error.contains("get of the key") && error.contains("no answer"), "{fault:?}: {error}");
     }
-    // One after the other, all goes over the connection of blocking calls.
-    let deleted = StoredItem::new("deleted", [of("delete", 3), of("delete", 3)].concat().as_bytes());
+    // With a window of 1, every request uses the blocking calls' connection.
+    let deleted = TempFile::new("deleted", [of("delete", 3), of("delete", 3)].concat().as_bytes());
     let one = deleted.replay_as(Plan { window: 1, ..plan() });
     let error = replay_on_fake(&socket.0, Fault::Undead, &one).expect_err("nothing could be deleted");
     assert!(error.contains("delete of the key") && error.contains("nothing was stored"), "{error}");

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_lines_are_parsed() {
         Arguments::command().debug_assert();
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         for line in [

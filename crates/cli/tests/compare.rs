@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The tool.
 const FABCACHE: &str = env!("CARGO_BIN_EXE_fabcache");
-/// Nothing here takes so long, however busy the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Fewer rounds, and no figure that depends upon how many CPUs there are.
+/// Far longer than any step takes, even on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Few rounds, and no figure that depends on the number of CPUs.
 const SHORT: [&str; 5] = ["--quick", "--rounds", "1", "--no-pin", "--no-ceiling"];
 
 /// Returns a dummy as a server with {socket} in its flags.
@@ -103,7 +103,7 @@ fn servers_are_started_compared_and_stopped() {
     let output = compare(&[&SHORT[..], &[&ours, &base, "--verify", "--json", file]].concat());
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{err}");
-    assert_eq!(err, "", "no progress where there is no terminal");
+    assert_eq!(err, "", "no progress without a terminal");
     let results = results(Path::new(file));
     let targets: Vec<_> =
         results.targets.iter().map(|target| (&*target.name, results.base(target))).collect();
@@ -126,7 +126,7 @@ fn servers_are_started_compared_and_stopped() {
     let cases = results.cases().len();
     assert_eq!(results.samples.len(), 3 * cases);
     assert!(
-        out.contains("not measured, for there is no such way: ours over tcp, fab; base over tcp, fab, shm"),
+        out.contains("not measured, because the server lacks the transport: ours over tcp, fab; base over tcp, fab, shm"),
         "{out}"
     );
     for case in results.cases() {
@@ -176,7 +176,7 @@ fn several_sets_go_into_a_folder() {
 }
 
 #[test]
-fn what_goes_wrong_is_told() {
+fn failures_are_reported() {
     let good = dummy("good", "");
     for fault in ["wrong@20", "foreign@20", "truncated@20", "cut@20"] {
         let told = error(&[&dummy("broken", &format!("--fault {fault}")), &good, "--verify"]);
@@ -187,7 +187,7 @@ fn what_goes_wrong_is_told() {
     let told = error(&[&again("mortal", "socket={socket} mortal=yes"), &good]);
     assert!(told.contains("mortal unix ended: exit status: 3") && told.contains("it had enough"), "{told}");
     let told = error(&[&again("web", "stranger={port}"), &good]);
-    assert!(told.contains("web tcp does not speak as a memcached does"), "{told}");
+    assert!(told.contains("web tcp does not speak the memcached protocol"), "{told}");
     let told = error(&["lame=/bin/sh -c 'echo out of legs >&2; exit 9' {port}", &good]);
     assert!(
         told.contains("lame tcp did not come up: exit status: 9") && told.contains("out of legs"),
@@ -202,15 +202,15 @@ fn what_goes_wrong_is_told() {
     let told = error(&[&good, "--over", "tcp"]);
     assert!(told.contains("good can be reached over unix only"), "{told}");
     let told = error(&["m=memcached -p 11211", &good]);
-    assert!(told.contains("m: -p is chosen here"), "{told}");
+    assert!(told.contains("m: -p is set by the benchmark"), "{told}");
     let told = error(&[&good, "--set", "latenzy"]);
-    assert!(told.contains("there is no set \"latenzy\""), "{told}");
+    assert!(told.contains("unknown set \"latenzy\""), "{told}");
     let told = error(&[&good, "--common-flags", "'x"]);
     assert!(told.contains("--common-flags") && told.contains("not closed"), "{told}");
 }
 
 #[test]
-fn a_signal_leaves_nothing_behind() {
+fn a_signal_removes_processes_and_sockets() {
     let server = dummy("a", "");
     let folder = Folder::new("fabcache-compare-test").expect("a folder");
     for signal in [Signal::INT, Signal::TERM] {
@@ -221,12 +221,12 @@ fn a_signal_leaves_nothing_behind() {
             .spawn()
             .expect("it runs");
         let ours = format!("fabcache-compare-{}-", tool.id());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut servers = Vec::new();
         while servers.is_empty() {
             assert!(
                 Instant::now() < until && tool.try_wait().expect("a child").is_none(),
-                "no server came up"
+                "no server started"
             );
             servers = processes(&ours);
         }
@@ -239,7 +239,7 @@ fn a_signal_leaves_nothing_behind() {
         assert_eq!(processes(&ours), [] as [i32; 0]);
         // The dummy exits when it notices that its parent has exited.
         while std::fs::read_dir(folder.path()).expect("a folder").count() > 0 {
-            assert!(Instant::now() < until, "something is left behind");
+            assert!(Instant::now() < until, "files remain");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -13,10 +13,10 @@ fn fabcache(arguments: &[&str]) -> Command {
     command
 }
 
-/// Stopped when the test is over.
-struct Running(Child);
+/// A child process, stopped on drop.
+struct ChildDummy(Child);
 
-impl Drop for Running {
+impl Drop for ChildDummy {
     fn drop(&mut self) {
         // The dummy exits at the end of its input, and removes its socket.
         drop(self.0.stdin.take());
@@ -24,8 +24,8 @@ impl Drop for Running {
     }
 }
 
-/// A dummy, and where it listens.
-fn dummy(arguments: &[&str]) -> (Running, Vec<String>) {
+/// Starts a dummy; returns its URLs.
+fn dummy(arguments: &[&str]) -> (ChildDummy, Vec<String>) {
     let mut command = fabcache(&["dummy", "--until-input-ends"]);
     let mut child = command
         .args(arguments)
@@ -36,7 +36,7 @@ fn dummy(arguments: &[&str]) -> (Running, Vec<String>) {
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
     let listeners = arguments.iter().filter(|argument| **argument == "--listen").count();
     let urls = output.lines().take(listeners).map(|line| line.expect("it says where it listens")).collect();
-    (Running(child), urls)
+    (ChildDummy(child), urls)
 }
 
 fn file(name: &str) -> PathBuf {
@@ -57,7 +57,7 @@ fn run(arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn results_are_kept_though_nobody_reads_the_table() {
+fn results_are_kept_if_the_pipe_is_closed() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     let json = file("unread.json");
     let mut command =
@@ -72,7 +72,7 @@ fn results_are_kept_though_nobody_reads_the_table() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
+fn an_unwritable_file_is_reported_first() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     let file = file("missing").join("file");
     for option in ["--json", "--report"] {
@@ -84,14 +84,14 @@ fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
 }
 
 #[test]
-fn a_server_is_named_once() {
+fn a_server_named_twice_is_rejected() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     let (done, text) = latency(&["--server", &urls[0], "--server", &urls[0]]);
-    assert!(!done && text.contains(&format!("{} is there twice", urls[0])), "{text}");
+    assert!(!done && text.contains(&format!("{} is given twice", urls[0])), "{text}");
 }
 
 #[test]
-fn values_larger_than_the_client_takes_are_not_made() {
+fn values_over_the_clients_limit_are_rejected() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     let size = (1usize << 40).to_string();
     let arguments = ["latency", "--no-ceiling", "--server", &urls[0], "--min", &size, "--max", &size];
@@ -102,7 +102,7 @@ fn values_larger_than_the_client_takes_are_not_made() {
 }
 
 #[test]
-fn the_clients_limit_is_measured_and_told() {
+fn the_clients_limit_is_measured_and_reported() {
     let socket = format!("unix://{}", file("limit.sock").display());
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0", "--listen", &socket]);
     let json = file("limit.json");
@@ -122,7 +122,7 @@ fn the_clients_limit_is_measured_and_told() {
 }
 
 #[test]
-fn a_dummy_ends_with_its_input_and_a_broken_one_is_noticed() {
+fn a_dummy_exits_with_its_input_and_a_broken_one_is_detected() {
     let (mut running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0", "--fault", "wrong@20"]);
     let (done, text) = latency(&["--server", &urls[0]]);
     assert!(!done && text.contains("a wrong value under the key bench-"), "{text}");
@@ -131,7 +131,7 @@ fn a_dummy_ends_with_its_input_and_a_broken_one_is_noticed() {
 }
 
 #[test]
-fn odd_words_are_no_crash() {
+fn invalid_arguments_do_not_panic() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
     for (sizes, told) in [("18446744073709551615", "give at most 1073741824"), ("64", "byte:")] {
         let (_, text) = latency(&["--server", &urls[0], "--no-ceiling", "--min", sizes, "--max", sizes]);

@@ -33,7 +33,7 @@ fn with_interface() -> String {
 }
 
 #[test]
-fn without_libfabric_it_says_what_to_install() {
+fn a_missing_libfabric_names_the_package() {
     for arguments in [&[][..], &["--json"], &["verbs,mlx5_0"]] {
         let output = fabric(arguments, Some(Path::new("/nowhere/libfabric.so.1")));
         let (listed, error) = told(&output);
@@ -46,7 +46,7 @@ fn without_libfabric_it_says_what_to_install() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_reported() {
+fn an_invalid_library_is_reported() {
     let file = std::env::temp_dir().join(format!("fabcache-no-library-{}", std::process::id()));
     std::fs::write(&file, "not a library").expect("a file");
     let output = fabric(&[], Some(&file));
@@ -88,7 +88,7 @@ fn providers_are_listed_and_opened() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_provider_is_measured_by_itself() {
+fn plain_libfabric_is_measured() {
     let file = std::env::temp_dir().join(format!("fabcache-fabric-{}.json", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabcache"));
     command.args(["bench", "fabric", "--quick", "--provider", &with_interface(), "--json"]).arg(&file);

@@ -15,7 +15,7 @@ fn bench(line: &str) -> Output {
 }
 
 #[test]
-fn clients_of_several_processes_are_measured_together() {
+fn clients_run_in_several_processes() {
     let (socket, json) = (temporary("processes.sock"), temporary("processes.json"));
     let flags = format!("-t 1 --shm -s {}", socket.display());
     let server = LocalServer::start(&flags).expect("a server");
@@ -33,14 +33,14 @@ fn clients_of_several_processes_are_measured_together() {
         assert!(sample.client_cpu_ns > Some(0) && sample.latency.is_some(), "{sample:?}");
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(table.contains("processes") && table.contains("p99.9 us"), "{table}");
-        assert!(output.stderr.is_empty(), "nobody looks at progress here");
+        assert!(output.stderr.is_empty(), "no progress without a terminal");
     }
     server.stop().expect("no thread failed");
     let _ = std::fs::remove_file(json);
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_name() {
+fn invalid_options_are_rejected_by_name() {
     let nowhere = "--server unix:///nowhere/at/all";
     for (line, told) in [
         (format!("throughput {nowhere}"), "/nowhere/at/all"),

@@ -342,7 +342,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn text_answers_are_told_apart_however_they_arrive() {
+    fn text_answers_are_split_in_any_chunks() {
         let units = [
             ascii(Shape::Line),
             ascii(Shape::Values),
@@ -376,7 +376,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bytes_too_many_are_stray() {
+    fn extra_bytes_are_stray() {
         let unit = ascii(Shape::Line);
         let mut script = Script::new(b"STORED\r\n\r\nMN\r\n", 100, Fill::TimedOut);
         let answers = collect(&mut script, &[&unit], 0);
@@ -384,7 +384,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_stream_that_stops_is_named() {
+    fn an_interrupted_stream_is_reported() {
         for (last, end) in [(Fill::Closed, End::Closed), (Fill::TimedOut, End::TimedOut)] {
             let unit = ascii(Shape::Values);
             let answers = collect(&mut Script::new(b"VALUE a 0 9\r\nab", 3, last), &[&unit, &unit], 0);

@@ -213,7 +213,7 @@ impl Comparison<'_> {
                 - whole.iter().map(|packet| packet.body.len() + crate::answer::HEADER_LEN).sum::<usize>()
         };
         if rest(theirs, &their_packets) != rest(ours, &our_packets) {
-            return Err("bytes that are no packet".into());
+            return Err("bytes that are not a packet".into());
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ fn ended(end: End) -> &'static str {
         End::Complete => "answered in full",
         End::Closed => "closed the connection",
         End::TimedOut => "never finished its answer",
-        End::Malformed => "sent what is no answer",
-        End::Missing => "was not heard",
+        End::Malformed => "sent a malformed answer",
+        End::Missing => "was not read",
     }
 }
 
@@ -259,7 +259,7 @@ fn data_len(shape: Shape, line: &[u8]) -> usize {
 fn number(word: &[u8]) -> Result<u64, String> {
     let digits = !word.is_empty() && word.iter().all(u8::is_ascii_digit);
     let parsed = digits.then(|| String::from_utf8_lossy(word).parse().ok()).flatten();
-    parsed.ok_or_else(|| format!("{:?} is no number", String::from_utf8_lossy(word)))
+    parsed.ok_or_else(|| format!("{:?} is not a number", String::from_utf8_lossy(word)))
 }
 
 /// Checks that clients can read the version: three numbers of at most three digits, the first not 0.
@@ -268,7 +268,7 @@ fn version(word: &[u8]) -> Result<(), String> {
     let numbers: Vec<Option<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
     match numbers[..] {
         [Some(major), Some(minor), Some(patch)] if major > 0 && major.max(minor).max(patch) < 256 => Ok(()),
-        _ => Err(format!("{text:?} is no version that clients can read")),
+        _ => Err(format!("{text:?} is not a version that clients can read")),
     }
 }
 
@@ -286,7 +286,7 @@ fn statistics(theirs: &[u8], ours: &[u8]) -> Result<(), String> {
     for line in lines(ours).take(count.saturating_sub(1)) {
         let words = line.splitn(3, |&byte| byte == b' ').collect::<Vec<_>>();
         if words.len() < 3 || words[0] != b"STAT" || words[1].is_empty() {
-            return Err(format!("{:?} is no statistic", String::from_utf8_lossy(line)));
+            return Err(format!("{:?} is not a statistic", String::from_utf8_lossy(line)));
         }
     }
     Ok(())

@@ -34,7 +34,7 @@ fn meta() -> Unit {
 }
 
 #[test]
-fn every_byte_counts() {
+fn every_byte_is_compared() {
     let line = Unit::ascii("set", Request::default(), Shape::Line);
     let mut bench = Bench::new();
     assert!(bench.compare(&line, b"STORED\r\n", b"STORED\r\n").is_ok());
@@ -71,7 +71,7 @@ fn cas_values_are_mapped_one_to_one() {
 }
 
 #[test]
-fn a_cas_value_belongs_to_the_key_that_is_named() {
+fn a_cas_value_belongs_to_the_named_key() {
     let mut bench = Bench::new();
     let theirs = b"VALUE k00000b 0 1 7\r\nx\r\nVALUE k00000a 0 1 8\r\ny\r\nEND\r\n";
     let ours = b"VALUE k00000b 0 1 1\r\nx\r\nVALUE k00000a 0 1 2\r\ny\r\nEND\r\n";
@@ -104,7 +104,7 @@ fn seconds_may_differ_by_the_slack_and_never_may_not() {
 }
 
 #[test]
-fn an_item_description_hides_only_what_is_the_servers_own() {
+fn item_descriptions_ignore_only_server_specific_fields() {
     let mut bench = Bench::new();
     let unit = Unit::ascii("me", Request::default(), Shape::Line);
     let theirs = b"ME k00000a exp=-1 la=0 cas=5 fetch=no cls=1 size=67\r\n";
@@ -118,7 +118,7 @@ fn an_item_description_hides_only_what_is_the_servers_own() {
 }
 
 #[test]
-fn a_version_is_any_that_clients_can_read() {
+fn versions_must_be_readable_by_clients() {
     let mut bench = Bench::new();
     let unit = Unit::ascii("version", Request::default(), Shape::Line);
     assert!(bench.compare(&unit, b"VERSION 1.6.18\r\n", b"VERSION 1.6.45\r\n").is_ok());
@@ -128,7 +128,7 @@ fn a_version_is_any_that_clients_can_read() {
 }
 
 #[test]
-fn endings_must_agree() {
+fn ends_must_agree() {
     let unit = Unit::ascii("quit", Request::default(), Shape::Line);
     let mut book = CasBook::default();
     let mut comparison = Comparison { book: &mut book, prefix: &prefix(0), slack_s: 1 };

@@ -7,8 +7,8 @@ use crate::answer::{Answer, End, lines, packets};
 use crate::table::{self, Pair, Protocol};
 use crate::unit::{Shape, Unit, Wire};
 
-/// Each pair is seen once in so many commands.
-const COMMANDS_PER_SIGHT: u64 = 1000;
+/// Each pair must be seen once in this many commands.
+const COMMANDS_PER_PAIR: u64 = 1000;
 
 /// Runs of this size and above must meet that; smaller ones have a tolerance for chance.
 const FULL_RUN: u64 = 1_000_000;
@@ -111,7 +111,7 @@ impl Coverage {
 
 /// Returns how often each pair must be seen: in a small run its share less three standard deviations.
 fn needed(commands: u64) -> u64 {
-    let share = commands / COMMANDS_PER_SIGHT;
+    let share = commands / COMMANDS_PER_PAIR;
     if commands >= FULL_RUN { share } else { share.saturating_sub(3 * share.isqrt()) }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn text_answers_lose_what_varies() {
+    fn text_answers_lose_their_variable_parts() {
         let line = text("incr", Shape::Line);
         assert_eq!(told(&line, b"18\r\n", End::Complete), table::NUMBER);
         assert_eq!(told(&line, b"VERSION 1.6.18\r\n", End::Complete), "VERSION");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_their_status() {
+    fn packets_are_counted_by_status() {
         let unit = Unit::binary("Get", Request::default(), 1);
         assert_eq!(told(&unit, &packet(0, 1, 1, 0, b"x"), End::Complete), table::status(1));
         assert_eq!(told(&unit, b"", End::Complete), table::NOTHING);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_is_seen_too_rarely_fails_the_report() {
+    fn a_rare_pair_fails_the_report() {
         let coverage = Coverage::default();
         let (text, short) = coverage.report(&[Protocol::Binary], 2_000_000);
         assert!(text.contains("TOO FEW"));
@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn small_runs_are_asked_less() {
+    fn small_runs_need_less() {
         assert_eq!(needed(1_000_000), 1000);
         assert_eq!(needed(100_000), 70);
         assert_eq!(needed(5_000), 0);
     }
 
     #[test]
-    fn an_answer_that_is_not_in_the_table_is_named() {
+    fn an_unlisted_answer_is_reported() {
         let mut coverage = Coverage::default();
         let answer = Answer { bytes: b"SURPRISE\r\n".to_vec(), end: End::Complete };
         coverage.count(&text("set", Shape::Line), &answer);

@@ -68,7 +68,7 @@ const MORE_WORDS: &str = "words after the arguments are ignored";
 const DELETE_WORDS: &str = "our own: delete has no time to wait, and says so however many words there are";
 const SWALLOWED: &str = "the data of a refused store is swallowed, not read as a command";
 const NUL: &str = "NUL is a byte like others in a line, and does not end it";
-const OWN_ERROR: &str = "md names what is wrong with a flag";
+const OWN_ERROR: &str = "md describes the error of a flag";
 const NEW_FLAG: &str = "a flag that came after 1.6.18";
 const M_WORD: &str = "only the first letter of a mode counts";
 

@@ -39,13 +39,14 @@ fn main() -> Result<()> {
     for difference in &report.differences {
         println!("{difference}");
     }
-    ensure!(saboteur.done() > 0, "there was no opportunity for {harm:?}");
-    ensure!(!report.differences.is_empty(), "{harm:?} was done {} times and not noticed", saboteur.done());
+    ensure!(saboteur.done() > 0, "no opportunity for {harm:?}");
+    ensure!(!report.differences.is_empty(), "{harm:?} was done {} times and not detected", saboteur.done());
     println!("{harm:?} was noticed");
     Ok(())
 }
 
 fn resolve(address: &str) -> Result<SocketAddr> {
-    let mut addresses = address.to_socket_addrs().with_context(|| format!("{address:?} is no address"))?;
+    let mut addresses =
+        address.to_socket_addrs().with_context(|| format!("{address:?} is not an address"))?;
     addresses.next().with_context(|| format!("{address:?} has no address"))
 }

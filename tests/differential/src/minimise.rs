@@ -54,7 +54,7 @@ mod tests {
     const BUDGET: Budget = Budget { attempts: 10_000, time: Duration::from_secs(60) };
 
     #[test]
-    fn only_what_is_needed_stays() {
+    fn unneeded_items_are_removed() {
         let items: Vec<u32> = (0..500).collect();
         let needs = [3, 77, 78, 400];
         let mut tried = 0;
@@ -67,13 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept_and_all_may_be_needed() {
+    fn order_is_kept_if_all_items_are_needed() {
         let items = [5, 1, 4];
         assert_eq!(minimise(&items, BUDGET, |part| part == [5, 1, 4]), items);
     }
 
     #[test]
-    fn a_failure_that_never_comes_back_leaves_all() {
+    fn a_failure_that_does_not_recur_keeps_all_items() {
         let items: Vec<u32> = (0..50).collect();
         assert_eq!(minimise(&items, BUDGET, |_| false), items);
     }

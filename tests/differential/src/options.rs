@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use crate::generate::Selection;
 use crate::play::Servers;
 
-/// A server that says nothing for so long has nothing to say.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A server that sends nothing for this long has no answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Command-line options.
 #[derive(Debug, Clone, Args)]
@@ -105,7 +105,7 @@ impl RunArgs {
             slow: !self.no_wait,
             shrink: true,
             coverage: !self.no_coverage,
-            patience: PATIENCE,
+            patience: ANSWER_TIMEOUT,
             progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
             stop: Arc::default(),
         }

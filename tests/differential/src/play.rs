@@ -51,7 +51,7 @@ pub struct Difference {
 
 /// The result of a sequence.
 #[derive(Debug, Default)]
-pub struct Played {
+pub struct PlayResult {
     /// Commands whose answers were compared.
     pub commands: u64,
     /// The first difference; nothing was sent after its batch.
@@ -90,19 +90,19 @@ impl Player {
     }
 
     /// Plays a sequence until its end or the first difference. Fails if a server cannot be reached.
-    pub fn play(&mut self, steps: &[Step], prefix: &Prefix, rng: &mut SplitMix64) -> Result<Played> {
+    pub fn play(&mut self, steps: &[Step], prefix: &Prefix, rng: &mut SplitMix64) -> Result<PlayResult> {
         let mut book = CasBook::default();
-        let mut played = Played::default();
+        let mut played = PlayResult::default();
         let mut batch = Batch::new();
         let batch_units_max = rng.between(1, BATCH_UNITS_MAX);
         for (place, step) in steps.iter().enumerate() {
             let wait = match step {
                 Step::Send(unit) => {
-                    if batch.must_go_before(unit) {
+                    if batch.must_flush_before(unit) {
                         self.exchange(&mut batch, &mut book, prefix, rng, &mut played)?;
                     }
                     batch.push(place, unit, prefix, &book);
-                    batch.must_go(batch_units_max).then_some(Duration::ZERO)
+                    batch.must_flush(batch_units_max).then_some(Duration::ZERO)
                 }
                 Step::Pause(pause) => Some(*pause),
             };
@@ -152,7 +152,7 @@ impl Player {
         book: &mut CasBook,
         prefix: &Prefix,
         rng: &mut SplitMix64,
-        played: &mut Played,
+        played: &mut PlayResult,
     ) -> Result<()> {
         let Some(&(_, first)) = batch.units.first() else { return Ok(()) };
         let ending = batch.units.last().map_or(Ending::Open, |(_, unit)| unit.ending);
@@ -172,26 +172,26 @@ impl Player {
             }
         }
         let units: Vec<&Unit> = batch.units.iter().map(|&(_, unit)| unit).collect();
-        let theirs = heard(&mut link.theirs, &units, sentinel_opaque);
-        let ours = heard(&mut link.ours, &units, sentinel_opaque);
+        let theirs = collect_answers(&mut link.theirs, &units, sentinel_opaque);
+        let ours = collect_answers(&mut link.ours, &units, sentinel_opaque);
         let slack_s = 1 + start.elapsed().as_secs();
         let lost = [&theirs, &ours].iter().any(|answers| answers.stray.end != End::Complete);
         if ending != Ending::Open || lost {
             self.links[first.conn] = None;
         }
         let mut comparison = Comparison { book, prefix, slack_s };
-        self.judge(batch, &theirs, &ours, &mut comparison, played);
+        self.compare_batch(batch, &theirs, &ours, &mut comparison, played);
         batch.clear();
         Ok(())
     }
 
-    fn judge(
+    fn compare_batch(
         &mut self,
         batch: &Batch<'_>,
         theirs: &Answers,
         ours: &Answers,
         comparison: &mut Comparison<'_>,
-        played: &mut Played,
+        played: &mut PlayResult,
     ) {
         // Record all commands sent: whichever closed the connection may have discarded earlier answers.
         let starts = [0].iter().chain(&batch.their_ends);
@@ -256,7 +256,7 @@ fn sentinel(wire: Wire, opaque: u32) -> Vec<u8> {
     }
 }
 
-fn heard(source: &mut impl Source, units: &[&Unit], sentinel_opaque: u32) -> Answers {
+fn collect_answers(source: &mut impl Source, units: &[&Unit], sentinel_opaque: u32) -> Answers {
     let last = units.last().expect("a batch has commands");
     let alone = match last.ending {
         Ending::Open => return collect(source, units, sentinel_opaque),
@@ -279,8 +279,8 @@ impl<'a> Batch<'a> {
         self.their_ends.clear();
     }
 
-    /// The answers so far must be read before this command can be sent.
-    fn must_go_before(&self, unit: &Unit) -> bool {
+    /// Returns whether all earlier answers must be read before this command.
+    fn must_flush_before(&self, unit: &Unit) -> bool {
         let Some(&(_, first)) = self.units.first() else { return false };
         let taught =
             |key| self.units.iter().any(|(_, earlier)| earlier.keys.iter().any(|known| known.id == key));
@@ -304,8 +304,8 @@ impl<'a> Batch<'a> {
         self.units.push((step, unit));
     }
 
-    /// It must be sent without another command.
-    fn must_go(&self, batch_units_max: usize) -> bool {
+    /// Returns whether the batch must be sent now.
+    fn must_flush(&self, batch_units_max: usize) -> bool {
         let ends = self.units.last().is_some_and(|(_, unit)| unit.ending != Ending::Open);
         ends || self.units.len() >= batch_units_max
     }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled() {
+    fn placeholders_are_filled() {
         let key = Key { id: 3, tail: Rc::from(&b"xyz"[..]) };
         let request = Request::of("cas ").key(&key).put(" 0 0 1 ").cas(CasRef {
             key: 3,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_of_a_key_is_the_same_in_two_pieces() {
+    fn base64_of_a_key_splits_after_the_prefix() {
         let key = Key { id: 0, tail: Rc::from(&b"ab"[..]) };
         let whole = STANDARD.encode(key.bytes(&prefix(77)));
         let mut out = Vec::new();

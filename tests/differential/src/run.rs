@@ -13,26 +13,25 @@ use crate::generate::{Generator, Sequence};
 use crate::link::Conn;
 use crate::minimise::{Budget, minimise};
 use crate::options::Options;
-use crate::play::{Difference, Played, Player};
+use crate::play::{Difference, PlayResult, Player};
 use crate::repro;
 use crate::request::prefix;
 use crate::unit::{Shape, Step, Wire};
 use fabcache_testbed::random::SplitMix64;
 
-/// Shrinking a difference may take so long.
-const SHRINKING: Budget = Budget { attempts: 600, time: Duration::from_secs(30) };
+/// Limits of minimising a difference.
+const MINIMISING_BUDGET: Budget = Budget { attempts: 600, time: Duration::from_secs(30) };
 
-/// While shrinking, a silent server is given up sooner.
-const SHRINKING_PATIENCE: Duration = Duration::from_millis(1500);
+/// Time limit of an answer while minimising.
+const MINIMISING_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// In its usual mode memcached hands an item that is read twice to another thread, which holds it for a
-/// moment; and it changes a number that somebody holds in another way (see
-/// [`Unit::holds`](crate::unit::Unit)). With one list for all items there is no such thread, and memcached
-/// agrees with itself.
-const QUIETEN: &[u8] = b"lru mode flat\r\n";
+/// Disables a thread of memcached. Normally it passes an item that is read twice to another thread,
+/// which holds it for a moment; and a number that is held is changed differently (see
+/// [`Unit::holds`](crate::unit::Unit)). With one list for all items memcached agrees with itself.
+const DISABLE_THREAD: &[u8] = b"lru mode flat\r\n";
 
-/// Commands that are shown of a sequence that could not be shrunk.
-const UNSHRUNK_MAX: usize = 12;
+/// Maximum number of commands shown of a sequence that could not be minimised.
+const UNMINIMISED_SHOWN_MAX: usize = 12;
 
 /// First prefix number of replayed sequences.
 const REPLAYS: u64 = 1 << 24;
@@ -114,10 +113,10 @@ pub fn run(options: &Options) -> Result<Report> {
         shown: start,
     };
     let mut generator = Generator::new(options.seed, options.selection);
-    tell_both(options, QUIETEN)?;
-    // A server that dies is a finding, too, and must not take the earlier ones with it.
+    tell_both(options, DISABLE_THREAD)?;
+    // A server that exits is a finding, too, and earlier findings must not be lost.
     if let Err(error) = run.all(&mut generator) {
-        let text = format!("a server is gone: {error:#}");
+        let text = format!("a server exited: {error:#}");
         run.found.push(Found { sort: String::new(), text, more: 0 });
     }
     Ok(run.report())
@@ -220,7 +219,7 @@ impl Run<'_> {
         &mut self,
         sequence: &Sequence,
         difference: &Difference,
-        played: &Played,
+        played: &PlayResult,
         rng: &SplitMix64,
     ) -> String {
         // A later command of the batch may have affected the differing one.
@@ -250,11 +249,11 @@ impl Run<'_> {
         // A sequence that waits takes too long to minimise.
         let tried = self.options.shrink && !waits;
         if tried && replay(upto) {
-            minimise(upto, SHRINKING, &mut replay);
+            minimise(upto, MINIMISING_BUDGET, &mut replay);
         }
         let head = format!("sequence {} of seed {}", sequence.number, self.options.seed);
         match last {
-            Some((Played { difference: Some(difference), transcript, .. }, steps, _)) => format!(
+            Some((PlayResult { difference: Some(difference), transcript, .. }, steps, _)) => format!(
                 "{head}, shrunk to {} commands:\n{}",
                 steps.len(),
                 repro::describe(&difference, &transcript, &steps),
@@ -263,11 +262,11 @@ impl Run<'_> {
                 "{head}, {}; the last of {} commands:\n{}",
                 match (tried, reached) {
                     (false, _) => "not shrunk",
-                    (true, true) => "which did not differ when played again",
-                    (true, false) => "which cannot be played again: a server is gone",
+                    (true, true) => "which did not differ when replayed",
+                    (true, false) => "which cannot be replayed: a server exited",
                 },
                 played.transcript.len(),
-                repro::describe(difference, tail(&played.transcript, UNSHRUNK_MAX), &sequence.steps),
+                repro::describe(difference, tail(&played.transcript, UNMINIMISED_SHOWN_MAX), &sequence.steps),
             ),
         }
     }
@@ -310,17 +309,17 @@ impl Run<'_> {
 }
 
 /// Plays on fresh keys and new connections, after a flush.
-fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &SplitMix64) -> Result<Played> {
+fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &SplitMix64) -> Result<PlayResult> {
     tell_both(options, b"flush_all\r\n")?;
     *replays += 1;
-    let mut player = Player::new(options.servers, SHRINKING_PATIENCE, options.twin);
+    let mut player = Player::new(options.servers, MINIMISING_TIMEOUT, options.twin);
     player.play(steps, &prefix(REPLAYS + *replays), &mut rng.clone())
 }
 
 /// Sends a line to both servers and ignores the answers.
 fn tell_both(options: &Options, line: &[u8]) -> Result<()> {
     for address in [options.servers.theirs, options.servers.ours] {
-        let mut conn = Conn::open(address, SHRINKING_PATIENCE)?;
+        let mut conn = Conn::open(address, MINIMISING_TIMEOUT)?;
         conn.send(line, &[]);
         collect_one(&mut conn, Shape::Line);
     }

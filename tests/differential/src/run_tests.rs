@@ -75,14 +75,14 @@ fn equal_servers_do_not_differ() {
 }
 
 #[test]
-fn cas_values_may_be_counted_elsewhere() {
+fn cas_values_may_start_elsewhere() {
     let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::CountsElsewhere) };
     let outcome = played(&options(servers, PATIENT), &open_sequences(Selection::All, 40));
     assert_eq!(outcome.differences, Vec::<String>::new());
 }
 
 #[test]
-fn a_fault_is_found_and_shrunk() {
+fn a_fault_is_found_and_minimised() {
     let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::CountsWrong) };
     let outcome = played(&options(servers, PATIENT), &open_sequences(Selection::Text, 200));
     let text = outcome.differences.first().expect("a difference");
@@ -93,7 +93,7 @@ fn a_fault_is_found_and_shrunk() {
 }
 
 #[test]
-fn differences_of_one_sort_are_told_once() {
+fn similar_differences_are_reported_once() {
     let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::CountsWrong) };
     let options = Options { differences_max: 100, shrink: false, ..options(servers, PATIENT) };
     let outcome = played(&options, &open_sequences(Selection::Text, 300));
@@ -102,7 +102,7 @@ fn differences_of_one_sort_are_told_once() {
 }
 
 #[test]
-fn faults_that_no_single_answer_shows_are_found() {
+fn faults_across_answers_are_found() {
     for fault in [Fault::KeepsCas, Fault::IgnoresNoreply] {
         let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(fault) };
         let outcome = played(&options(servers, PATIENT), &open_sequences(Selection::Text, 200));
@@ -122,28 +122,28 @@ fn harm(harm: Harm) {
 }
 
 #[test]
-fn altered_answers_are_noticed() {
+fn altered_answers_are_detected() {
     for kind in [Harm::Flip, Harm::Extra, Harm::NotStored, Harm::Hit, Harm::Status, Harm::BinaryCas] {
         harm(kind);
     }
 }
 
 #[test]
-fn altered_meta_flags_are_noticed() {
+fn altered_meta_flags_are_detected() {
     for kind in [Harm::Cas, Harm::Win, Harm::Ttl] {
         harm(kind);
     }
 }
 
 #[test]
-fn answers_that_stop_are_noticed() {
+fn missing_answers_are_detected() {
     for kind in [Harm::Drop, Harm::Close, Harm::Silence] {
         harm(kind);
     }
 }
 
 #[test]
-fn a_known_difference_must_be_exactly_as_known() {
+fn a_known_difference_must_match_exactly() {
     let entry = &drift::TABLE[0];
     assert!(entry.check(entry.theirs.as_bytes(), entry.ours.as_bytes(), false).is_ok());
     assert!(entry.check(entry.theirs.as_bytes(), entry.theirs.as_bytes(), true).is_ok());
@@ -153,7 +153,7 @@ fn a_known_difference_must_be_exactly_as_known() {
 }
 
 #[test]
-fn no_known_difference_is_listed_twice_and_each_is_one() {
+fn known_differences_are_unique_and_real() {
     let mut sent: Vec<_> = drift::TABLE.iter().map(|drift| (drift.setup, drift.sent)).collect();
     sent.sort_unstable();
     sent.dedup();
@@ -162,7 +162,7 @@ fn no_known_difference_is_listed_twice_and_each_is_one() {
 }
 
 #[test]
-fn a_report_that_lacks_anything_has_failed() {
+fn an_incomplete_report_fails() {
     let report = Report {
         commands: 10,
         elapsed: Duration::ZERO,
@@ -183,7 +183,7 @@ fn a_report_that_lacks_anything_has_failed() {
 }
 
 #[test]
-fn a_pause_is_only_made_between_batches() {
+fn pauses_are_between_batches() {
     let servers = Servers { theirs: fake::start(Fault::None), ours: fake::start(Fault::None) };
     let options = options(servers, PATIENT);
     let mut steps = open_sequences(Selection::Text, 1).remove(0).steps;

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn harm_is_done_where_there_is_something_to_harm() {
+    fn harm_alters_matching_answers() {
         assert_eq!(harmed(Harm::NotStored, b"STORED\r\n").unwrap(), b"NOT_STORED\r\n");
         assert_eq!(harmed(Harm::NotStored, b"EXISTS\r\n"), None);
         assert_eq!(harmed(Harm::Extra, b"x").unwrap(), b"x\r\n");

@@ -183,7 +183,7 @@ function servers(Memcached $client): void
     code('without servers', $nobody, Memcached::RES_NO_SERVERS);
     $nobody->addServer('127.0.0.1', 1);
     same('a dead server', $nobody->get('key'), false);
-    same('a dead server is told of', $nobody->getResultCode() !== Memcached::RES_SUCCESS, true);
+    same('a dead server is reported', $nobody->getResultCode() !== Memcached::RES_SUCCESS, true);
     $disconnected = $nobody->getLastDisconnectedServer();
     same('the dead server', $disconnected === false || $disconnected['port'] === 1, true);
 }

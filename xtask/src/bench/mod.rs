@@ -55,8 +55,8 @@ enum Part {
     Tools,
 }
 
-/// What is run.
-struct Measured {
+/// The programs under test.
+struct ProgramsUnderTest {
     tool: PathBuf,
     programs: Programs,
 }
@@ -68,24 +68,24 @@ struct Measured {
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::register()?;
     make_packages_ready(&workspace::folder().join("tests/bench"), &interrupt)?;
-    let subject = Measured::new(args)?;
+    let under_test = ProgramsUnderTest::new(args)?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Quick) {
-        quick::run(&subject, &args.subcommand, &interrupt)?;
+        quick::run(&under_test, &args.subcommand, &interrupt)?;
     }
     if wanted(Part::Tools) {
         let amount = tools::Amount { rounds: args.rounds, calls: args.calls, seconds: args.seconds };
-        tools::run(&subject, amount, &interrupt)?;
+        tools::run(&under_test, amount, &interrupt)?;
     }
     Ok(())
 }
 
-impl Measured {
+impl ProgramsUnderTest {
     fn new(args: &Args) -> Result<Self> {
         let tool = args.tool.clone().map_or_else(workspace::build_tool, Ok)?;
         let fabcached = args.server.clone().map_or_else(workspace::build_server, Ok)?;
         let absolute =
-            |path: PathBuf| path.canonicalize().with_context(|| format!("{} is not there", path.display()));
+            |path: PathBuf| path.canonicalize().with_context(|| format!("{} does not exist", path.display()));
         let programs =
             Programs { memcached: MEMCACHED.into(), fabcached: absolute(fabcached)?, memory_mib: MEMORY_MIB };
         ensure!(programs.memcached.exists(), "{MEMCACHED} is missing (Debian: memcached)");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::Measured;
+use super::ProgramsUnderTest;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Server, Transport};
 
@@ -65,11 +65,11 @@ const MEASUREMENTS: &[Measurement] = &[
     ),
     programs("shm", &["fabcached={fabcached}", "--against", "memcached={memcached}", "--quick"]),
     programs("policies", &["--quick"]),
-    nothing("dummy", "it is a server, and measured beside every other"),
+    nothing("dummy", "it is a server, which every other measurement uses"),
     nothing("memory", "it fills servers, which takes minutes"),
     nothing("store", "it has no brief form"),
     nothing("fabric", "it needs libfabric; cargo xtask rdma runs its brief form"),
-    nothing("report", "it shows what others measured"),
+    nothing("report", "it shows other results"),
     nothing("help", "it is no measurement"),
 ];
 
@@ -91,7 +91,7 @@ const WAYS: [Route; 5] = [
 
 /// A summary of results.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Found {
+struct Summary {
     samples: usize,
     operations: u64,
     verified: u64,
@@ -100,19 +100,19 @@ struct Found {
 /// Runs all measurements, or those with these names.
 ///
 /// # Errors
-/// One is not known here, or fails.
-pub(super) fn run(subject: &Measured, only: &[String], interrupt: &Interrupt) -> Result<()> {
-    ensure_all_known(subject, interrupt)?;
+/// A name is unknown, or a measurement fails.
+pub(super) fn run(under_test: &ProgramsUnderTest, only: &[String], interrupt: &Interrupt) -> Result<()> {
+    ensure_all_listed(under_test, interrupt)?;
     for name in only {
         let known = MEASUREMENTS.iter().any(|measurement| measurement.subcommand == name);
-        ensure!(known, "there is no subcommand {name} among the measurements");
+        ensure!(known, "unknown measurement {name}");
     }
     let mut failed = 0;
     let wanted = |measurement: &&Measurement| {
         only.is_empty() || only.iter().any(|name| name == measurement.subcommand)
     };
     for measurement in MEASUREMENTS.iter().filter(wanted) {
-        let ways: &[Option<Route>] = match measurement.against {
+        let routes: &[Option<Route>] = match measurement.against {
             Against::Urls => &WAYS.map(Some),
             Against::Programs => &[None],
             Against::Nothing(why) => {
@@ -120,26 +120,26 @@ pub(super) fn run(subject: &Measured, only: &[String], interrupt: &Interrupt) ->
                 continue;
             }
         };
-        for way in ways {
-            failed += u32::from(!is_fine(subject, measurement, *way, interrupt)?);
+        for route in routes {
+            failed += u32::from(!run_one(under_test, measurement, *route, interrupt)?);
         }
     }
     ensure!(failed == 0, "{failed} brief measurements failed");
     Ok(())
 }
 
-/// A subcommand that nobody added here would never be checked.
-fn ensure_all_known(subject: &Measured, interrupt: &Interrupt) -> Result<()> {
+/// Checks that every subcommand is listed here; one that is not would never be tested.
+fn ensure_all_listed(under_test: &ProgramsUnderTest, interrupt: &Interrupt) -> Result<()> {
     let scratch = Scratch::create()?;
-    let mut help = Command::new(&subject.tool);
+    let mut help = Command::new(&under_test.tool);
     let help = process::run(help.args(["bench", "--help"]), scratch.path(), TIME_MAX, interrupt)?;
     let there = subcommands(&help.stdout);
     ensure!(!there.is_empty(), "fabcache bench --help names no subcommands: {}{}", help.stdout, help.stderr);
     let known: BTreeSet<&str> = MEASUREMENTS.iter().map(|measurement| measurement.subcommand).collect();
     let unknown: Vec<&&str> = there.difference(&known).collect();
-    ensure!(unknown.is_empty(), "xtask/src/bench/quick.rs does not know of {unknown:?}");
+    ensure!(unknown.is_empty(), "xtask/src/bench/quick.rs lacks {unknown:?}");
     let gone: Vec<&&str> = known.difference(&there).collect();
-    ensure!(gone.is_empty(), "xtask/src/bench/quick.rs knows of {gone:?}, which there are not");
+    ensure!(gone.is_empty(), "xtask/src/bench/quick.rs lists {gone:?}, which do not exist");
     Ok(())
 }
 
@@ -152,28 +152,28 @@ fn subcommands(help: &str) -> BTreeSet<&str> {
     listed.filter_map(|line| line.split_whitespace().next()).collect()
 }
 
-/// Runs one, and says what became of it.
-fn is_fine(
-    subject: &Measured,
+/// Runs one measurement and prints the outcome.
+fn run_one(
+    under_test: &ProgramsUnderTest,
     measurement: &Measurement,
-    way: Option<Route>,
+    route: Option<Route>,
     interrupt: &Interrupt,
 ) -> Result<bool> {
     let scratch = Scratch::create()?;
-    let mut command = Command::new(&subject.tool);
-    // The error says what went wrong; a backtrace adds nothing.
+    let mut command = Command::new(&under_test.tool);
+    // The error says what failed; a backtrace adds nothing.
     command.args(["bench", measurement.subcommand]).env("RUST_BACKTRACE", "0");
-    let memcached = subject.programs.memcached.to_string_lossy();
-    let fabcached = subject.programs.fabcached.to_string_lossy();
+    let memcached = under_test.programs.memcached.to_string_lossy();
+    let fabcached = under_test.programs.fabcached.to_string_lossy();
     let json = scratch.path().join("results.json");
     for argument in measurement.arguments {
         let argument = argument.replace("{memcached}", &memcached).replace("{fabcached}", &fabcached);
         command.arg(argument.replace("{json}", &json.to_string_lossy()));
     }
     let mut server = None;
-    if let Some(way) = way {
-        let started = Server::start(&subject.programs, way.transport, scratch.path(), 0, interrupt)?;
-        command.arg("--server").arg(format!("{}://{}", way.scheme, started.address()));
+    if let Some(route) = route {
+        let started = Server::start(&under_test.programs, route.transport, scratch.path(), 0, interrupt)?;
+        command.arg("--server").arg(format!("{}://{}", route.scheme, started.address()));
         command.arg("--json").arg(&json);
         server = Some(started);
     }
@@ -192,7 +192,7 @@ fn is_fine(
     if let Some(server) = &mut server {
         faults.extend(server.fault());
     }
-    let name = way.map_or("servers of its own", |way| way.name);
+    let name = route.map_or("servers of its own", |route| route.name);
     let result = if faults.is_empty() { "ok" } else { "FAILED" };
     println!("{:<12} {name:<26} {result:<6} {seconds:>6.1} s  {told}", measurement.subcommand);
     if !faults.is_empty() {
@@ -201,7 +201,7 @@ fn is_fine(
     Ok(faults.is_empty())
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -211,11 +211,11 @@ impl std::fmt::Display for Found {
     }
 }
 
-/// Looks at results.
-fn found(json: &str) -> Result<Found> {
-    let results: Value = serde_json::from_str(json).context("the results are no JSON")?;
+/// Summarizes and checks results.
+fn found(json: &str) -> Result<Summary> {
+    let results: Value = serde_json::from_str(json).context("the results are not JSON")?;
     let samples = results["samples"].as_array().context("the results have no samples")?;
-    let mut found = Found { samples: samples.len(), ..Found::default() };
+    let mut found = Summary { samples: samples.len(), ..Summary::default() };
     for sample in samples {
         let number = |name: &str| sample[name].as_u64().with_context(|| format!("a sample has no {name}"));
         let (operations, errors) = (number("operations")?, number("errors")?);
@@ -225,7 +225,7 @@ fn found(json: &str) -> Result<Found> {
         found.operations += operations;
         found.verified += number("verified")?;
     }
-    ensure!(found.samples > 0, "there are no samples");
+    ensure!(found.samples > 0, "no samples");
     ensure!(found.verified > 0, "no answer was compared");
     Ok(found)
 }
@@ -235,14 +235,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_help_text_lists_subcommands() {
+    fn subcommands_are_read_from_help() {
         let help = "Measures\n\nUsage: bench\n\nCommands:\n  latency  Measures how long\n           it takes\n  dummy    A server\n\nOptions:\n  -h  Help\n";
         assert_eq!(subcommands(help), ["dummy", "latency"].into());
         assert!(subcommands("nothing").is_empty());
     }
 
     #[test]
-    fn results_without_work_or_comparisons_are_none() {
+    fn results_without_work_or_comparisons_are_rejected() {
         let sample = |operations: u64, errors: u64, verified: u64| {
             format!(
                 "{{\"operation\":\"get\",\"operations\":{operations},\"errors\":{errors},\"verified\":{verified},\"elapsed_ns\":5}}"
@@ -250,7 +250,7 @@ mod tests {
         };
         let of = |samples: &[String]| found(&format!("{{\"samples\":[{}]}}", samples.join(",")));
         let fine = of(&[sample(3, 0, 0), sample(4, 0, 4)]).expect("all is well");
-        assert_eq!(fine, Found { samples: 2, operations: 7, verified: 4 });
+        assert_eq!(fine, Summary { samples: 2, operations: 7, verified: 4 });
         let broken = [vec![], vec![sample(3, 0, 0)], vec![sample(0, 0, 1)], vec![sample(3, 1, 3)]];
         for samples in broken {
             assert!(of(&samples).is_err(), "{samples:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Measured;
+use super::ProgramsUnderTest;
 use crate::process::{self, Interrupt, Scratch};
 use crate::servers::{Programs, Server, Transport};
 
@@ -58,7 +58,7 @@ struct Row {
 
 /// Runs programs, and knows the servers and CPUs.
 struct Runner<'a> {
-    subject: &'a Measured,
+    under_test: &'a ProgramsUnderTest,
     server: &'a Server,
     scratch: &'a Path,
     pinned: bool,
@@ -68,20 +68,20 @@ struct Runner<'a> {
 /// Runs the comparisons, and prints tables.
 ///
 /// # Errors
-/// A server does not come up, or a tool fails or prints what is not known.
-pub(super) fn run(subject: &Measured, amount: Amount, interrupt: &Interrupt) -> Result<()> {
+/// A server does not start; a tool fails, or prints something unknown.
+pub(super) fn run(under_test: &ProgramsUnderTest, amount: Amount, interrupt: &Interrupt) -> Result<()> {
     let pinned = std::thread::available_parallelism()?.get() > CLIENT_CPU;
     if !pinned {
         println!("there is one CPU: servers and clients share it");
     }
-    let programs = Programs { memory_mib: MEMORY_MIB, ..subject.programs.clone() };
+    let programs = Programs { memory_mib: MEMORY_MIB, ..under_test.programs.clone() };
     for transport in [Transport::MemcachedTcp, Transport::MemcachedUnix] {
         let scratch = Scratch::create()?;
         let server = Server::start(&programs, transport, scratch.path(), 0, interrupt)?;
         if pinned {
             server.pin_to(SERVER_CPU)?;
         }
-        let runner = Runner { subject, server: &server, scratch: scratch.path(), pinned, interrupt };
+        let runner = Runner { under_test, server: &server, scratch: scratch.path(), pinned, interrupt };
         let mut calls = Vec::new();
         for binary in [false, true] {
             for operation in ["get", "set"] {
@@ -190,7 +190,7 @@ impl Runner<'_> {
     fn sample(&self, transport: Transport, arguments: &[&str]) -> Result<Value> {
         let json = self.scratch.join("results.json");
         let scheme = if transport.is_local() { "unix" } else { "tcp" };
-        let mut command = self.command(&self.subject.tool);
+        let mut command = self.command(&self.under_test.tool);
         command.arg("bench").args(arguments).args(["--rounds", "1", "--no-ceiling", "--server"]);
         command.arg(format!("{scheme}://{}", self.server.address())).arg("--json").arg(&json);
         self.output(&mut command)?;
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_memcslap_prints_is_read() {
+    fn memcslap_output_is_parsed() {
         let text = "Time to set            5000 keys:                     0.380 seconds.\n\
                     ---\nTime to get            5000 keys by    1 threads:     0.350 seconds.\n";
         assert_eq!(us_of_memcslap(text, "get", 5_000).expect("it is there"), 70.0);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memcaslap_prints_is_read() {
+    fn memcaslap_output_is_parsed() {
         let of = |misses: u64| {
             rate_of_memcaslap(&format!(
                 "cmd_get: 82477\ncmd_set: 9166\nget_misses: {misses}\n\n\

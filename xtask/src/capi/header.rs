@@ -75,12 +75,12 @@ fn make() -> Result<String> {
     }
     let mut header = Vec::new();
     builder.generate().context("cbindgen makes no header")?.write(&mut header);
-    Ok(as_c_has_it(&String::from_utf8(header)?))
+    Ok(to_c89(&String::from_utf8(header)?))
 }
 
-/// What cbindgen cannot be told: codes are named for the library alone, comments that fit have one line, and C of 1989 has
-/// neither a comma behind the last of an enumeration nor comments of `//`.
-fn as_c_has_it(header: &str) -> String {
+/// Makes the changes that cbindgen does not support: code names without a prefix, short comments on one
+/// line, and C89: no comma after the last enumerator, no `//` comments.
+fn to_c89(header: &str) -> String {
     let header = header.replace("FABCACHE_CODE_", "FABCACHE_").replace(",\n}", "\n}");
     let mut lines: Vec<String> = Vec::new();
     for line in header.lines() {
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read() {
+    fn a_header_is_parsed() {
         let header = "/* Of it. */\ntypedef enum {\n  /* Done. */\n  A = 0,\n  /*\n   Not\n   done.\n   */\n  B = 16\n} x;\n\n\
             typedef void (*fabcache_told)(void *context,\n   int number);\n\n\
             /*\n One\n two.\n\n Three.\n */\nconst char *fabcache_f(const x *a,\n    size_t b);\n\n\
@@ -207,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_for_old_compilers_too() {
+    fn the_header_suits_old_compilers() {
         let made = "typedef enum {\n  /*\n   Done.\n   */\n  FABCACHE_CODE_OK = 0,\n} x;\n/*\n a\n b\n */\n}  // end\n";
         let wanted = "typedef enum {\n  /* Done. */\n  FABCACHE_OK = 0\n} x;\n/*\n a\n b\n */\n} /* end */\n";
-        assert_eq!(as_c_has_it(made), wanted);
+        assert_eq!(to_c89(made), wanted);
     }
 }

@@ -70,7 +70,7 @@ impl<'a> Installer<'a> {
 pub(crate) fn make_python_ready(sources: &Path, cache: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
     fs::create_dir_all(cache)?;
     let site = Site { sources: sources.to_owned(), cache: cache.to_owned(), interrupt };
-    site.install_debian_packages().and_then(|()| site.install_python()).map_err(told)
+    site.install_debian_packages().and_then(|()| site.install_python()).map_err(to_error)
 }
 
 /// Installs the packages that a folder's `debian.txt` lists.
@@ -79,10 +79,10 @@ pub(crate) fn make_python_ready(sources: &Path, cache: &Path, interrupt: &Interr
 /// Something cannot be installed on this machine.
 pub(crate) fn make_packages_ready(sources: &Path, interrupt: &Interrupt) -> anyhow::Result<()> {
     let site = Site { sources: sources.to_owned(), cache: sources.to_owned(), interrupt };
-    site.install_debian_packages().map_err(told)
+    site.install_debian_packages().map_err(to_error)
 }
 
-fn told(fault: NotReady) -> anyhow::Error {
+fn to_error(fault: NotReady) -> anyhow::Error {
     match fault {
         NotReady::Unavailable(reason) | NotReady::Broken(reason) => anyhow::anyhow!("{reason}"),
         NotReady::Interrupted => anyhow::anyhow!("interrupted"),
@@ -247,7 +247,9 @@ impl<'a> Site<'a> {
             return Err(NotReady::Unavailable(format!("without apt-get, these are missing: {names}")));
         }
         if !rustix::process::geteuid().is_root() {
-            return Err(NotReady::Unavailable(format!("only root can install what is missing: {names}")));
+            return Err(NotReady::Unavailable(format!(
+                "only root can install the missing packages: {names}"
+            )));
         }
         let install = || {
             let mut apt = command("apt-get");

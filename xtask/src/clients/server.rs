@@ -38,7 +38,7 @@ pub(super) struct Subject {
 impl Subject {
     pub(super) fn at(program: &Path) -> Result<Self> {
         let program =
-            program.canonicalize().with_context(|| format!("{} is not there", program.display()))?;
+            program.canonicalize().with_context(|| format!("{} does not exist", program.display()))?;
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let (kind, behaviour) = if name.starts_with("fabcached") {
             ("fabcached", FABCACHED_BEHAVIOUR.to_owned())

@@ -102,8 +102,8 @@ fn difference(key: &Key, theirs: Option<&Answer>, ours: Option<&Answer>) -> Diff
     }
 }
 
-/// Leaves out what the library itself answers now this way, now that: `again` is a second run of it.
-pub(super) fn without_unsteady(
+/// Removes differences where the library's own answers vary: `again` is a second run of it.
+pub(super) fn without_varying(
     found: Vec<Difference>,
     theirs: &[Answer],
     again: &[Answer],
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference_is_told_once() {
+    fn each_difference_is_reported_once() {
         let theirs = run(&["s|f|f(1)|SUCCESS", "s|f|f(1)|FAILURE", "s|g|g()|1", "s|s|s|ended"]);
         let ours = run(&["s|f|f(1)|SUCCESS", "s|f|f(1)|SUCCESS", "s|s|s|ended", "s|h|h()|2"]);
         let found = differences(&theirs, &ours);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn where_theirs_crashes_ours_need_only_survive() {
+    fn ours_must_not_crash_where_theirs_does() {
         let theirs = run(&["s|f|NUMBER(f(NULL))|crashed by signal 11", "s|s|s|ended"]);
         let survives = run(&["s|f|f(NULL)|0", "s|f|NUMBER(f(NULL))|ended", "s|s|s|ended"]);
         assert_eq!(differences(&theirs, &survives), []);
@@ -221,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unsteady_is_left_out() {
+    fn unsteady_answers_are_left_out() {
         let theirs = run(&["s|f|f()|1", "s|g|g()|1"]);
         let again = run(&["s|f|f()|2", "s|g|g()|1"]);
         let ours = run(&["s|f|f()|3", "s|g|g()|3"]);
-        let found = without_unsteady(differences(&theirs, &ours), &theirs, &again);
+        let found = without_varying(differences(&theirs, &ours), &theirs, &again);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].function, "g");
     }

@@ -66,7 +66,7 @@ pub(super) fn run(
                 .filter(|answer| concerned.contains(answer.scenario.as_str()))
                 .cloned()
                 .collect();
-            found = compare::without_unsteady(found, &theirs, &again);
+            found = compare::without_varying(found, &theirs, &again);
         }
         let total = found.len();
         let found = drift.unlisted(found, &mut used);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_program_prints_is_read() {
+    fn program_output_is_parsed() {
         let parsed = parse("get 12 34\nset 56 78\n").expect("two lines");
         assert_eq!(parsed, [("get".to_owned(), [12, 34]), ("set".to_owned(), [56, 78])]);
         assert!(parse("get 12\n").is_err());

@@ -138,5 +138,5 @@ impl Subject {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().with_context(|| format!("{} is not there", path.display()))
+    path.canonicalize().with_context(|| format!("{} does not exist", path.display()))
 }

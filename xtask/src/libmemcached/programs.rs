@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_is_there() {
+    fn every_program_exists() {
         for program in PROGRAMS {
             if let Kind::Tools(script) = program.kind {
                 assert!(tools().join(script).is_file(), "{script} is missing");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sources_are_those_of_the_library_that_is_installed() {
+    fn pinned_sources_match_the_installed_library() {
         let pinned = fs::read_to_string(folder().join("programs/requirements.txt")).expect("it is there");
         assert!(pinned.lines().any(|line| line.replace("==", "-") == PYLIBMC));
     }

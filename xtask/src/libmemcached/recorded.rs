@@ -44,7 +44,7 @@ pub fn run(library: &Path, record: bool) -> Result<()> {
                 .with_context(|| format!("{} cannot be written", recorded.display()))?;
         }
         let expected = fs::read_to_string(&recorded).with_context(|| recorded.display().to_string())?;
-        compare(program.name, "what is recorded", &expected, "Debian's", &theirs)?;
+        compare(program.name, "the recorded text", &expected, "Debian's", &theirs)?;
         if program.calls {
             let ours = output(program, &built, &recorded, Some(library))?;
             compare(program.name, "Debian's", &theirs, "libfabcache.so", &ours)?;

@@ -105,9 +105,9 @@ impl Browser<'_> {
         ];
         let (dom, log) = self.run(&wrapper, &options)?;
         let found = dom.split_once(FOUND[0]).and_then(|(_, rest)| rest.split_once(FOUND[1]));
-        let (json, _) = found.with_context(|| format!("the page was not looked at:\n{log}"))?;
+        let (json, _) = found.with_context(|| format!("the page was not checked:\n{log}"))?;
         let found: Value = serde_json::from_str(json)?;
-        ensure!(found.get("failure").is_none(), "the page cannot be looked at: {}", found["failure"]);
+        ensure!(found.get("failure").is_none(), "the page cannot be checked: {}", found["failure"]);
         Ok(found)
     }
 

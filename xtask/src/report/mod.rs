@@ -72,9 +72,9 @@ pub fn run(args: &Args) -> Result<()> {
     let server = args.server.clone().map_or_else(workspace::build_server, Ok)?;
     let subject = Subject { program, server, folder, interrupt };
     let samples = samples(&samples_folder())?;
-    subject.look_at("every", &samples)?;
-    subject.look_at("measured", &subject.measure()?)?;
-    subject.is_nothing_fetched()?;
+    subject.check_page("every", &samples)?;
+    subject.check_page("measured", &subject.measure()?)?;
+    subject.check_nothing_is_fetched()?;
     println!("pages and pictures are in {}", subject.folder.display());
     Ok(())
 }
@@ -88,7 +88,7 @@ fn samples(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = entries?;
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    ensure!(!files.is_empty(), "there are no results in {}", folder.display());
+    ensure!(!files.is_empty(), "no results in {}", folder.display());
     Ok(files)
 }
 
@@ -102,10 +102,10 @@ impl Subject {
         let is_up = || UnixStream::connect(&socket).is_ok();
         let _server = servers::start("the measured server", command, &is_up, &self.interrupt)?;
         let mut files = Vec::new();
-        for way in ["unix", "shm"] {
-            let file = self.folder.join(format!("{way}.json"));
-            let page = self.folder.join(format!("{way}.html"));
-            let server = format!("{way}://{}", socket.display());
+        for transport in ["unix", "shm"] {
+            let file = self.folder.join(format!("{transport}.json"));
+            let page = self.folder.join(format!("{transport}.html"));
+            let server = format!("{transport}://{}", socket.display());
             let mut bench = Command::new(&self.program);
             bench.args(["bench", "latency", "--quick", "--verify", "--server", &server]);
             bench.arg("--json").arg(&file).arg("--report").arg(&page);
@@ -132,7 +132,7 @@ impl Subject {
         Ok(page)
     }
 
-    fn look_at(&self, name: &str, files: &[PathBuf]) -> Result<()> {
+    fn check_page(&self, name: &str, files: &[PathBuf]) -> Result<()> {
         let page = self.page(name, files)?;
         let folder = self.folder.join(name);
         fs::create_dir_all(&folder)?;
@@ -156,12 +156,13 @@ impl Subject {
         Ok(())
     }
 
-    /// Whatever a file holds, the browser asks nobody. That it would is seen with a page that is not ours.
-    fn is_nothing_fetched(&self) -> Result<()> {
+    /// Checks that the browser fetches nothing for a hostile file; a page of another origin shows that a
+    /// fetch would be noticed.
+    fn check_nothing_is_fetched(&self) -> Result<()> {
         let host = Host::listening()?;
         let here = format!("http://{}/", host.address);
         let text = fs::read_to_string(samples_folder().join("hostile.json"))?;
-        ensure!(text.contains(FOREIGN), "the hostile file names no host");
+        ensure!(text.contains(FOREIGN), "the hostile file has no host name");
         let file = self.folder.join("hostile.json");
         fs::write(&file, text.replace(FOREIGN, &here))?;
         let page = self.page("hostile", &[file])?;
@@ -175,8 +176,8 @@ impl Subject {
             format!("<!doctype html><script>console.error('seen')</script><img src={here}x>"),
         )?;
         let said = browser.console(&careless)?;
-        ensure!(said.iter().any(|line| line.contains("seen")), "what a console says is not seen");
-        ensure!(host.asked() > 0, "what a page fetches is not seen");
+        ensure!(said.iter().any(|line| line.contains("seen")), "console output is not noticed");
+        ensure!(host.asked() > 0, "fetches of a page are not noticed");
         println!("hostile: nothing runs, and nothing is fetched");
         Ok(())
     }
@@ -216,10 +217,10 @@ fn check(found: &Value, theme: Theme) -> Result<()> {
     let listed: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();
     ensure!(listed.is_empty(), "{} faults:\n{}", listed.len(), listed.join("\n"));
     let widths = found["widths"].as_array().context("widths")?;
-    ensure!(widths.len() == WIDTHS.len(), "not every width was looked at");
+    ensure!(widths.len() == WIDTHS.len(), "not every width was checked");
     for width in widths {
         let number = |name: &str| width[name].as_u64().unwrap_or_default();
-        ensure!(number("clientWidth") > 0, "there is no page: {width}");
+        ensure!(number("clientWidth") > 0, "no page: {width}");
         ensure!(number("scrollWidth") <= number("clientWidth"), "the page is wider than {width}");
     }
     let is_right = |light: f64| match theme {
@@ -232,7 +233,7 @@ fn check(found: &Value, theme: Theme) -> Result<()> {
     };
     ensure!(is_right(mean(&found["read"]["paper"])), "the paper is {}", found["read"]["paper"]);
     let pictures = found["pictures"].as_array().context("pictures")?;
-    ensure!(!pictures.is_empty(), "there are no pictures");
+    ensure!(!pictures.is_empty(), "no pictures");
     for picture in pictures {
         let all = picture["mean"].as_f64().unwrap_or(f64::NAN);
         ensure!(

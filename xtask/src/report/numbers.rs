@@ -79,10 +79,10 @@ pub(super) fn check(read: &Value, expected: &[Section]) -> Result<()> {
 
 fn section(found: &Value, expected: &Section) -> Result<()> {
     let figures = found["figures"].as_array().context("figures")?;
-    ensure!(!figures.is_empty(), "there is no picture");
+    ensure!(!figures.is_empty(), "no figure");
     let tells = found["notes"].as_array().context("notes")?.iter().filter_map(Value::as_str);
-    let is_told = tells.filter(|note| note.contains("imited by the clients")).count() > 0;
-    ensure!(is_told == expected.is_limited, "the clients' limit: {is_told}");
+    let is_noted = tells.filter(|note| note.contains("imited by the clients")).count() > 0;
+    ensure!(is_noted == expected.is_limited, "the clients' limit: {is_noted}");
     let head: Vec<&str> =
         found["all"]["head"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let column = |name: &str| head.iter().position(|head| *head == name);

@@ -78,14 +78,14 @@ impl Blocks {
     /// Returns the block size: the configured one, or the largest that this target accepts.
     ///
     /// # Errors
-    /// All of it does not fit there, or no block does.
-    pub fn cut_for(self, target: &Target) -> Result<Blocks> {
-        let cut = self.cut(target, &target.client()?)?;
-        Ok(Blocks { block_bytes: Some(usize::try_from(cut.block_bytes)?), ..self })
+    /// The total does not fit the target, or no block does.
+    pub fn for_target(self, target: &Target) -> Result<Blocks> {
+        let layout = self.layout(target, &target.client()?)?;
+        Ok(Blocks { block_bytes: Some(usize::try_from(layout.block_bytes)?), ..self })
     }
 
-    /// How pairs are cut for this target.
-    fn cut(&self, target: &Target, client: &Client) -> Result<Cut> {
+    /// Returns the division into blocks for this target.
+    fn layout(&self, target: &Target, client: &Client) -> Result<BlockLayout> {
         ensure!(self.window > 0, "a window of 0: at least 1 is in flight");
         ensure!(
             self.pair_bytes > 0 && self.pair_bytes <= self.total_bytes,
@@ -105,14 +105,18 @@ impl Blocks {
             "--block-bytes {wanted}: from 1 to {largest} fit an item of {name}; start it with a larger -I for more"
         );
         let block_bytes = wanted.min(self.pair_bytes);
-        let cut = Cut { block_bytes, pair_bytes: self.pair_bytes, pairs: self.total_bytes / self.pair_bytes };
+        let layout = BlockLayout {
+            block_bytes,
+            pair_bytes: self.pair_bytes,
+            pairs: self.total_bytes / self.pair_bytes,
+        };
         ensure!(
-            cut.blocks() <= BLOCKS_MAX,
+            layout.blocks() <= BLOCKS_MAX,
             "--block-bytes {block_bytes} makes {} blocks of --total-bytes {}, more than {BLOCKS_MAX}: give larger ones",
-            cut.blocks(),
+            layout.blocks(),
             self.total_bytes
         );
-        Ok(cut)
+        Ok(layout)
     }
 
     fn ensure_room(&self, name: &str, memory_bytes: u64, servers: u64) -> Result<()> {
@@ -133,13 +137,13 @@ impl Blocks {
 
 /// Pairs divided into blocks, which are numbered consecutively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct BlockLayout {
     pairs: u64,
     pair_bytes: u64,
     block_bytes: u64,
 }
 
-impl Cut {
+impl BlockLayout {
     fn blocks_of_a_pair(&self) -> u64 {
         self.pair_bytes.div_ceil(self.block_bytes)
     }
@@ -155,8 +159,8 @@ impl Cut {
     }
 
     fn wanted(&self) -> impl Iterator<Item = ItemToCall> {
-        let cut = *self;
-        (0..cut.blocks()).map(move |number| ItemToCall { number, value_bytes: cut.bytes_of(number) })
+        let layout = *self;
+        (0..layout.blocks()).map(move |number| ItemToCall { number, value_bytes: layout.bytes_of(number) })
     }
 
     /// Returns the number of blocks in flight for a requested window.
@@ -172,9 +176,9 @@ impl Experiment for Blocks {
 
     fn method(&self) -> String {
         format!(
-            "one thread; {} bytes in pairs of {} are written in blocks, then read back in order: by calls that wait, and by windows of \
-             {} that do not, of fewer where blocks in flight would take more than {BUFFERS_BYTES_MAX} bytes; before either writes, \
-             all blocks are deleted; wall time without making blocks and comparing them; {}",
+            "one thread; {} bytes in pairs of {} are written in blocks, then read back in order: by blocking calls, and by windows of \
+             {} non-blocking calls, or fewer if blocks in flight would exceed {BUFFERS_BYTES_MAX} bytes; all blocks are \
+             deleted before each writes; wall time without making and comparing blocks; {}",
             self.total_bytes / self.pair_bytes.max(1) * self.pair_bytes,
             self.pair_bytes,
             self.window,
@@ -202,13 +206,13 @@ impl Experiment for Blocks {
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let client = target.client()?;
-        let cut = self.cut(target, &client)?;
-        // As many blocks as will be written, so that no round touches memory for the first time.
-        fill(&client, &self.items, 0..cut.blocks(), |number| cut.bytes_of(number))?;
-        let window = cut.window(self.window);
+        let layout = self.layout(target, &client)?;
+        // As many blocks as the rounds write, so that no round touches memory for the first time.
+        fill(&client, &self.items, 0..layout.blocks(), |number| layout.bytes_of(number))?;
+        let window = layout.window(self.window);
         let how = CallKind { sets: case.operation == "iset", api: Api::Issued, drain: Drain::Wait };
         let calls = Calls::new(client.clone(), &self.items, self.verify, window);
-        Ok(Box::new(Passes { target, client, items: &self.items, calls, cut, how, window }))
+        Ok(Box::new(Passes { target, client, items: &self.items, calls, layout, how, window }))
     }
 }
 
@@ -218,17 +222,17 @@ struct Passes<'e> {
     client: Client,
     items: &'e Items,
     calls: Calls<'e>,
-    cut: Cut,
+    layout: BlockLayout,
     how: CallKind,
     window: usize,
 }
 
 impl Rounds for Passes<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
-        let Passes { client, items, calls, cut, how, .. } = self;
-        let wanted: Vec<ItemToCall> = cut.wanted().collect();
+        let Passes { client, items, calls, layout, how, .. } = self;
+        let wanted: Vec<ItemToCall> = layout.wanted().collect();
         let mut rates = [0.0; 2];
-        let before = || if how.sets { delete(client, items, cut.blocks()) } else { Ok(()) };
+        let before = || if how.sets { delete(client, items, layout.blocks()) } else { Ok(()) };
         let (_, sample) = both(number, self.target, before, |waits| {
             let pass = if waits { calls.blocking(how.sets, &wanted) } else { calls.windows(*how, &wanted) }?;
             rates[usize::from(waits)] = pass.bytes_per_s();
@@ -237,7 +241,7 @@ impl Rounds for Passes<'_> {
         let figures = [
             (BYTES_PER_S, rates[0]),
             (BLOCKING_BYTES_PER_S, rates[1]),
-            (BLOCK_BYTES, cut.block_bytes as f64),
+            (BLOCK_BYTES, layout.block_bytes as f64),
             (WINDOW_USED, self.window as f64),
         ];
         let figures = figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
@@ -303,10 +307,10 @@ mod tests {
     #[test]
     fn blocks_are_the_whole_of_their_pair() {
         for (pair_bytes, block_bytes, blocks) in [(100, 30, 4), (90, 30, 3), (30, 30, 1), (31, 30, 2)] {
-            let cut = Cut { pairs: 3, pair_bytes, block_bytes };
-            assert_eq!((cut.blocks_of_a_pair(), cut.blocks()), (blocks, 3 * blocks));
+            let layout = BlockLayout { pairs: 3, pair_bytes, block_bytes };
+            assert_eq!((layout.blocks_of_a_pair(), layout.blocks()), (blocks, 3 * blocks));
             for pair in 0..3 {
-                let bytes = |block: u64| cut.bytes_of(pair * blocks + block) as u64;
+                let bytes = |block: u64| layout.bytes_of(pair * blocks + block) as u64;
                 assert_eq!((0..blocks).map(bytes).sum::<u64>(), pair_bytes);
                 assert!((0..blocks).all(|block| (1..=block_bytes).contains(&bytes(block))));
             }
@@ -314,13 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_here_is_bounded() {
-        let window = |block_bytes| Cut { pairs: 1, pair_bytes: 1 << 40, block_bytes }.window(32);
+    fn blocks_in_flight_are_bounded() {
+        let window = |block_bytes| BlockLayout { pairs: 1, pair_bytes: 1 << 40, block_bytes }.window(32);
         assert_eq!((window(1 << 20), window(32 << 20), window(1 << 30)), (32, 8, 2));
     }
 
     #[test]
-    fn what_does_not_fit_names_the_way_out() {
+    fn errors_name_the_needed_memory() {
         let blocks = Blocks::standard(false, false, 20).expect("a length of keys");
         let error = blocks.ensure_room("a", 64 << 20, 1).expect_err("5 GB").to_string();
         assert!(error.contains("-m 5760") && error.contains("--total-bytes 59652320"), "{error}");

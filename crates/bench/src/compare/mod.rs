@@ -32,8 +32,8 @@ use crate::results::Results;
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The servers. The last is the baseline.
-    pub contenders: Vec<ServerUnderTest>,
-    /// The ways that are measured, where a server has them.
+    pub servers: Vec<ServerUnderTest>,
+    /// The measured transports, where a server supports them.
     pub over: Vec<Route>,
     /// Flags for each started program, beside its own.
     pub common_flags: Vec<String>,
@@ -46,22 +46,22 @@ impl Comparison {
     ///
     /// # Errors
     /// Two servers have the same name; a server supports none of these transports; flags select a listener.
-    pub fn ways(&self) -> Result<Vec<(&ServerUnderTest, Vec<Route>)>> {
+    pub fn routes(&self) -> Result<Vec<(&ServerUnderTest, Vec<Route>)>> {
         let mut all: Vec<(&ServerUnderTest, Vec<Route>)> = Vec::new();
-        for contender in &self.contenders {
-            let name = &contender.name;
+        for server_under_test in &self.servers {
+            let name = &server_under_test.name;
             ensure!(all.iter().all(|(known, _)| known.name != *name), "two servers have the name {name}");
-            let known = contender.ways(&self.common_flags)?;
-            let taken: Vec<Route> = known.iter().copied().filter(|way| self.over.contains(way)).collect();
+            let known = server_under_test.routes(&self.common_flags)?;
+            let taken: Vec<Route> = known.iter().copied().filter(|route| self.over.contains(route)).collect();
             ensure!(!taken.is_empty(), "{name} can be reached over {} only", names(&known));
-            all.push((contender, taken));
+            all.push((server_under_test, taken));
         }
         Ok(all)
     }
 
     /// Returns whether all servers are started for each set, so that their contents may be discarded.
     pub fn starts_all(&self) -> bool {
-        self.contenders.iter().all(ServerUnderTest::is_started)
+        self.servers.iter().all(ServerUnderTest::is_started)
     }
 
     /// Returns the requested transports that a server lacks, in words.
@@ -70,13 +70,15 @@ impl Comparison {
     /// As for [`Comparison::ways`].
     pub fn left_out(&self) -> Result<Option<String>> {
         let mut all = Vec::new();
-        for (contender, ways) in self.ways()? {
-            let missing: Vec<Route> = self.over.iter().copied().filter(|way| !ways.contains(way)).collect();
+        for (server_under_test, routes) in self.routes()? {
+            let missing: Vec<Route> =
+                self.over.iter().copied().filter(|route| !routes.contains(route)).collect();
             if !missing.is_empty() {
-                all.push(format!("{} over {}", contender.name, names(&missing)));
+                all.push(format!("{} over {}", server_under_test.name, names(&missing)));
             }
         }
-        Ok((!all.is_empty()).then(|| format!("not measured, for there is no such way: {}", all.join("; "))))
+        Ok((!all.is_empty())
+            .then(|| format!("not measured, because the server lacks the transport: {}", all.join("; "))))
     }
 
     /// Starts the servers, measures a set on all of them, and stops them.
@@ -88,7 +90,7 @@ impl Comparison {
         let mut running = self.start(plan, &folder)?;
         let measured: Vec<_> = running.iter().map(|one| (&one.target, one.command.clone())).collect();
         let results = experiment::run(set, &measured, plan, progress);
-        let mut results = results.map_err(|error| with_last_words(error, &mut running))?;
+        let mut results = results.map_err(|error| with_stderr_tail(error, &mut running))?;
         for (described, one) in results.targets.iter_mut().zip(&running) {
             described.program.clone_from(&one.program);
             described.base = base(one, &running).map(|base| base.target.name.clone());
@@ -103,9 +105,14 @@ impl Comparison {
             pin(None, cpus)?;
         }
         let mut running = Vec::new();
-        for (contender, ways) in self.ways()? {
-            for way in ways {
-                running.push(contender.start(way, &self.common_flags, folder.path(), self.protocol)?);
+        for (server_under_test, routes) in self.routes()? {
+            for route in routes {
+                running.push(server_under_test.start(
+                    route,
+                    &self.common_flags,
+                    folder.path(),
+                    self.protocol,
+                )?);
             }
         }
         Ok(running)
@@ -118,29 +125,30 @@ impl Comparison {
         };
         let left_out = self.left_out()?.map_or(String::new(), |left_out| format!("; {left_out}"));
         Ok(format!(
-            "{of_set}; {} interleaved rounds, medians of them and of the ratios within each, with the least and the greatest; {pinned}; a \
-             process for each way to a server{left_out}",
+            "{of_set}; {} interleaved rounds; medians of the rounds and of the ratios within each, with the least and the greatest; {pinned}; a \
+             process per transport of a server{left_out}",
             plan.rounds
         ))
     }
 }
 
-fn names(ways: &[Route]) -> String {
-    ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
+fn names(routes: &[Route]) -> String {
+    routes.iter().map(|route| route.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the baseline of a target: the last server over the same transport, or else over its best; `None` for the
 /// baseline itself.
 fn base<'r>(one: &RunningServer, running: &'r [RunningServer]) -> Option<&'r RunningServer> {
     let last = running.last()?;
-    let of_last = || running.iter().filter(|other| other.contender == last.contender);
-    let base =
-        of_last().find(|other| other.way == one.way).or_else(|| of_last().max_by_key(|other| other.way))?;
+    let of_last = || running.iter().filter(|other| other.server_under_test == last.server_under_test);
+    let base = of_last()
+        .find(|other| other.route == one.route)
+        .or_else(|| of_last().max_by_key(|other| other.route))?;
     Some(base)
 }
 
-/// An error, with how servers ended if they did.
-fn with_last_words(error: anyhow::Error, running: &mut [RunningServer]) -> anyhow::Error {
+/// Adds the servers' exit status and stderr tail to an error, if they ended.
+fn with_stderr_tail(error: anyhow::Error, running: &mut [RunningServer]) -> anyhow::Error {
     running.iter_mut().fold(error, |error, one| match one.ended() {
         Some(how) => error.context(format!("{} ended: {how}\nwhile it was measured", one.target.name)),
         None => error,

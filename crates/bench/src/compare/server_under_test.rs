@@ -25,9 +25,9 @@ const SOCKET: &str = "{socket}";
 const SHARES_MEMORY: &str = "--shm";
 /// The flag that makes a server open a fabric endpoint.
 const HAS_FABRIC: &str = "--fabric";
-/// How long a program may take to print its version.
-const VERSION_PATIENCE: Duration = Duration::from_secs(2);
-/// No version is longer.
+/// Time limit for a program to print its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum length of a version.
 const VERSION_BYTES_MAX: u64 = 1_000;
 /// Flags of memcached that select a listener or the background.
 const CHOSEN_FLAGS: [&str; 8] = ["-p", "-l", "-s", "-d", "--port", "--listen", "--unix-socket", "--daemon"];
@@ -66,10 +66,10 @@ enum Kind {
 pub struct RunningServer {
     /// The measured target.
     pub target: Target,
-    /// Whose it is.
-    pub contender: String,
-    /// The way.
-    pub way: Route,
+    /// The name of the server under test.
+    pub server_under_test: String,
+    /// The transport.
+    pub route: Route,
     /// The command that started it, if one did.
     pub command: Option<String>,
     /// The output of the program's `-V`.
@@ -97,8 +97,9 @@ impl FromStr for Route {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Route> {
-        let known = Route::ALL.into_iter().find(|way| way.name() == text);
-        known.with_context(|| format!("there is no way {text:?}; there are tcp, fab, unix and shm"))
+        let known = Route::ALL.into_iter().find(|route| route.name() == text);
+        known
+            .with_context(|| format!("unknown transport {text:?}; the transports are tcp, fab, unix and shm"))
     }
 }
 
@@ -108,18 +109,15 @@ impl FromStr for ServerUnderTest {
     fn from_str(text: &str) -> Result<ServerUnderTest> {
         const FORM: &str = "a server is NAME=PROGRAM, NAME='PROGRAM FLAGS' or NAME=URL";
         let (name, given) = text.split_once('=').with_context(|| format!("{text:?}: {FORM}"))?;
-        ensure!(
-            !name.is_empty() && !name.contains(char::is_whitespace),
-            "{text:?} begins with no name; {FORM}"
-        );
+        ensure!(!name.is_empty() && !name.contains(char::is_whitespace), "{text:?} has no name; {FORM}");
         let given = words(given)?;
-        let first = given.first().with_context(|| format!("{text:?} names no program; {FORM}"))?;
+        let first = given.first().with_context(|| format!("{text:?} has no program; {FORM}"))?;
         let kind = if first.contains("://") {
             let urls: Vec<Url> = given.iter().map(|url| url.parse()).collect::<Result<_>>()?;
-            let way = urls[0].transport();
+            let route = urls[0].transport();
             ensure!(
-                urls.iter().all(|url| url.transport() == way),
-                "{text:?}: all servers of one cache are reached in one way"
+                urls.iter().all(|url| url.transport() == route),
+                "{text:?}: all servers of one cache must use the same transport"
             );
             Kind::Up(urls)
         } else {
@@ -139,7 +137,7 @@ impl ServerUnderTest {
     ///
     /// # Errors
     /// Its flags select a listener.
-    pub fn ways(&self, common: &[String]) -> Result<Vec<Route>> {
+    pub fn routes(&self, common: &[String]) -> Result<Vec<Route>> {
         let flags = match &self.kind {
             Kind::Up(urls) => return Ok(vec![urls[0].transport().parse()?]),
             Kind::Program(words) => [&words[1..], common].concat(),
@@ -151,25 +149,25 @@ impl ServerUnderTest {
             let culprit = flags.iter().find(|flag| is_chosen(flag));
             ensure!(
                 culprit.is_none(),
-                "{}: {} is chosen here; leave it out, or write {PORT} or {SOCKET} where the server is told one",
+                "{}: {} is set by the benchmark; leave it out, or write {PORT} or {SOCKET} in its place",
                 self.name,
                 culprit.map_or("", String::as_str)
             );
         }
-        let mut ways = Vec::new();
+        let mut routes = Vec::new();
         if port || as_memcached {
-            ways.push(Route::Tcp);
+            routes.push(Route::Tcp);
         }
         if as_memcached && has_fabric(&flags) {
-            ways.push(Route::Fabric);
+            routes.push(Route::Fabric);
         }
         if socket || as_memcached {
-            ways.push(Route::Unix);
+            routes.push(Route::Unix);
             if flags.iter().any(|flag| flag == SHARES_MEMORY) {
-                ways.push(Route::Shm);
+                routes.push(Route::Shm);
             }
         }
-        Ok(ways)
+        Ok(routes)
     }
 
     /// Starts a fresh server reached over this transport, or uses the running one. Its socket is in
@@ -179,42 +177,42 @@ impl ServerUnderTest {
     /// The server does not start or cannot be reached; the error contains its stderr tail.
     pub fn start(
         &self,
-        way: Route,
+        route: Route,
         common: &[String],
         folder: &Path,
         protocol: Protocol,
     ) -> Result<RunningServer> {
-        let name = format!("{} {}", self.name, way.name());
+        let name = format!("{} {}", self.name, route.name());
         let given = match &self.kind {
             Kind::Program(words) => words,
             Kind::Up(urls) => {
                 let target = Target::new(&name, urls, protocol)?;
-                let contender = self.name.clone();
+                let server_under_test = self.name.clone();
                 return Ok(RunningServer {
                     target,
-                    contender,
-                    way,
+                    server_under_test,
+                    route,
                     command: None,
                     program: None,
                     server: None,
                 });
             }
         };
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
         let address = free.local_addr()?;
         drop(free);
         let socket = folder.join(name.replace([' ', '/'], "-"));
-        let words = self.command(given, common, way, address, &socket)?;
+        let words = self.command(given, common, route, address, &socket)?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        let is_up = || match way {
+        let is_up = || match route {
             Route::Tcp | Route::Fabric => TcpStream::connect(address).is_ok(),
             Route::Unix | Route::Shm => UnixStream::connect(&socket).is_ok(),
         };
         let mut server = Server::launch(&name, command, &is_up)?;
-        let url: Url = match way {
-            Route::Tcp | Route::Fabric => format!("{}://{address}", way.name()),
-            Route::Unix | Route::Shm => format!("{}://{}", way.name(), socket.display()),
+        let url: Url = match route {
+            Route::Tcp | Route::Fabric => format!("{}://{address}", route.name()),
+            Route::Unix | Route::Shm => format!("{}://{}", route.name(), socket.display()),
         }
         .parse()?;
         let reached = Target::new(&name, &[url], protocol).and_then(|target| own(target, &server));
@@ -223,12 +221,12 @@ impl ServerUnderTest {
                 Some(how) => format!("it ended: {how}"),
                 None => format!("it is up{}", server.output_tail()),
             };
-            error.context(format!("{name} does not speak as a memcached does; {words}"))
+            error.context(format!("{name} does not speak the memcached protocol; {words}"))
         })?;
         Ok(RunningServer {
             target,
-            contender: self.name.clone(),
-            way,
+            server_under_test: self.name.clone(),
+            route,
             command: Some(joined(&words)),
             program: version(&words[0]),
             server: Some(server),
@@ -240,7 +238,7 @@ impl ServerUnderTest {
         &self,
         given: &[String],
         common: &[String],
-        way: Route,
+        route: Route,
         address: SocketAddr,
         socket: &Path,
     ) -> Result<Vec<String>> {
@@ -253,10 +251,10 @@ impl ServerUnderTest {
         let shares = all.iter().any(|word| word == SHARES_MEMORY);
         let mut words = vec![all[0].clone(), "-u".into(), "root".into()];
         // Fabric clients connect over TCP first.
-        if matches!(way, Route::Tcp | Route::Fabric) || has_fabric(&all) {
+        if matches!(route, Route::Tcp | Route::Fabric) || has_fabric(&all) {
             words.extend(["-l".into(), address.ip().to_string(), "-p".into(), port]);
         }
-        if matches!(way, Route::Unix | Route::Shm) || shares {
+        if matches!(route, Route::Unix | Route::Shm) || shares {
             words.extend(["-s".into(), path.into()]);
         }
         words.extend_from_slice(&all[1..]);
@@ -296,7 +294,7 @@ fn version(program: &str) -> Option<String> {
     command.arg("-V").stdin(Stdio::null()).stdout(writer.try_clone().ok()?).stderr(writer);
     let mut child = cleanup::start_server(&mut command).ok()?;
     drop(command);
-    let until = Instant::now() + VERSION_PATIENCE;
+    let until = Instant::now() + VERSION_TIMEOUT;
     let tells = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -331,52 +329,56 @@ mod tests {
     use super::*;
     use fabcache_testbed::cleanup::Folder;
 
-    fn contender(text: &str) -> ServerUnderTest {
+    fn server_under_test(text: &str) -> ServerUnderTest {
         text.parse().expect(text)
     }
 
     #[test]
     fn servers_are_read() {
-        let ways = |text: &str, common: &str| {
-            let ways = contender(text).ways(&words(common).expect("words")).expect(text);
-            ways.into_iter().map(Route::name).collect::<Vec<_>>()
+        let routes = |text: &str, common: &str| {
+            let routes = server_under_test(text).routes(&words(common).expect("words")).expect(text);
+            routes.into_iter().map(Route::name).collect::<Vec<_>>()
         };
-        assert_eq!(ways("m=memcached", ""), ["tcp", "unix"]);
-        assert_eq!(ways("f=fabcached --shm -t 1", ""), ["tcp", "unix", "shm"]);
-        assert_eq!(ways("f=fabcached", "--shm"), ["tcp", "unix", "shm"]);
-        assert_eq!(ways("f=fabcached --fabric=shm", "--shm"), ["tcp", "fab", "unix", "shm"]);
-        assert_eq!(ways("r=redis-like --port {port}", ""), ["tcp"]);
-        assert_eq!(ways("r=x --socket={socket} -p 3", ""), ["unix"]);
-        assert_eq!(ways("u=shm:///s", ""), ["shm"]);
-        assert_eq!(ways("u=fab://h", ""), ["fab"]);
-        assert_eq!(ways("u=tcp://a:1 tcp://b:2", ""), ["tcp"]);
+        assert_eq!(routes("m=memcached", ""), ["tcp", "unix"]);
+        assert_eq!(routes("f=fabcached --shm -t 1", ""), ["tcp", "unix", "shm"]);
+        assert_eq!(routes("f=fabcached", "--shm"), ["tcp", "unix", "shm"]);
+        assert_eq!(routes("f=fabcached --fabric=shm", "--shm"), ["tcp", "fab", "unix", "shm"]);
+        assert_eq!(routes("r=redis-like --port {port}", ""), ["tcp"]);
+        assert_eq!(routes("r=x --socket={socket} -p 3", ""), ["unix"]);
+        assert_eq!(routes("u=shm:///s", ""), ["shm"]);
+        assert_eq!(routes("u=fab://h", ""), ["fab"]);
+        assert_eq!(routes("u=tcp://a:1 tcp://b:2", ""), ["tcp"]);
         for (text, culprit) in [
             ("memcached", "NAME=PROGRAM"),
             ("=memcached", "no name"),
             ("a b=memcached", "no name"),
-            ("m=", "names no program"),
+            ("m=", "has no program"),
             ("m='x", "not closed"),
-            ("m=tcp://a:1 unix:///s", "one way"),
-            ("m=tcp://a:1 fab://b", "one way"),
+            ("m=tcp://a:1 unix:///s", "same transport"),
+            ("m=tcp://a:1 fab://b", "same transport"),
         ] {
             let error = format!("{:#}", text.parse::<ServerUnderTest>().expect_err(text));
             assert!(error.contains(culprit), "{error}");
         }
         for flag in ["-p 1", "-p1", "-l h", "--port=1", "-s /s", "-d"] {
-            let error = contender(&format!("m=memcached {flag}")).ways(&[]).expect_err(flag).to_string();
+            let error =
+                server_under_test(&format!("m=memcached {flag}")).routes(&[]).expect_err(flag).to_string();
             let flag = flag.split(' ').next().unwrap_or(flag);
-            assert!(error.contains(&format!("m: {flag} is chosen here")) && error.contains(PORT), "{error}");
+            assert!(
+                error.contains(&format!("m: {flag} is set by the benchmark")) && error.contains(PORT),
+                "{error}"
+            );
         }
     }
 
     #[test]
-    fn commands_tell_where_to_listen() {
-        let command = |text: &str, common: &str, way| {
-            let contender = contender(text);
-            let Kind::Program(given) = &contender.kind else { panic!("a program") };
+    fn commands_select_the_listeners() {
+        let command = |text: &str, common: &str, route| {
+            let server_under_test = server_under_test(text);
+            let Kind::Program(given) = &server_under_test.kind else { panic!("a program") };
             let address = "127.0.0.1:9".parse().expect("an address");
             let common = words(common).expect("words");
-            joined(&contender.command(given, &common, way, address, Path::new("/s")).expect("text"))
+            joined(&server_under_test.command(given, &common, route, address, Path::new("/s")).expect("text"))
         };
         assert_eq!(command("m=mc -t 2", "-m 9", Route::Tcp), "mc -u root -l 127.0.0.1 -p 9 -t 2 -m 9");
         assert_eq!(command("m=mc", "", Route::Unix), "mc -u root -s /s");
@@ -388,13 +390,13 @@ mod tests {
     }
 
     #[test]
-    fn programs_tell_their_versions() {
+    fn versions_are_read_from_programs() {
         assert_eq!(version("/no/such/program"), None);
         // `cat` does not support the flag.
         assert_eq!(version("cat"), None);
         let folder = Folder::new("fabcache-version").expect("a folder");
         let program = folder.path().join("program");
-        let left = VERSION_PATIENCE.as_secs() * 30;
+        let left = VERSION_TIMEOUT.as_secs() * 30;
         let script = format!("#!/bin/sh\necho; echo $1 is 1.2; sleep {left} & echo $! > $0.left\n");
         std::fs::write(&program, script).expect("a script");
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("its owner may");
@@ -403,7 +405,7 @@ mod tests {
         let begun = Instant::now();
         let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
         assert_eq!(told.as_deref(), Some("-V is 1.2"));
-        assert!(begun.elapsed().as_secs() < left, "it does not wait for what the program left behind");
+        assert!(begun.elapsed().as_secs() < left, "it does not wait for the program's child");
         let of_left = std::fs::read_to_string(format!("{program}.left")).expect("it left one");
         let left = of_left.trim().parse().ok().and_then(Pid::from_raw).expect("a process");
         rustix::process::kill_process(left, rustix::process::Signal::TERM).expect("it is there");

@@ -63,8 +63,8 @@ pub struct SetOptions {
     pub empties: bool,
 }
 
-/// All sets but `all`, which is all of these except `quick`.
-const RECIPES: [SetDefinition; 10] = [
+/// Definitions of all sets except `all`, which runs each of these but `quick`.
+const DEFINITIONS: [SetDefinition; 10] = [
     SetDefinition { name: "quick", rounds: 11, parts: quick },
     SetDefinition { name: "latency", rounds: 11, parts: latency },
     SetDefinition { name: "throughput", rounds: 11, parts: throughput },
@@ -89,7 +89,7 @@ impl SetOptions {
 impl Set {
     /// The names of all sets.
     pub fn names() -> Vec<&'static str> {
-        RECIPES.iter().map(|recipe| recipe.name).chain(["all"]).collect()
+        DEFINITIONS.iter().map(|recipe| recipe.name).chain(["all"]).collect()
     }
 
     /// Returns the sets with these names.
@@ -103,9 +103,10 @@ impl Set {
                 "all" => known != "quick",
                 name => known == name,
             };
-            let named: Vec<&SetDefinition> = RECIPES.iter().filter(|recipe| is_named(recipe.name)).collect();
+            let named: Vec<&SetDefinition> =
+                DEFINITIONS.iter().filter(|recipe| is_named(recipe.name)).collect();
             if named.is_empty() {
-                bail!("there is no set {name:?}; there are {}", Set::names().join(", "));
+                bail!("unknown set {name:?}; the sets are {}", Set::names().join(", "));
             }
             for recipe in named {
                 if sets.iter().all(|set| set.name != recipe.name) {
@@ -218,13 +219,13 @@ impl Experiment for Set {
         self.parts.iter().flat_map(|part| part.cases()).collect()
     }
 
-    fn has_ceiling(&self) -> bool {
-        self.parts.iter().all(|part| part.has_ceiling())
+    fn has_client_limit(&self) -> bool {
+        self.parts.iter().all(|part| part.has_client_limit())
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
         let part = self.parts.iter().find(|part| part.cases().contains(case));
-        part.with_context(|| format!("{} is of no experiment", case.name()))?.prepare(target, case)
+        part.with_context(|| format!("{} belongs to no experiment", case.name()))?.prepare(target, case)
     }
 }
 
@@ -243,13 +244,13 @@ mod tests {
         let names = |sets: Vec<Set>| sets.iter().map(|set| set.name).collect::<Vec<_>>();
         assert_eq!(names(of(&["latency", "quick", "latency"]).expect("sets")), ["latency", "quick"]);
         let all = of(&["all"]).expect("sets");
-        assert_eq!(all.len(), RECIPES.len() - 1);
+        assert_eq!(all.len(), DEFINITIONS.len() - 1);
         let error = of(&["latenzy"]).err().expect("there is none").to_string();
         assert!(error.contains("latenzy") && error.contains("quick, latency, throughput"), "{error}");
     }
 
     #[test]
-    fn cases_of_a_set_are_told_apart() {
+    fn cases_of_a_set_are_distinct() {
         for name in Set::names() {
             let sets = Set::of_names(&[name.to_owned()], &SetOptions { quick: false, ..WISHES })
                 .expect("experiments");

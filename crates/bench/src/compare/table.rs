@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::results::{Case, Results, Sample};
-use crate::target::Described;
+use crate::target::TargetDescription;
 
 /// A figure of a round.
 struct Figure {
@@ -77,7 +77,7 @@ fn targets(results: &Results) -> String {
     text
 }
 
-fn row(text: &mut String, results: &Results, target: &Described, case: &Case, name_width: usize) {
+fn row(text: &mut String, results: &Results, target: &TargetDescription, case: &Case, name_width: usize) {
     let _ = write!(text, "  {:<name_width$}", target.name);
     for figure in &FIGURES {
         columns(text, results, target, case, &figure.of);
@@ -88,7 +88,7 @@ fn row(text: &mut String, results: &Results, target: &Described, case: &Case, na
 fn columns(
     text: &mut String,
     results: &Results,
-    target: &Described,
+    target: &TargetDescription,
     case: &Case,
     figure: &dyn Fn(&Sample) -> Option<f64>,
 ) {
@@ -178,12 +178,12 @@ mod tests {
     }
 
     fn results() -> Results {
-        let described = |name: &str, base: &str| Described {
+        let described = |name: &str, base: &str| TargetDescription {
             name: name.into(),
             versions: vec!["1.2".into()],
             urls: vec!["tcp://h:1".into()],
             base: Some(base.into()),
-            ..Described::default()
+            ..TargetDescription::default()
         };
         let targets = vec![
             described("ours tcp", "base tcp"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn small_numbers_keep_digits() {
+    fn small_numbers_keep_their_digits() {
         let texts = [123.4, 12.34, 1.234, 0.012_34, 0.000_123_4, 0.0, f64::NAN].map(number);
         assert_eq!(texts, ["123", "12.3", "1.23", "0.012", "0.00012", "0", "-"]);
     }

@@ -84,12 +84,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_joined_comes_apart_again(all in proptest::collection::vec(".*", 0..5)) {
+        fn joined_words_split_again(all in proptest::collection::vec(".*", 0..5)) {
             prop_assert_eq!(words(&joined(&all)).expect("it is well formed"), all);
         }
 
         #[test]
-        fn no_text_is_too_strange(text in ".*") {
+        fn any_text_is_accepted_or_rejected(text in ".*") {
             let _ = words(&text);
         }
     }

@@ -18,11 +18,11 @@ use crate::process::{Cpus, pin};
 /// The server's default shape of channels.
 const SHAPE: Shape = Shape { slots: 64, slot_bytes: 1 << 10, staging_bytes: 1 << 20 };
 /// How long the thread polls for the next request before it sleeps.
-const LOOK: Duration = Duration::from_millis(1);
-/// It wakes to see whether it is to end.
-const NAP: Duration = Duration::from_millis(20);
+const SPIN_TIME: Duration = Duration::from_millis(1);
+/// Sleep interval between checks of the stop flag.
+const SLEEP_TIME: Duration = Duration::from_millis(20);
 /// Polls between readings of the clock, after which the thread yields the CPU.
-const LOOKS: u32 = 512;
+const POLLS_PER_CLOCK: u32 = 512;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// How the thread answers.
@@ -76,7 +76,7 @@ impl ChannelClient {
         Ok(ChannelClient {
             channel,
             request: call.request.clone(),
-            key_at: at.context("the call names its key")?,
+            key_at: at.context("the key is not in the request")?,
             answer: vec![0; call.answer.len()],
             patience,
             peer: Some(peer),
@@ -94,7 +94,7 @@ impl ChannelClient {
         self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);
         let begun = Instant::now();
         let (mut sent, mut come) = (0, 0);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while come < self.answer.len() {
             let mut moved = 0;
             if sent < self.request.len() {
@@ -105,16 +105,16 @@ impl ChannelClient {
                 come += moved;
             }
             if moved > 0 {
-                looks = 0;
+                polls = 0;
                 if self.state.sleeps.load(Ordering::Relaxed) {
                     self.thread.unpark();
                 }
                 continue;
             }
             spin_loop();
-            looks += 1;
-            if looks.is_multiple_of(LOOKS) {
-                // Where both ends have one CPU only.
+            polls += 1;
+            if polls.is_multiple_of(POLLS_PER_CLOCK) {
+                // Needed where both ends share one CPU.
                 self.thread.unpark();
                 std::thread::yield_now();
                 ensure!(begun.elapsed() < self.patience, "no answer through a channel");
@@ -138,8 +138,8 @@ impl Drop for ChannelClient {
 /// Answers requests until the stop flag is set.
 fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) -> Result<()> {
     let (mut buffer, mut answer, mut come) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
-    let mut until = Instant::now() + LOOK;
-    let mut looks = 0u32;
+    let mut until = Instant::now() + SPIN_TIME;
+    let mut polls = 0u32;
     loop {
         if channel.has_incoming() {
             let count = channel.incoming().receive(&mut buffer)?;
@@ -154,27 +154,27 @@ fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) ->
                 }
                 AnswerMode::Protocol(responder) => {
                     if !responder.take(&buffer[..count], &mut answer) {
-                        bail!("the dummy was told what it does not understand");
+                        bail!("the dummy received an invalid request");
                     }
                 }
             }
             send(&mut channel, &answer, state)?;
-            looks = 0;
+            polls = 0;
             continue;
         }
         spin_loop();
-        looks += 1;
-        if !looks.is_multiple_of(LOOKS) {
+        polls += 1;
+        if !polls.is_multiple_of(POLLS_PER_CLOCK) {
             continue;
         }
         if state.ends.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if looks == LOOKS {
-            until = Instant::now() + LOOK;
+        if polls == POLLS_PER_CLOCK {
+            until = Instant::now() + SPIN_TIME;
         } else if Instant::now() > until {
             state.sleeps.store(true, Ordering::Relaxed);
-            std::thread::park_timeout(NAP);
+            std::thread::park_timeout(SLEEP_TIME);
             state.sleeps.store(false, Ordering::Relaxed);
         }
         std::thread::yield_now();
@@ -194,7 +194,7 @@ mod tests {
     use fabcache_client::{Protocol, Ttl};
 
     use super::*;
-    use crate::dummy::overhear;
+    use crate::dummy::record_call;
 
     #[test]
     fn calls_go_through_memory() {
@@ -205,19 +205,20 @@ mod tests {
             let (mut key, mut value) = (Vec::new(), Vec::new());
             items.key(0, &mut key);
             items.value(0, len, &mut value);
-            let heard = overhear(Protocol::Binary, (0, len as u32), |client| {
+            let heard = record_call(Protocol::Binary, (0, len as u32), |client| {
                 Ok(client.set(&key, &value, Ttl::NEVER)?)
             });
             let heard = heard.expect("an answer");
             let echo = AnswerMode::Echo(heard.request.len(), heard.answer.len());
             for answering in [echo, AnswerMode::Protocol(Box::new(Responder::mixed()))] {
-                let mut way = ChannelClient::new(&heard, &key, answering, &cpus, patience).expect("memory");
+                let mut client =
+                    ChannelClient::new(&heard, &key, answering, &cpus, patience).expect("memory");
                 for number in 0..20 {
-                    way.call(&items, number, &mut Vec::new()).expect("an answer");
+                    client.call(&items, number, &mut Vec::new()).expect("an answer");
                 }
                 // Long enough that the thread sleeps.
                 std::thread::sleep(Duration::from_millis(50));
-                way.call(&items, 20, &mut Vec::new()).expect("an answer");
+                client.call(&items, 20, &mut Vec::new()).expect("an answer");
             }
         }
     }

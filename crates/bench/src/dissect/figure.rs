@@ -47,11 +47,11 @@ fn spoken(case: &Case) -> String {
 mod tests {
     use super::*;
     use crate::results::Sample;
-    use crate::target::Described;
+    use crate::target::TargetDescription;
 
     #[test]
     fn hops_are_drawn() {
-        let described = Described { name: "unix".into(), ..Described::default() };
+        let described = TargetDescription { name: "unix".into(), ..TargetDescription::default() };
         let mut results = Results::new("dissect", "how".into(), vec![described]);
         let figures =
             [("transport_ns", 30_000.0), ("client_ns", -500.0), ("server_ns", 10_500.0), (TOTAL, 40_000.0)];

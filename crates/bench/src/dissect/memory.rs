@@ -16,7 +16,7 @@ use fabcache_client::{Client, Protocol, Ttl};
 
 use super::channel::{AnswerMode, ChannelClient};
 use super::{Buffers, Call, Dissect, TOTAL, add_hops, in_turn, medians, split_store, store};
-use crate::dummy::{Responder, overhear};
+use crate::dummy::{Responder, record_call};
 use crate::experiment::Rounds;
 use crate::fill::fill;
 use crate::results::Sample;
@@ -43,18 +43,18 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
     let (mut key, mut value) = (Vec::new(), Vec::new());
     call.items.key(0, &mut key);
     call.items.value(0, call.value_bytes, &mut value);
-    // Through memory requests are packets.
-    let heard = overhear(Protocol::Binary, (0, call.value_bytes as u32), |client| {
+    // Requests through shared memory are binary packets.
+    let heard = record_call(Protocol::Binary, (0, call.value_bytes as u32), |client| {
         Ok(client.set(&key, &value, Ttl::NEVER)?)
     })?;
-    let way = |answering| ChannelClient::new(&heard, &key, answering, dissect.cpus(), target.patience);
+    let connect = |answering| ChannelClient::new(&heard, &key, answering, dissect.cpus(), target.patience);
     Ok(Box::new(Sets {
         call,
         iterations,
         keys,
         store_ns: store::measure(&call, &client, keys)?,
-        echo: way(AnswerMode::Echo(heard.request.len(), heard.answer.len()))?,
-        protocol: way(AnswerMode::Protocol(Box::new(Responder::mixed())))?,
+        echo: connect(AnswerMode::Echo(heard.request.len(), heard.answer.len()))?,
+        protocol: connect(AnswerMode::Protocol(Box::new(Responder::mixed())))?,
         client,
     }))
 }

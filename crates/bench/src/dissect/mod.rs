@@ -125,7 +125,7 @@ impl Experiment for Dissect {
         cases(&self.operations, &self.sizes)
     }
 
-    fn has_ceiling(&self) -> bool {
+    fn has_client_limit(&self) -> bool {
         false
     }
 
@@ -133,7 +133,7 @@ impl Experiment for Dissect {
         let sets = match Operation::of_name(&case.operation)?[..] {
             [Operation::Get] => false,
             [Operation::Set] => true,
-            _ => bail!("there is no dissection of {:?}; there are get and set", case.operation),
+            _ => bail!("cannot dissect {:?}; use get or set", case.operation),
         };
         ensure!(self.iterations >= TURNS, "--iterations {}: at least {TURNS}", self.iterations);
         let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;

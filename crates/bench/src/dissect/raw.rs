@@ -60,7 +60,7 @@ impl Raw {
                 Box::new(stream)
             }
             ServerEndpoint::Fabric { .. } => {
-                bail!("{} is reached over the fabric, where there are no sockets", url)
+                bail!("{} uses the fabric, which has no sockets", url)
             }
             ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
@@ -69,7 +69,7 @@ impl Raw {
             }
         };
         let at = call.request.windows(key.len()).position(|window| window == key);
-        let key_at = at.context("the call names its key")?;
+        let key_at = at.context("the key is not in the request")?;
         let answer = vec![0; call.answer.len()];
         Ok(Raw { stream, request: call.request.clone(), key_at, head: Vec::new(), answer })
     }
@@ -86,7 +86,7 @@ impl Raw {
         self.stream.read_exact(&mut self.answer)?;
         let taken = begun.elapsed();
         let named = || String::from_utf8_lossy(key);
-        ensure!(self.answer.starts_with(&self.head), "another answer than to a call for {}", named());
+        ensure!(self.answer.starts_with(&self.head), "a wrong answer to the call for {}", named());
         Ok(taken)
     }
 }

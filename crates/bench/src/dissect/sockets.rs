@@ -7,7 +7,7 @@ use fabcache_client::{Client, Ttl};
 
 use super::raw::Raw;
 use super::{Buffers, Call, Dissect, add_hops, in_turn, medians, split_store, store};
-use crate::dummy::{Child, Dummy, Listen, Settings, overhear};
+use crate::dummy::{Child, Dummy, Listen, Settings, record_call};
 use crate::experiment::Rounds;
 use crate::fill::fill;
 use crate::limits::Limits;
@@ -52,7 +52,7 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
     let (mut key, mut value) = (Vec::new(), Vec::new());
     call.items.key(0, &mut key);
     call.items.value(0, call.value_bytes, &mut value);
-    let heard = overhear(target.protocol, (0, call.value_bytes as u32), |client| {
+    let heard = record_call(target.protocol, (0, call.value_bytes as u32), |client| {
         if call.sets {
             client.set(&key, &value, Ttl::NEVER)?;
         } else {

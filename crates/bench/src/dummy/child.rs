@@ -13,8 +13,8 @@ use super::Listen;
 use crate::limits::Limits;
 use crate::process::Process;
 
-/// How long it may take to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the child process may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The child process. It exits when dropped, or with this process.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Child {
         let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let mut started = Child { child, input, urls: Vec::new() };
-        let output = output.context("a pipe was asked for")?;
+        let output = output.context("the output is not piped")?;
         let lines = BufReader::new(output).lines().take(listen.len());
         started.urls = lines.collect::<Result<_, _>>()?;
         ensure!(started.urls.len() == listen.len(), "the dummy, {}, ended at once", program.display());
@@ -69,7 +69,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         drop(self.input.take());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < until {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;

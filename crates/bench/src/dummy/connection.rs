@@ -20,8 +20,8 @@ pub const ECHO: u8 = 0;
 pub const ECHO_BYTES: usize = 17;
 
 /// The protocol of a connection.
-enum SpokenProtocol {
-    /// Nothing yet.
+enum ConnectionProtocol {
+    /// Not yet known.
     Nothing,
     /// A memcached protocol.
     Protocol,
@@ -39,7 +39,7 @@ enum SpokenProtocol {
 /// One connection.
 pub struct Connection {
     link: Box<dyn Link>,
-    speaks: SpokenProtocol,
+    speaks: ConnectionProtocol,
     decoder: Decoder,
     answers: Answers,
     /// Received bytes that are not yet a whole request.
@@ -63,7 +63,7 @@ impl Connection {
         let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
         Connection {
             link,
-            speaks: SpokenProtocol::Nothing,
+            speaks: ConnectionProtocol::Nothing,
             decoder: Decoder::new(None, limits),
             answers: Answers::new(),
             rest: Vec::new(),
@@ -113,8 +113,8 @@ impl Connection {
     /// Answers complete requests; returns the number of consumed bytes.
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
         match &mut self.speaks {
-            SpokenProtocol::Protocol => self.decode(shared, input),
-            SpokenProtocol::Echo { asked, answered, come } => {
+            ConnectionProtocol::Protocol => self.decode(shared, input),
+            ConnectionProtocol::Echo { asked, answered, come } => {
                 *come += input.len();
                 while *come >= *asked {
                     *come -= *asked;
@@ -122,17 +122,18 @@ impl Connection {
                 }
                 input.len()
             }
-            SpokenProtocol::Nothing if input[0] != ECHO => {
-                self.speaks = SpokenProtocol::Protocol;
+            ConnectionProtocol::Nothing if input[0] != ECHO => {
+                self.speaks = ConnectionProtocol::Protocol;
                 self.decode(shared, input)
             }
-            SpokenProtocol::Nothing => {
+            ConnectionProtocol::Nothing => {
                 let Some((head, rest)) = input.split_at_checked(ECHO_BYTES) else { return 0 };
                 let number = |at: usize| {
                     let bytes = head[at..].first_chunk().copied().unwrap_or_default();
                     usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
                 };
-                self.speaks = SpokenProtocol::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
+                self.speaks =
+                    ConnectionProtocol::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
                 ECHO_BYTES + self.answer(shared, rest)
             }
         }

@@ -71,7 +71,7 @@ impl FromStr for Fault {
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == plain) else {
             let names = Kind::ALL.map(Kind::name).join(", ");
             bail!(
-                "there is no fault {name:?}; there are {names}, and with {OF_SETS} before it the last three"
+                "unknown fault {name:?}; the faults are {names}, and the last three with the prefix {OF_SETS}"
             );
         };
         ensure!(!of_sets || !kind.is_of_values(), "{text:?}: an answer to a set has no value");

@@ -18,7 +18,7 @@ mod connection;
 mod fault;
 mod lengths;
 mod output;
-mod overheard;
+mod recorded_call;
 mod responder;
 
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ pub use child::Child;
 use connection::{Connection, Interest};
 pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
-pub use overheard::{RecordedCall, overhear};
+pub use recorded_call::{RecordedCall, record_call};
 pub use responder::Responder;
 
 use crate::limits::Limits;
@@ -81,7 +81,7 @@ impl FromStr for Listen {
         };
         let mut addresses =
             place.to_socket_addrs().with_context(|| format!("{text:?} is not tcp://HOST:PORT"))?;
-        addresses.next().map(Listen::Tcp).with_context(|| format!("{text:?}: there is no such host"))
+        addresses.next().map(Listen::Tcp).with_context(|| format!("{text:?}: unknown host"))
     }
 }
 

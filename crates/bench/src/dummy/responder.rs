@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_in_parts_is_answered_when_it_is_whole() {
+    fn partial_requests_are_answered_when_complete() {
         let mut responder = Responder::mixed();
         let mut answer = Vec::new();
         let long = [&b"set long 0 0 3000\r\n"[..], &[b'v'; 3_000], b"\r\nmn\r\n"].concat();

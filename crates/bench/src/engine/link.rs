@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::wire::{Answer, AnswerOf, Encoding, shown};
 use super::work::Work;
 use crate::items::Items;
-use crate::target::PATIENCE;
+use crate::target::ANSWER_TIMEOUT;
 
 /// A connection.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Link {
                 stream.into()
             }
             ServerEndpoint::Fabric { .. } => {
-                bail!("{} is reached over the fabric, where there are no sockets", address)
+                bail!("{} uses the fabric, which has no sockets", address)
             }
             ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).with_context(cannot)?;
@@ -232,7 +232,7 @@ impl Link {
     ) -> Result<usize> {
         let mut taken = 0;
         while taken < input.len() {
-            let said = self.form.said(&input[taken..]);
+            let said = self.form.decode(&input[taken..]);
             let Some((said, len)) = said.with_context(|| self.waits_for(scratch))? else { break };
             self.take(said, scratch, counts, &mut done)?;
             taken += len;
@@ -247,7 +247,7 @@ impl Link {
         counts: &mut Counts,
         done: &mut impl FnMut(u32, u64),
     ) -> Result<()> {
-        let front = *self.asked.front().context("an answer came that nobody asked for")?;
+        let front = *self.asked.front().context("an answer without a request")?;
         let is_others = |of| matches!(of, AnswerOf::Mark(mark) if mark != front.number as u32);
         match said {
             Answer::Value { of, value } if !front.sets => {
@@ -304,16 +304,16 @@ impl Link {
             AnswerOf::Mark(mark) => format!("with the mark {mark}"),
             AnswerOf::Next => String::new(),
         };
-        bail!("the value {whose} came, which was not asked for; {}", self.waits_for(scratch))
+        bail!("an unexpected value {whose}; {}", self.waits_for(scratch))
     }
 
     /// Describes the response that the link waits for.
     pub fn waits_for(&self, scratch: &mut Scratch<'_>) -> String {
         match self.asked.iter().find(|asked| !asked.is_done) {
-            None => "nothing was asked for".into(),
+            None => "no request is outstanding".into(),
             Some(asked) => {
                 let key = String::from_utf8_lossy(scratch.key(asked.number)).into_owned();
-                format!("the answer to {} {key} was waited for", if asked.sets { "set" } else { "get" })
+                format!("waiting for the answer to {} {key}", if asked.sets { "set" } else { "get" })
             }
         }
     }
@@ -352,12 +352,12 @@ pub fn check(number: u64, value: &[u8], scratch: &mut Scratch<'_>, counts: &mut 
 /// It cannot be reached, or does not answer.
 pub fn takes_meta(address: &Address) -> Result<bool> {
     let mut link = Link::connect(address, Encoding::Meta)?;
-    let until = Timespec::try_from(PATIENCE)?;
+    let until = Timespec::try_from(ANSWER_TIMEOUT)?;
     link.out.extend_from_slice(b"mn\r\n");
-    let said = || format!("{address} was asked for the meta protocol");
+    let said = || format!("meta protocol detection at {address}");
     send(&link.socket, &link.out, SendFlags::NOSIGNAL).with_context(said)?;
     let ready = poll(&mut [PollFd::new(&link.socket, PollFlags::IN)], Some(&until)).with_context(said)?;
-    ensure!(ready > 0, "no answer within {} s: {}", PATIENCE.as_secs(), said());
+    ensure!(ready > 0, "no answer within {} s: {}", ANSWER_TIMEOUT.as_secs(), said());
     let mut answer = [0; 64];
     // A closed connection yields no bytes, or an error.
     let (len, _) = recv(&link.socket, &mut answer[..], RecvFlags::empty()).unwrap_or_default();

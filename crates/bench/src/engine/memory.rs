@@ -44,8 +44,8 @@ impl std::fmt::Debug for Memory {
     }
 }
 
-/// A round on its way.
-struct Running<'e> {
+/// A round in progress.
+struct ActiveRound<'e> {
     scratch: Scratch<'e>,
     counts: Counts,
     outcome: Outcome,
@@ -81,7 +81,7 @@ impl Memory {
     /// # Errors
     /// A server fails or answers wrongly.
     pub fn run(&mut self, work: &Work, items: &Items, round: &Round, begun: Instant) -> Result<Outcome> {
-        let mut running = Running {
+        let mut running = ActiveRound {
             scratch: Scratch::new(work, items),
             counts: Counts::default(),
             outcome: Outcome::new(work.sizes.classes()),
@@ -116,13 +116,13 @@ impl Memory {
             if self.requests.is_empty() {
                 self.call(&mut running, from)?;
             } else {
-                self.fly(&mut running, from)?;
+                self.issue(&mut running, from)?;
             }
         }
         while running.landed < running.made {
-            self.land(&mut running)?;
+            self.complete_first(&mut running)?;
         }
-        let Running { counts, outcome, .. } = running;
+        let ActiveRound { counts, outcome, .. } = running;
         let Counts { operations, misses, verified, value_bytes } = counts;
         Ok(Outcome {
             operations,
@@ -134,8 +134,8 @@ impl Memory {
         })
     }
 
-    /// One call, and its answer.
-    fn call(&self, running: &mut Running<'_>, from: Option<Instant>) -> Result<()> {
+    /// Makes one call and checks its response.
+    fn call(&self, running: &mut ActiveRound<'_>, from: Option<Instant>) -> Result<()> {
         let work = running.scratch.work;
         let reads = running.choice.reads();
         let keys = if reads { work.batch } else { 1 };
@@ -145,7 +145,7 @@ impl Memory {
         if keys > 1 {
             self.call_for_many(running)?;
         } else {
-            let Running { scratch, value, counts, .. } = running;
+            let ActiveRound { scratch, value, counts, .. } = running;
             let done = if reads {
                 self.client.get_into(scratch.key(first), None, value).map(|found| found.is_some())
             } else {
@@ -169,8 +169,8 @@ impl Memory {
         Ok(())
     }
 
-    fn call_for_many(&self, running: &mut Running<'_>) -> Result<()> {
-        let Running { scratch, counts, numbers, keys, .. } = running;
+    fn call_for_many(&self, running: &mut ActiveRound<'_>) -> Result<()> {
+        let ActiveRound { scratch, counts, numbers, keys, .. } = running;
         keys.iter_mut().zip(&*numbers).for_each(|(key, number)| scratch.items.key(*number, key));
         let mut found = 0;
         let mut wrong = None;
@@ -190,19 +190,20 @@ impl Memory {
         Ok(())
     }
 
-    /// Waits until a request can be made.
-    fn make_room(&mut self, running: &mut Running<'_>) -> Result<()> {
+    /// Waits until a request slot is free.
+    fn make_room(&mut self, running: &mut ActiveRound<'_>) -> Result<()> {
         while !self.requests.is_empty() && running.made - running.landed >= self.requests.len() as u64 {
-            self.land(running)?;
+            self.complete_first(running)?;
         }
         Ok(())
     }
 
-    /// Waits until then. Requests that are over meanwhile are so at once, and not when their objects are needed.
-    fn wait_until(&mut self, then: Instant, running: &mut Running<'_>) -> Result<()> {
+    /// Waits until `then`. Requests that complete meanwhile are recorded at once, not when their slots are
+    /// needed.
+    fn wait_until(&mut self, then: Instant, running: &mut ActiveRound<'_>) -> Result<()> {
         loop {
             while running.landed < running.made && self.first(running).request.test() {
-                self.land(running)?;
+                self.complete_first(running)?;
             }
             let ahead = then.saturating_duration_since(Instant::now());
             if ahead.is_zero() {
@@ -216,14 +217,14 @@ impl Memory {
         }
     }
 
-    /// The request in flight that was made first.
-    fn first(&mut self, running: &Running<'_>) -> &mut Flight {
+    /// Returns the oldest request in flight.
+    fn first(&mut self, running: &ActiveRound<'_>) -> &mut Flight {
         let at = running.landed % self.requests.len() as u64;
         &mut self.requests[at as usize]
     }
 
-    /// Makes the next request.
-    fn fly(&mut self, running: &mut Running<'_>, from: Option<Instant>) -> Result<()> {
+    /// Issues the next request.
+    fn issue(&mut self, running: &mut ActiveRound<'_>, from: Option<Instant>) -> Result<()> {
         self.make_room(running)?;
         let at = running.made as usize % self.requests.len();
         let flight = &mut self.requests[at];
@@ -243,13 +244,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Waits for the request in flight that was made first.
-    fn land(&mut self, running: &mut Running<'_>) -> Result<()> {
+    /// Waits for the oldest request in flight.
+    fn complete_first(&mut self, running: &mut ActiveRound<'_>) -> Result<()> {
         let flight = self.first(running);
         let (number, sets) = flight.asked;
         let CompletedRequest { key, value, result } = flight.request.wait();
         let came = result.with_context(|| String::from_utf8_lossy(&key).into_owned())?;
-        let Running { scratch, counts, .. } = running;
+        let ActiveRound { scratch, counts, .. } = running;
         match came {
             Came::Stored if sets => {}
             Came::Found { .. } if !sets => check(number, &value, scratch, counts)?,
@@ -264,8 +265,8 @@ impl Memory {
     }
 }
 
-impl Running<'_> {
-    /// A request is done that was made then.
+impl ActiveRound<'_> {
+    /// Records the latency of a request made at `from`.
     fn time(&mut self, from: Option<Instant>, number: u64) {
         if let Some(from) = from {
             let class = self.scratch.work.sizes.class(number);

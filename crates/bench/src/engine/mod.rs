@@ -137,7 +137,7 @@ impl Engine {
         );
         let urls: Result<Vec<Url>> = plan.urls.iter().map(|url| url.parse()).collect();
         let urls = urls?;
-        let first = urls.first().context("there is no server")?;
+        let first = urls.first().context("no server")?;
         let protocol = protocol(&plan.protocol)?;
         let patience = Duration::from_nanos(plan.patience_ns);
         let mut drivers = Vec::new();

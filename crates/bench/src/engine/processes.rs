@@ -44,15 +44,15 @@ struct Worker {
 /// A command cannot be parsed.
 pub fn worker(orders: &mut dyn BufRead, replies: &mut dyn Write) -> Result<()> {
     let mut lines = orders.lines();
-    let plan = lines.next().context("no plan came")??;
-    let plan: Plan = serde_json::from_str(&plan).context("the first line is no plan")?;
+    let plan = lines.next().context("no plan was received")??;
+    let plan: Plan = serde_json::from_str(&plan).context("the first line is not a plan")?;
     let mut engine = match Engine::connect(&plan) {
         Ok(engine) => engine,
         Err(error) => return say(replies, &Reply::Failed(format!("{error:#}"))),
     };
     say(replies, &Reply::Ready)?;
     for line in lines {
-        let round: Round = serde_json::from_str(&line?).context("a line is no round")?;
+        let round: Round = serde_json::from_str(&line?).context("a line is not a round")?;
         let before_ns = process_cpu_ns();
         let reply = match engine.run(&round) {
             Ok(outcome) => {
@@ -135,23 +135,23 @@ impl Worker {
     fn order(&mut self, what: &impl Serialize) -> Result<()> {
         match say(&mut self.orders, what) {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.death()),
+            Err(_) => Err(self.exit_error()),
         }
     }
 
     fn reply(&mut self) -> Result<Reply> {
         let mut line = String::new();
         if self.replies.read_line(&mut line).unwrap_or(0) == 0 {
-            return Err(self.death());
+            return Err(self.exit_error());
         }
-        match serde_json::from_str(&line).with_context(|| format!("a client process said {line:?}"))? {
+        match serde_json::from_str(&line).with_context(|| format!("a client process wrote {line:?}"))? {
             Reply::Failed(why) => bail!("in client process {}: {why}", self.child.id()),
             reply => Ok(reply),
         }
     }
 
-    /// That it ended, and how.
-    fn death(&mut self) -> anyhow::Error {
+    /// Returns an error with the process's exit status.
+    fn exit_error(&mut self) -> anyhow::Error {
         let id = self.child.id();
         match self.child.wait() {
             Ok(status) => anyhow::anyhow!("client process {id} ended before its round did: {status}"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_says_why_it_cannot() {
+    fn a_worker_reports_its_error() {
         let mut orders = serde_json::to_vec(&plan(1)).expect("JSON");
         orders.push(b'\n');
         let mut replies = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_dies_is_an_error_that_says_so() {
+    fn an_exited_worker_is_an_error() {
         let error = Workers::start(Path::new("/bin/false"), &plan(2), 2).expect_err("it ends at once");
         assert!(error.to_string().contains("exit status: 1"), "{error}");
         let error = Workers::start(Path::new("/no/such/program"), &plan(1), 1).expect_err("there is none");

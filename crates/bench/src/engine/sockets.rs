@@ -52,8 +52,8 @@ struct Slot {
     class: u32,
 }
 
-/// A round on its way.
-struct Running<'e> {
+/// A round in progress.
+struct ActiveRound<'e> {
     begun: Instant,
     round: &'e Round,
     work: &'e Work,
@@ -106,7 +106,7 @@ impl Sockets {
         let slots = self.clients * work.pipeline;
         // Interleaved by client, so that no client has two requests while another has none.
         let in_turn = (0..slots).map(|at| (at % self.clients * work.pipeline + at / self.clients) as u32);
-        let mut running = Running {
+        let mut running = ActiveRound {
             begun,
             round,
             work,
@@ -142,7 +142,7 @@ impl Sockets {
                 self.handle(*event, &mut running, &mut scratch)?;
             }
         }
-        let Running { counts, outcome, .. } = running;
+        let ActiveRound { counts, outcome, .. } = running;
         let Counts { operations, misses, verified, value_bytes } = counts;
         let elapsed_ns = as_ns(begun.elapsed());
         Ok(Outcome { operations, misses, verified, value_bytes, elapsed_ns, ..outcome })
@@ -152,7 +152,7 @@ impl Sockets {
     /// last.
     fn make_requests(
         &mut self,
-        running: &mut Running<'_>,
+        running: &mut ActiveRound<'_>,
         now_ns: u64,
         scratch: &mut Scratch<'_>,
     ) -> Option<u64> {
@@ -187,11 +187,11 @@ impl Sockets {
     }
 
     /// Makes a request.
-    fn make(&mut self, running: &mut Running<'_>, slot: u32, from_ns: u64, scratch: &mut Scratch<'_>) {
+    fn make(&mut self, running: &mut ActiveRound<'_>, slot: u32, from_ns: u64, scratch: &mut Scratch<'_>) {
         let first_link = slot as usize / running.work.pipeline * self.servers;
         let reads = running.choice.reads();
         let keys = if reads { running.work.batch } else { 1 };
-        let Running { wanted, numbers, choice, .. } = running;
+        let ActiveRound { wanted, numbers, choice, .. } = running;
         wanted.clear();
         for _ in 0..keys {
             let number = choice.number();
@@ -221,7 +221,7 @@ impl Sockets {
         }
     }
 
-    fn send(&mut self, running: &mut Running<'_>, scratch: &mut Scratch<'_>) -> Result<()> {
+    fn send(&mut self, running: &mut ActiveRound<'_>, scratch: &mut Scratch<'_>) -> Result<()> {
         for at in running.unsent.drain(..) {
             let link = &mut self.links[at];
             link.flush(&self.epoll, at as u64).with_context(|| link.waits_for(scratch))?;
@@ -265,7 +265,12 @@ impl Sockets {
         }
     }
 
-    fn handle(&mut self, event: Event, running: &mut Running<'_>, scratch: &mut Scratch<'_>) -> Result<()> {
+    fn handle(
+        &mut self,
+        event: Event,
+        running: &mut ActiveRound<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<()> {
         let at = event.data.u64() as usize;
         let link = &mut self.links[at];
         let flags = event.flags;
@@ -276,7 +281,7 @@ impl Sockets {
             return Ok(());
         }
         let first_free = running.free.len();
-        let Running { begun, slots, free, counts, outcome, .. } = running;
+        let ActiveRound { begun, slots, free, counts, outcome, .. } = running;
         let mut now_ns = None;
         link.receive(&mut self.buffer, scratch, counts, |number, _| {
             let slot = &mut slots[number as usize];

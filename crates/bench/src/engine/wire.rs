@@ -119,11 +119,11 @@ impl Encoding {
     /// Returns the first response in `input` and its length; `None` if it is incomplete.
     ///
     /// # Errors
-    /// The server refuses, or this is no answer.
-    pub fn said(self, input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
+    /// The server refuses, or the bytes are no response.
+    pub fn decode(self, input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
         match self {
             Encoding::Text | Encoding::Meta => line(input, self),
-            Encoding::Binary => said_in_packet(input),
+            Encoding::Binary => decode_packet(input),
         }
     }
 }
@@ -162,13 +162,13 @@ fn decimal(number: usize, out: &mut Vec<u8>) {
 fn line(input: &[u8], form: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
     let looked_at = &input[..input.len().min(LINE_BYTES_MAX)];
     let Some(end) = looked_at.iter().position(|byte| *byte == b'\n') else {
-        ensure!(looked_at.len() < LINE_BYTES_MAX, "the answer is no line: {}", shown(looked_at));
+        ensure!(looked_at.len() < LINE_BYTES_MAX, "the answer is not a line: {}", shown(looked_at));
         return Ok(None);
     };
     let after = end + 1;
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     let mut words = line.split(|byte| *byte == b' ');
-    let said = match (words.next().unwrap_or_default(), form) {
+    let answer = match (words.next().unwrap_or_default(), form) {
         (b"VALUE", Encoding::Text) => {
             let key = words.next().with_context(|| no_answer(line))?;
             let len = words.nth(1).and_then(number).with_context(|| no_answer(line))?;
@@ -184,7 +184,7 @@ fn line(input: &[u8], form: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
         (b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR", _) => bail!("the server refuses: {}", shown(line)),
         _ => bail!(no_answer(line)),
     };
-    Ok(Some((said, after)))
+    Ok(Some((answer, after)))
 }
 
 fn value<'a>(
@@ -198,7 +198,7 @@ fn value<'a>(
     match input.get(end..end + 2) {
         None => Ok(None),
         Some(b"\r\n") => Ok(Some((Answer::Value { of, value: &input[at..end] }, end + 2))),
-        Some(other) => bail!("behind a value of {len} bytes no line ends: {}", shown(other)),
+        Some(other) => bail!("no line end after a value of {len} bytes: {}", shown(other)),
     }
 }
 
@@ -210,10 +210,10 @@ fn number(word: &[u8]) -> Option<usize> {
     if word.is_empty() { None } else { word.iter().try_fold(0, digit) }
 }
 
-fn said_in_packet(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
+fn decode_packet(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
     let Some(header) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let [magic, opcode, k0, k1, extras, _, s0, s1, b0, b1, b2, b3, m0, m1, m2, m3, ..] = *header;
-    ensure!(magic == RESPONSE, "the answer is no packet: {}", shown(&header[..]));
+    ensure!(magic == RESPONSE, "the answer is not a packet: {}", shown(&header[..]));
     let status = u16::from_be_bytes([s0, s1]);
     let body = u32::from_be_bytes([b0, b1, b2, b3]) as usize;
     let mark = u32::from_be_bytes([m0, m1, m2, m3]);
@@ -228,17 +228,17 @@ fn said_in_packet(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>> {
         return Ok(None);
     }
     let value = &input[HEADER_BYTES + before..end];
-    let said = match (opcode, status) {
+    let answer = match (opcode, status) {
         (GET, STATUS_OK) => Answer::Value { of: AnswerOf::Mark(mark), value },
         (GET, STATUS_NOT_FOUND) => Answer::Miss(AnswerOf::Mark(mark)),
         (SET, STATUS_OK) => Answer::Stored(AnswerOf::Mark(mark)),
         _ => bail!("the server refuses: status {status}, {}", shown(value)),
     };
-    Ok(Some((said, end)))
+    Ok(Some((answer, end)))
 }
 
 fn no_answer(line: &[u8]) -> String {
-    format!("this is no answer to what was asked: {}", shown(line))
+    format!("no answer to the request: {}", shown(line))
 }
 
 /// Formats the beginning of some bytes for an error message.
@@ -278,7 +278,7 @@ mod tests {
         let value = b"a\r\nb";
         let mut packet = b"\x81\0\0\0\x04\0\0\0\0\0\0\x08\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
         packet.extend_from_slice(value);
-        for (form, bytes, said) in [
+        for (form, bytes, answer) in [
             (
                 Encoding::Text,
                 &b"VALUE key 0 4\r\na\r\nb\r\n"[..],
@@ -297,39 +297,39 @@ mod tests {
             (Encoding::Binary, &packet, Answer::Value { of: AnswerOf::Mark(9), value }),
         ] {
             for len in 0..bytes.len() {
-                assert_eq!(form.said(&bytes[..len]).expect("a beginning"), None, "{form:?} {len}");
+                assert_eq!(form.decode(&bytes[..len]).expect("a beginning"), None, "{form:?} {len}");
             }
             let more = [bytes, b"more"].concat();
-            assert_eq!(form.said(&more).expect("an answer"), Some((said, bytes.len())));
+            assert_eq!(form.decode(&more).expect("an answer"), Some((answer, bytes.len())));
         }
     }
 
     #[test]
-    fn what_is_no_answer_is_told() {
+    fn invalid_responses_are_rejected() {
         for (form, bytes, told) in [
             (Encoding::Text, &b"SERVER_ERROR out of memory\r\n"[..], "out of memory"),
             (Encoding::Text, b"VA 3\r\nabc\r\n", "no answer"),
             (Encoding::Meta, b"END\r\n", "no answer"),
             (Encoding::Text, b"VALUE k 0 x\r\n", "no answer"),
             (Encoding::Text, b"VALUE k 0 18446744073709551616\r\n", "no answer"),
-            (Encoding::Text, b"VALUE k 0 1\r\nabcd", "no line ends"),
-            (Encoding::Text, &[b'a'; 2_000], "no line"),
-            (Encoding::Binary, &[b'a'; 24], "no packet"),
+            (Encoding::Text, b"VALUE k 0 1\r\nabcd", "no line end after"),
+            (Encoding::Text, &[b'a'; 2_000], "not a line"),
+            (Encoding::Binary, &[b'a'; 24], "not a packet"),
         ] {
-            let error = form.said(bytes).expect_err(told).to_string();
+            let error = form.decode(bytes).expect_err(told).to_string();
             assert!(error.contains(told), "{error}");
         }
     }
 
     proptest! {
         #[test]
-        fn nothing_is_too_odd(bytes in vec(any::<u8>(), 0..200), is_packet in any::<bool>()) {
+        fn any_bytes_are_decoded_or_rejected(bytes in vec(any::<u8>(), 0..200), is_packet in any::<bool>()) {
             let mut bytes = bytes;
             if let (true, Some(first)) = (is_packet, bytes.first_mut()) {
                 *first = RESPONSE;
             }
             for form in FORMS {
-                let _ = form.said(&bytes);
+                let _ = form.decode(&bytes);
             }
         }
     }

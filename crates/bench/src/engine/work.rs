@@ -235,7 +235,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
+    fn invalid_work_is_rejected() {
         assert!(work().check().is_ok());
         for (wrong, culprit) in [
             (Work { keys: 0, ..work() }, "keys"),

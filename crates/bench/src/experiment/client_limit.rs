@@ -24,7 +24,7 @@ pub struct ClientLimits {
 
 #[derive(Debug)]
 struct Dummy {
-    way: Route,
+    route: Route,
     /// The names of the targets with this transport.
     targets: Vec<String>,
     target: Target,
@@ -84,20 +84,20 @@ impl ClientLimits {
         };
         let mut dummies: Vec<Dummy> = Vec::new();
         for measured in targets {
-            let Some(way) = Route::of(measured) else { continue };
-            if let Some(dummy) = dummies.iter_mut().find(|dummy| dummy.way == way) {
+            let Some(route) = Route::of(measured) else { continue };
+            if let Some(dummy) = dummies.iter_mut().find(|dummy| dummy.route == route) {
                 dummy.targets.push(measured.name.clone());
                 continue;
             }
-            let listen: Vec<Listen> = (0..way.servers).map(|_| way.listen()).collect();
-            let process = Child::start(program, &listen, way.limits, threads)?;
+            let listen: Vec<Listen> = (0..route.servers).map(|_| route.listen()).collect();
+            let process = Child::start(program, &listen, route.limits, threads)?;
             let urls: Result<Vec<Url>> = process.urls().iter().map(|url| url.parse()).collect();
             // Names are unique, because some measurements record by name what they have filled.
             let name = format!("{NAME} for {}, process {}", measured.name, process.process().0);
-            let target = Target::new(&name, &urls?, way.protocol)?;
+            let target = Target::new(&name, &urls?, route.protocol)?;
             cpus.map_or(Ok(()), |cpus| process.process().pin(cpus))?;
             let targets = vec![measured.name.clone()];
-            dummies.push(Dummy { way, targets, target, _process: process });
+            dummies.push(Dummy { route, targets, target, _process: process });
         }
         Ok(ClientLimits { dummies })
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 pub use self::client_limit::ClientLimits;
 use crate::process::{Cpus, pin};
 use crate::results::{Case, Results, Sample};
-use crate::target::{Described, Target};
+use crate::target::{Target, TargetDescription};
 
 /// An experiment.
 pub trait Experiment {
@@ -23,9 +23,10 @@ pub trait Experiment {
     /// The measured cases, in order.
     fn cases(&self) -> Vec<Case>;
 
-    /// Returns whether the same work with the dummy server shows the clients' own limit. It does not if they wait for
-    /// anything but answers, or miss on purpose.
-    fn has_ceiling(&self) -> bool {
+    /// Returns whether running on the dummy server shows the clients' own limit.
+    ///
+    /// It does not if clients wait for anything but responses, or miss on purpose.
+    fn has_client_limit(&self) -> bool {
         true
     }
 
@@ -60,7 +61,7 @@ pub struct Plan {
 }
 
 /// One round in this many is also run with the dummy server.
-const CEILING_EVERY: u32 = 4;
+const LIMIT_EVERY: u32 = 4;
 
 /// Receives progress reports.
 pub trait Progress {
@@ -70,8 +71,8 @@ pub trait Progress {
     fn round(&self, what: &str);
 }
 
-/// A target, and the command that started it if there was one.
-pub type Measured<'t> = (&'t Target, Option<String>);
+/// A target, and the command that started it, if any.
+pub type MeasuredTarget<'t> = (&'t Target, Option<String>);
 
 /// Measures every case on every target.
 ///
@@ -79,17 +80,17 @@ pub type Measured<'t> = (&'t Target, Option<String>);
 /// A server fails, or a response is wrong. The error names the case and the target.
 pub fn run(
     experiment: &dyn Experiment,
-    targets: &[Measured<'_>],
+    targets: &[MeasuredTarget<'_>],
     plan: &Plan,
     progress: &dyn Progress,
 ) -> Result<Results> {
-    let described: Result<Vec<Described>> =
+    let described: Result<Vec<TargetDescription>> =
         targets.iter().map(|(target, command)| target.described(command.clone())).collect();
     let mut results = Results::new(experiment.name(), experiment.method(), described?);
     if let Some(cpus) = &plan.server_cpus {
         targets.iter().try_for_each(|(target, _)| target.pin(cpus))?;
     }
-    let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_ceiling()) {
+    let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_client_limit()) {
         Some(program) => ClientLimits::start(
             program,
             targets.iter().map(|(target, _)| *target),
@@ -101,7 +102,7 @@ pub fn run(
         pin(None, cpus)?;
     }
     let cases = experiment.cases();
-    let rounds = ceilings.len() as u64 * u64::from(plan.rounds.div_ceil(CEILING_EVERY))
+    let rounds = ceilings.len() as u64 * u64::from(plan.rounds.div_ceil(LIMIT_EVERY))
         + targets.len() as u64 * u64::from(plan.rounds);
     progress.begin(cases.len() as u64 * rounds);
     for case in &cases {
@@ -112,7 +113,7 @@ pub fn run(
             ready.push((*target, experiment.prepare(target, case).with_context(|| what(target))?));
         }
         for round in 0..plan.rounds {
-            if round % CEILING_EVERY == 0 {
+            if round % LIMIT_EVERY == 0 {
                 ceiling.round(round, |what| progress.round(what))?;
             }
             let turn = |step: usize| if round % 2 == 0 { step } else { ready.len() - 1 - step };

@@ -8,7 +8,7 @@ use fabcache_fabric::Provider;
 
 use super::HOT_KEYS;
 use crate::store::keys::{KEY_BYTES, key};
-use crate::target::PATIENCE;
+use crate::target::ANSWER_TIMEOUT;
 
 /// Total bytes of the values of one size, so that all sizes fit a small server.
 const BYTES_OF_A_SIZE: usize = 32 << 20;
@@ -47,7 +47,12 @@ impl Connect {
         let at = provider.address.map_or(provider.interface.clone(), |at| at.to_string());
         let fabric =
             Fabric { mode, provider: Some(provider.name.clone()), interface: Some(at), ..Fabric::default() };
-        let options = Options { fabric, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
+        let options = Options {
+            fabric,
+            timeout: ANSWER_TIMEOUT,
+            connect_timeout: ANSWER_TIMEOUT,
+            ..Options::default()
+        };
         let client = Client::new([format!("fab://{address}")], options)?;
         client.set(b"connected", b"", Ttl::seconds(1))?;
         let transports = client.transports();
@@ -60,7 +65,8 @@ impl Connect {
 /// Returns a client connected over TCP.
 pub fn tcp(address: SocketAddr) -> Result<Client> {
     let protocol = Protocol::Meta;
-    let options = Options { protocol, timeout: PATIENCE, connect_timeout: PATIENCE, ..Options::default() };
+    let options =
+        Options { protocol, timeout: ANSWER_TIMEOUT, connect_timeout: ANSWER_TIMEOUT, ..Options::default() };
     let client = Client::new([format!("tcp://{address}")], options)?;
     client.set(b"connected", b"", Ttl::seconds(1))?;
     Ok(client)
@@ -71,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_values_are_fewer_and_no_key_is_of_two_sizes() {
+    fn large_values_are_fewer_and_keys_are_unique() {
         assert_eq!((keys_of(4), keys_of(1 << 20), keys_of(64 << 20)), (KEYS_MAX, 32, HOT_KEYS / 2));
         assert_ne!(sized_key(7, 64), sized_key(7, 65));
         assert_ne!(sized_key(7, 64), sized_key(8, 64));

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use fabcache_fabric::{Library, Provider, ProviderRequirements};
 
 use crate::process::pin;
-use crate::server::Candidate;
+use crate::server::MeasuredProgram;
 use raw::Raw;
 use report::{Figure, Reads, What};
 use servers::Servers;
@@ -99,8 +99,8 @@ pub fn client_end(provider: &Provider, interface: Option<&str>) -> Result<Provid
 /// # Errors
 /// The provider does not exist; a server does not start, has no fabric, or answers wrongly.
 pub fn measure(
-    ours: Option<&Candidate>,
-    against: Option<&Candidate>,
+    ours: Option<&MeasuredProgram>,
+    against: Option<&MeasuredProgram>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Reads, Vec<Figure>)> {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_round_goes_back() {
+    fn every_other_round_is_reversed() {
         let mut all = [1, 2, 3];
         assert_eq!(turns(&mut all, 0).map(|one| *one).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(turns(&mut all, 1).map(|one| *one).collect::<Vec<_>>(), [3, 2, 1]);

@@ -19,7 +19,7 @@ use fabcache_fabric::{
 use fabcache_testbed::cleanup;
 
 use crate::process::Process;
-use crate::target::PATIENCE;
+use crate::target::ANSWER_TIMEOUT;
 
 /// A message that requests this many bytes stops the peer after its answer.
 pub const STOP: u32 = u32::MAX;
@@ -51,8 +51,8 @@ pub fn unhex(text: &str) -> Result<Vec<u8>> {
 /// The provider cannot be opened, or fails; a command is invalid.
 pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
     let provider = Library::open()?.find(identity)?;
-    let provider = provider.with_context(|| format!("there is no {identity} any more"))?;
-    let mut served = Served::open(&provider, bytes)?;
+    let provider = provider.with_context(|| format!("the provider {identity} no longer exists"))?;
+    let mut served = PeerMemory::open(&provider, bytes)?;
     writeln!(output, "{}", served.introduction())?;
     output.flush()?;
     let mut line = String::new();
@@ -63,7 +63,7 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
                 "connected"
             }
             None if line.trim_end() == "serve" => "serving",
-            _ => bail!("{line:?} is no order"),
+            _ => bail!("unknown command {line:?}"),
         };
         writeln!(output, "{said}")?;
         output.flush()?;
@@ -75,8 +75,8 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
     Ok(())
 }
 
-/// The served memory and endpoint.
-struct Served {
+/// The exposed memory and the endpoint.
+struct PeerMemory {
     port: Endpoint,
     /// Buffers for messages and responses.
     pool: Pool,
@@ -85,8 +85,8 @@ struct Served {
     client: Option<Peer>,
 }
 
-impl Served {
-    fn open(provider: &Provider, bytes: usize) -> Result<Served> {
+impl PeerMemory {
+    fn open(provider: &Provider, bytes: usize) -> Result<PeerMemory> {
         let domain = Domain::open(provider)?;
         let mut port =
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
@@ -97,7 +97,7 @@ impl Served {
         }
         let readable = SharedArea::new(&mut port, bytes, PeerAccess::Read)?;
         let writable = SharedArea::new(&mut port, bytes, PeerAccess::Write)?;
-        Ok(Served { port, pool, readable, writable, client: None })
+        Ok(PeerMemory { port, pool, readable, writable, client: None })
     }
 
     fn introduction(&self) -> String {
@@ -114,7 +114,7 @@ impl Served {
             self.port.poll(&mut ended)?;
             polls = polls.wrapping_add(1);
             if polls.is_multiple_of(POLLS) {
-                ensure!(last.elapsed() < 6 * PATIENCE, "nobody asks for anything");
+                ensure!(last.elapsed() < 6 * ANSWER_TIMEOUT, "no request arrives");
             }
             for done in ended.drain(..) {
                 let bytes = done.result?;
@@ -126,8 +126,8 @@ impl Served {
                 let wanted = u32::from_le_bytes(done.buffer[..4].try_into().expect("four bytes"));
                 self.port.receive(done.buffer, done.token).map_err(|refused| refused.error)?;
                 let answer = if wanted == STOP { 4 } else { wanted as usize };
-                let client = self.client.context("nobody is connected")?;
-                let _sent = insist_to_send(&mut self.port, &self.pool, client, answer, |_| {})?;
+                let client = self.client.context("no client is connected")?;
+                let _sent = send_blocking(&mut self.port, &self.pool, client, answer, |_| {})?;
                 if wanted == STOP {
                     self.settle()?;
                     return Ok(());
@@ -138,9 +138,9 @@ impl Served {
 
     /// Waits until the last response is sent: nothing polls afterwards.
     fn settle(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         while self.port.in_flight() > RECEIVES {
-            ensure!(Instant::now() < until, "an answer is not sent");
+            ensure!(Instant::now() < until, "an answer cannot be sent");
             self.port.poll(&mut Vec::new())?;
         }
         Ok(())
@@ -152,8 +152,8 @@ impl Served {
 /// Only sends may be in flight: other completions would be lost.
 ///
 /// # Errors
-/// It is not sent.
-pub fn insist_to_send(
+/// The message is not sent within the time limit.
+pub fn send_blocking(
     port: &mut Endpoint,
     pool: &Pool,
     peer: Peer,
@@ -161,7 +161,7 @@ pub fn insist_to_send(
     fill: impl Fn(&mut [u8]),
 ) -> Result<Vec<Completion>> {
     let mut ended = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_TIMEOUT;
     if bytes <= port.domain().provider().inject_bytes {
         let mut message = [0; 1 << 14];
         let message = message.get_mut(..bytes).context("a short message is too long")?;
@@ -178,7 +178,7 @@ pub fn insist_to_send(
             Some(buffer) => break buffer,
             None => port.poll(&mut Vec::new())?,
         }
-        ensure!(Instant::now() < until, "no buffer comes back");
+        ensure!(Instant::now() < until, "no buffer becomes free");
     };
     fill(&mut buffer);
     while let Err(refused) = port.send(peer, buffer, bytes, 0) {
@@ -218,10 +218,11 @@ impl PeerProcess {
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
         let none = RemoteAddress { address: 0, key: 0 };
         let mut peer = PeerProcess { child, input, output, name: Vec::new(), readable: none, writable: none };
-        let line = peer.hear()?;
+        let line = peer.read_reply()?;
         let mut words = line.split(' ');
         peer.name = unhex(words.next().unwrap_or_default())?;
-        let mut number = || -> Result<u64> { Ok(words.next().context("a short introduction")?.parse()?) };
+        let mut number =
+            || -> Result<u64> { Ok(words.next().context("an incomplete introduction")?.parse()?) };
         peer.readable = RemoteAddress { address: number()?, key: number()? };
         peer.writable = RemoteAddress { address: number()?, key: number()? };
         Ok(peer)
@@ -239,14 +240,14 @@ impl PeerProcess {
     pub fn order(&mut self, order: &str, expected: &str) -> Result<()> {
         let input = self.input.as_mut().context("it is there until it is dropped")?;
         writeln!(input, "{order}").and_then(|()| input.flush()).context("the peer has ended")?;
-        let said = self.hear()?;
-        ensure!(said == expected, "the peer says {said:?}, not {expected:?}");
+        let said = self.read_reply()?;
+        ensure!(said == expected, "the peer answers {said:?}, not {expected:?}");
         Ok(())
     }
 
-    fn hear(&mut self) -> Result<String> {
+    fn read_reply(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.output.read_line(&mut line).context("cannot hear the peer")?;
+        self.output.read_line(&mut line).context("cannot read from the peer")?;
         ensure!(line.ends_with('\n'), "the peer has ended");
         Ok(line.trim_end().to_owned())
     }
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn a_provider_that_is_not_there_is_an_error() {
         let error =
-            run("no,such,provider,", 64, &mut &b""[..], &mut Vec::new()).expect_err("it is not there");
+            run("no,such,provider,", 64, &mut &b""[..], &mut Vec::new()).expect_err("an unknown provider");
         let text = format!("{error:#}");
         assert!(text.contains("no,such,provider") || text.contains("libfabric"), "{text}");
     }

@@ -8,11 +8,11 @@ use fabcache_fabric::{
     Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Peer, Pool, Provider, RejectedOperation,
 };
 
-use super::peer::{OPERATIONS, PeerProcess, STOP, hex, insist_to_send};
+use super::peer::{OPERATIONS, PeerProcess, STOP, hex, send_blocking};
 use super::report::{Figure, Reads, What};
 use super::timing::{Times, times};
 use super::{Plan, SERVER_CPU, SHORT_BYTES, of_raw};
-use crate::target::PATIENCE;
+use crate::target::ANSWER_TIMEOUT;
 
 /// Polls between readings of the clock.
 const POLLS: u32 = 1 << 12;
@@ -49,7 +49,7 @@ impl Raw {
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, window + RECEIVES + 2, bytes)?;
         for _ in 0..RECEIVES {
-            let buffer = pool.take().context("there are enough")?;
+            let buffer = pool.take().context("no free buffer")?;
             port.receive(buffer, 0).map_err(|refused| refused.error)?;
         }
         process.order(&format!("connect {}", hex(port.name())), "connected")?;
@@ -85,7 +85,7 @@ impl Raw {
             let Times { p50_ns, p99_ns, .. } = times;
             figures.push(Figure { p50_ns, p99_ns, ..of_raw(what, bytes) });
         }
-        self.rest()?;
+        self.stop_peer()?;
         Ok(figures)
     }
 
@@ -100,7 +100,7 @@ impl Raw {
             let per_s = self.rate(bytes, window, reads, plan.round)?;
             figures.push(Figure { per_s, window, ..of_raw(what, bytes) });
         }
-        self.rest()?;
+        self.stop_peer()?;
         Ok(figures)
     }
 
@@ -110,8 +110,8 @@ impl Raw {
         self.message(SHORT_BYTES, SHORT_BYTES)
     }
 
-    /// The peer waits for orders, and takes no CPU.
-    fn rest(&mut self) -> Result<()> {
+    /// Makes the peer wait for commands, which takes no CPU.
+    fn stop_peer(&mut self) -> Result<()> {
         self.ask(SHORT_BYTES, STOP)?;
         self.answer(4)
     }
@@ -124,7 +124,7 @@ impl Raw {
 
     fn ask(&mut self, bytes: usize, wanted: u32) -> Result<()> {
         let fill = |message: &mut [u8]| message[..4].copy_from_slice(&wanted.to_le_bytes());
-        let ended = insist_to_send(&mut self.port, &self.pool, self.peer, bytes, fill)?;
+        let ended = send_blocking(&mut self.port, &self.pool, self.peer, bytes, fill)?;
         self.ended.extend(ended);
         Ok(())
     }
@@ -142,7 +142,10 @@ impl Raw {
             }
             self.port.poll(&mut self.ended)?;
             polls += 1;
-            ensure!(!polls.is_multiple_of(POLLS) || started.elapsed() < PATIENCE, "the peer does not answer");
+            ensure!(
+                !polls.is_multiple_of(POLLS) || started.elapsed() < ANSWER_TIMEOUT,
+                "the peer does not answer"
+            );
         }
     }
 
@@ -154,11 +157,11 @@ impl Raw {
         }
     }
 
-    /// Posts it, as soon as that can be; what has ended meanwhile is kept.
-    fn insist(&mut self, mut buffer: Buffer, bytes: usize, reads: bool) -> Result<()> {
+    /// Posts an operation, retrying while the queue is full; keeps completions.
+    fn post_blocking(&mut self, mut buffer: Buffer, bytes: usize, reads: bool) -> Result<()> {
         let started = Instant::now();
         while let Err(refused) = self.post(buffer, bytes, reads) {
-            ensure!(refused.error.is_again() && started.elapsed() < PATIENCE, refused.error);
+            ensure!(refused.error.is_again() && started.elapsed() < ANSWER_TIMEOUT, refused.error);
             buffer = refused.buffer;
             self.port.poll(&mut self.ended)?;
         }
@@ -167,8 +170,8 @@ impl Raw {
 
     /// Performs one read or write.
     fn one(&mut self, bytes: usize, reads: bool) -> Result<()> {
-        let buffer = self.pool.take().context("there are enough")?;
-        self.insist(buffer, bytes, reads)?;
+        let buffer = self.pool.take().context("no free buffer")?;
+        self.post_blocking(buffer, bytes, reads)?;
         let (mut polls, started) = (0u32, Instant::now());
         loop {
             for done in self.ended.drain(..) {
@@ -179,14 +182,17 @@ impl Raw {
             }
             self.port.poll(&mut self.ended)?;
             polls += 1;
-            ensure!(!polls.is_multiple_of(POLLS) || started.elapsed() < PATIENCE, "nothing comes to an end");
+            ensure!(
+                !polls.is_multiple_of(POLLS) || started.elapsed() < ANSWER_TIMEOUT,
+                "no operation completes"
+            );
         }
     }
 
     fn rate(&mut self, bytes: usize, window: usize, reads: bool, round: Duration) -> Result<f64> {
         for _ in 0..window {
-            let buffer = self.pool.take().context("there are enough")?;
-            self.insist(buffer, bytes, reads)?;
+            let buffer = self.pool.take().context("no free buffer")?;
+            self.post_blocking(buffer, bytes, reads)?;
         }
         // The first quarter of the round is not counted.
         let (mut started, mut count, mut last) = (Instant::now(), 0u64, Instant::now());
@@ -200,9 +206,9 @@ impl Raw {
                     continue;
                 }
                 (count, last) = (count + 1, now);
-                self.insist(done.buffer, bytes, reads)?;
+                self.post_blocking(done.buffer, bytes, reads)?;
             }
-            ensure!(now - last < PATIENCE, "nothing comes to an end");
+            ensure!(now - last < ANSWER_TIMEOUT, "no operation completes");
             if !is_counted && now - started >= round / 4 && count > 0 {
                 (is_counted, started, count) = (true, now, 0);
             } else if is_counted && now - started >= round && count > 0 {
@@ -211,7 +217,7 @@ impl Raw {
         };
         while self.port.in_flight() > RECEIVES {
             self.port.poll(&mut self.ended)?;
-            ensure!(end.elapsed() < PATIENCE, "nothing comes to an end");
+            ensure!(end.elapsed() < ANSWER_TIMEOUT, "no operation completes");
         }
         self.ended.drain(..).try_for_each(|done| done.result.map(drop))?;
         Ok(count as f64 / (end - started).as_secs_f64())

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_server_there_is_what_libfabric_does() {
+    fn without_a_server_plain_libfabric_is_measured() {
         let mut results = results();
         results.figures.retain(|figure| figure.way == RAW);
         results.reads = Reads::BySystem;

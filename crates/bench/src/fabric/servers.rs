@@ -11,7 +11,7 @@ use super::names::{AUTO, AUTO_BY_KEY, BY_KEY, LOCATED, REGISTERED, REQUEST};
 use super::paths::PathClient;
 use super::{Plan, SERVER_CPU};
 use crate::process::Process;
-use crate::server::{Candidate, Server};
+use crate::server::{MeasuredProgram, Server};
 use crate::shm::servers::value;
 use crate::store::keys::KEY_BYTES;
 
@@ -39,8 +39,8 @@ impl Servers {
     /// # Errors
     /// A server does not start, or does not store.
     pub fn start(
-        ours: &Candidate,
-        against: Option<&Candidate>,
+        ours: &MeasuredProgram,
+        against: Option<&MeasuredProgram>,
         provider: &Provider,
         own: &Provider,
         plan: &Plan,
@@ -60,7 +60,7 @@ impl Servers {
         let fabric = fabric.split(',').next().map_or(String::new(), |name| format!("{name},{at}"));
         let flags_of_ours = [&flags[..], &["--fabric", &fabric]].concat();
         let ours = Server::start(ours, &flags_of_ours)?;
-        let start = |against: &Candidate| -> Result<_> {
+        let start = |against: &MeasuredProgram| -> Result<_> {
             let (server, address) = Server::start(against, &flags)?;
             Ok((against.name.clone(), server, address))
         };

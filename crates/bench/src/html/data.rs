@@ -255,7 +255,7 @@ pub(super) fn merged(files: &[(String, Results)]) -> Option<Results> {
                 name = format!("{plain} {number}");
             }
             names.insert(&target.name, name.clone());
-            all.targets.push(crate::target::Described { name, ..target.clone() });
+            all.targets.push(crate::target::TargetDescription { name, ..target.clone() });
         }
         for sample in &results.samples {
             let target = names.get(sample.target.as_str()).unwrap_or(&sample.target).clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::results::Results;
-use crate::target::Described;
+use crate::target::TargetDescription;
 use fabcache_testbed::statistics::median;
 
 use super::data::{Cell, Data, Metric, all_words};
@@ -13,7 +13,7 @@ use super::text::{Unit, spoken};
 
 /// Returns a table of the measured targets.
 pub(super) fn targets(results: &Results) -> Table {
-    let row = |target: &Described| {
+    let row = |target: &TargetDescription| {
         vec![
             target.name.clone(),
             target.versions.join(", "),
@@ -59,7 +59,7 @@ pub(super) fn notes(data: &Data<'_>) -> Vec<String> {
 pub(super) fn ratios(results: &Results, file: Option<&str>) -> Vec<Table> {
     let data = Data::of(results);
     let metrics = compared(&data);
-    let pairs: Vec<(&Described, &Described)> =
+    let pairs: Vec<(&TargetDescription, &TargetDescription)> =
         results.targets.iter().filter_map(|target| Some((target, base(results, target)?))).collect();
     if pairs.is_empty() || metrics.is_empty() {
         return Vec::new();
@@ -113,13 +113,13 @@ pub(super) fn ratios(results: &Results, file: Option<&str>) -> Vec<Table> {
 
 /// Returns the baseline of a target: the last server over the same transport, or else the last target; `None` for the
 /// last server's own.
-fn base<'r>(results: &'r Results, target: &Described) -> Option<&'r Described> {
+fn base<'r>(results: &'r Results, target: &TargetDescription) -> Option<&'r TargetDescription> {
     let last = results.targets.last()?;
-    let server = |target: &Described| target.name.split(' ').next().unwrap_or_default().to_owned();
+    let server = |target: &TargetDescription| target.name.split(' ').next().unwrap_or_default().to_owned();
     if target.name == last.name || (server(target) == server(last) && last.name.contains(' ')) {
         return None;
     }
-    let peer = |peer: &&Described| peer.transport == target.transport && server(peer) == server(last);
+    let peer = |peer: &&TargetDescription| peer.transport == target.transport && server(peer) == server(last);
     results.targets.iter().filter(|_| last.name.contains(' ')).find(peer).or(Some(last))
 }
 

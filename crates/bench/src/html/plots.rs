@@ -196,7 +196,7 @@ impl<'d> Part<'d> {
     fn pictures(&self, metrics: &[Metric]) -> Vec<Figure> {
         let Some(x) = self.x else { return vec![self.bars(metrics)] };
         let facets: Vec<&Facet> =
-            self.facets.iter().filter(|facet| self.is_told(facet, &metrics[0])).collect();
+            self.facets.iter().filter(|facet| self.is_drawn(facet, &metrics[0])).collect();
         let shown = facets.iter().take(PICTURES_MAX);
         let mut figures: Vec<Figure> = shown.map(|facet| self.lines(x, facet, metrics)).collect();
         if let Some(last) = figures.last_mut().filter(|_| facets.len() > PICTURES_MAX) {
@@ -208,8 +208,8 @@ impl<'d> Part<'d> {
         figures
     }
 
-    /// Misses are of interest where there are some.
-    fn is_told(&self, facet: &Facet, metric: &Metric) -> bool {
+    /// Misses are drawn only if there are any.
+    fn is_drawn(&self, facet: &Facet, metric: &Metric) -> bool {
         let cells = facet
             .cases
             .iter()
@@ -472,8 +472,8 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
     }
     let all: Vec<usize> = (0..data.cases.len()).collect();
     let conditions = data.conditions(&all);
-    let is_told = |name: &&str| *name != OPERATION && !data.is_of_target(name, &all);
-    let told: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_told).collect();
+    let is_drawn = |name: &&str| *name != OPERATION && !data.is_of_target(name, &all);
+    let told: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_drawn).collect();
     let mut figures: Vec<(String, Vec<StackRow>)> = Vec::new();
     for (target, index, cell) in data.cells() {
         let case = data.cases[index];

@@ -37,7 +37,7 @@ fn titles(html: &str) -> Vec<&str> {
 }
 
 #[test]
-fn nothing_in_a_file_becomes_more_than_text() {
+fn files_cannot_inject_html() {
     let html = page(vec![results("hostile")]);
     let known = [
         "h1",
@@ -87,7 +87,7 @@ fn nothing_in_a_file_becomes_more_than_text() {
 }
 
 #[test]
-fn every_picture_has_a_title_data_and_no_number_that_is_none() {
+fn every_figure_has_a_title_data_and_no_nan() {
     for name in FILES {
         let html = page(vec![results(name)]);
         let count = |text: &str| html.matches(text).count();
@@ -103,7 +103,7 @@ fn every_picture_has_a_title_data_and_no_number_that_is_none() {
 }
 
 #[test]
-fn what_varies_decides_what_is_drawn() {
+fn varying_conditions_select_the_figures() {
     let page_of = |name: &str| page(vec![results(name)]);
     for (name, expected) in [
         ("latency", "Latency, p50 and p99: get"),
@@ -128,7 +128,7 @@ fn what_varies_decides_what_is_drawn() {
 }
 
 #[test]
-fn the_clients_limit_is_told_beside_the_picture() {
+fn the_clients_limit_is_noted_beside_the_figure() {
     let (file, mut throughput) = results("throughput");
     let note = "Limited by the clients and their way to the server (hollow marks): fabcached tcp, 16 clients";
     assert!(page(vec![(file.clone(), throughput.clone())]).contains(note));
@@ -138,7 +138,7 @@ fn the_clients_limit_is_told_beside_the_picture() {
 }
 
 #[test]
-fn files_of_one_subcommand_share_their_pictures() {
+fn files_of_one_subcommand_share_figures() {
     let (_, one) = results("latency");
     let mut other = one.clone();
     other.targets[0].name = "another".into();
@@ -159,7 +159,7 @@ fn files_of_one_subcommand_share_their_pictures() {
 }
 
 #[test]
-fn nothing_measured_is_no_fault() {
+fn empty_results_are_drawn() {
     let (file, mut empty) = results("latency");
     empty.samples.clear();
     assert!(!page(vec![(file.clone(), empty.clone())]).contains("<figure "));

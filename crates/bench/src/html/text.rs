@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gets_out_of_its_place() {
+    fn special_characters_are_escaped() {
         let hostile = "</title><script a='\"'>&\u{202e}\0";
         let safe = escape(hostile);
         assert_eq!(safe, "&lt;/title&gt;&lt;script a=&#39;&quot;&#39;&gt;&amp;\u{fffd}\u{fffd}");

@@ -94,7 +94,7 @@ impl Scan {
         }
         match Scan::ALL.into_iter().find(|scan| scan.name() == name) {
             Some(scan) => Ok(vec![scan]),
-            None => bail!("there is no scan {name:?}; there are uniform, normal and all"),
+            None => bail!("unknown scan {name:?}; use uniform, normal or all"),
         }
     }
 
@@ -162,8 +162,8 @@ impl Experiment for Hybrid {
         )
     }
 
-    fn has_ceiling(&self) -> bool {
-        // The dummy never evicts, so that nothing would be missed there.
+    fn has_client_limit(&self) -> bool {
+        // The dummy never evicts, so nothing would miss.
         false
     }
 
@@ -179,7 +179,7 @@ impl Experiment for Hybrid {
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
-        let index = self.cases().iter().position(|known| known == case).context("there is no such case")?;
+        let index = self.cases().iter().position(|known| known == case).context("unknown case")?;
         let client = target.client()?;
         let memory_bytes = match self.memory_bytes {
             Some(bytes) => bytes,
@@ -189,7 +189,7 @@ impl Experiment for Hybrid {
         let hot = (f64::from(keys) * self.hot_percent / 100.0).round() as u32;
         let hot = hot.clamp(1, keys);
         if self.flushes {
-            client.flush(0).context("cannot empty it")?;
+            client.flush(0).context("cannot flush the servers")?;
         }
         let refused = fill_with_refusals(&client, &self.items, 0..keys.into(), |_| self.value_bytes)?;
         ensure!(
@@ -213,11 +213,11 @@ impl Experiment for Hybrid {
 fn memory_bytes(client: &Client) -> Result<u64> {
     let mut sum = 0u64;
     for stats in client.stats("") {
-        let stats = stats.context("a server does not say how much memory it has; give --memory")?;
+        let stats = stats.context("a server does not report its memory limit; give --memory")?;
         let limit = stats.iter().find(|(name, _)| name == "limit_maxbytes");
         let bytes = limit.and_then(|(_, value)| value.parse::<u64>().ok()).filter(|bytes| *bytes > 0);
         let bytes =
-            bytes.context("a server does not say how much memory it has (limit_maxbytes); give --memory")?;
+            bytes.context("a server does not report its memory limit (limit_maxbytes); give --memory")?;
         sum = sum.saturating_add(bytes);
     }
     Ok(sum)
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scans_read_what_they_say() {
+    fn scans_read_their_keys() {
         let count = |scan: Scan, keys, hot| {
             let mut random = Random::new(1);
             let numbers: Vec<u32> = (0..10_000).map(|_| scan.next(&mut random, keys, hot)).collect();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_stored_as_the_factor_says() {
+    fn the_factor_sets_the_number_of_items() {
         let hybrid = Hybrid::standard(true, true, 20).expect("keys");
         assert_eq!(hybrid.keys(64 << 20).expect("a number"), 2_724);
         let error = hybrid.keys(1).expect_err("too little").to_string();

@@ -82,7 +82,7 @@ impl Operation {
         }
         match Operation::ALL.into_iter().find(|operation| operation.name() == name) {
             Some(operation) => Ok(vec![operation]),
-            None => bail!("there is no operation {name:?}; there are set, get, mix and all"),
+            None => bail!("unknown operation {name:?}; use set, get, mix or all"),
         }
     }
 }
@@ -271,7 +271,7 @@ pub fn table(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Described;
+    use crate::target::TargetDescription;
 
     #[test]
     fn sizes_are_powers_of_two_between_the_ends() {
@@ -281,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_told() {
-        let server = Described { name: "server".into(), ..Described::default() };
+    fn misses_are_noted() {
+        let server = TargetDescription { name: "server".into(), ..TargetDescription::default() };
         let mut results = Results::new("latency", "how".into(), vec![server]);
         let case = Case::new("get").with("value_bytes", 64usize);
         let of = |round, misses| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 /// How long a server may leave a request unanswered before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes received together if the answer's length is unknown.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Receive size if the length of a response is unknown.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// A connection.
@@ -26,7 +26,7 @@ impl Client {
     pub fn connect(address: SocketAddr) -> Result<Client> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Client { stream, buffer: Vec::new() })
     }
 
@@ -114,7 +114,7 @@ impl Client {
     fn receive(&mut self) -> Result<()> {
         let start = self.buffer.len();
         self.buffer.resize(start + RECEIVE_BYTES, 0);
-        let len = self.stream.read(&mut self.buffer[start..]).context("no whole answer came")?;
+        let len = self.stream.read(&mut self.buffer[start..]).context("an incomplete answer")?;
         self.buffer.truncate(start + len);
         ensure!(len > 0, "the server closed the connection");
         Ok(())

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::client::Client;
 use super::mix::Mix;
-use crate::server::{Candidate, Server};
+use crate::server::{MeasuredProgram, Server};
 
 /// Maximum memory overhead of an item, for the number of items to plan.
 const OVERHEAD_BYTES_MAX: u64 = 64;
@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// One server filled with one mix.
 #[derive(Clone, Debug, Serialize)]
-pub struct Filled {
+pub struct FilledServer {
     /// The server.
     pub server: String,
     /// The mix of items.
@@ -48,8 +48,8 @@ pub struct Filled {
     pub overhead_bytes: Option<f64>,
 }
 
-impl Filled {
-    /// Resident memory an item.
+impl FilledServer {
+    /// Returns the resident memory per item.
     pub fn bytes_per_item(&self) -> f64 {
         self.resident_bytes as f64 / self.items as f64
     }
@@ -60,24 +60,24 @@ impl Filled {
 /// # Errors
 /// A server does not start, answers wrongly, or lacks items that it reports.
 pub fn fill_all(
-    servers: &[Candidate],
+    servers: &[MeasuredProgram],
     mixes: &[Mix],
     megabytes: u32,
     progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Filled>> {
+) -> Result<Vec<FilledServer>> {
     let mut filled = Vec::new();
     for mix in mixes {
-        for candidate in servers {
-            progress(&format!("{}: {}", mix.name, candidate.name));
-            let one = fill(candidate, mix, megabytes);
-            filled.push(one.with_context(|| format!("{} with {}", candidate.name, mix.name))?);
+        for program in servers {
+            progress(&format!("{}: {}", mix.name, program.name));
+            let one = fill(program, mix, megabytes);
+            filled.push(one.with_context(|| format!("{} with {}", program.name, mix.name))?);
         }
     }
     Ok(filled)
 }
 
-fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
-    let (server, address) = Server::start(candidate, &["-m", &megabytes.to_string()])?;
+fn fill(program: &MeasuredProgram, mix: &Mix, megabytes: u32) -> Result<FilledServer> {
+    let (server, address) = Server::start(program, &["-m", &megabytes.to_string()])?;
     let mut client = Client::connect(address)?;
     let budget = u64::from(megabytes) << 21;
     let written = (budget as f64 / (mix.mean_bytes() + OVERHEAD_BYTES_MAX as f64)) as u64;
@@ -112,10 +112,10 @@ fn fill(candidate: &Candidate, mix: &Mix, megabytes: u32) -> Result<Filled> {
     let deviation = (expected * (1.0 - expected) / sampled as f64).sqrt();
     ensure!(
         (share - expected).abs() < 0.02 + 5.0 * deviation,
-        "it says that it has {items} of {written} items, but {found} of {sampled} were found"
+        "the server reports {items} of {written} items, but {found} of {sampled} were found"
     );
-    Ok(Filled {
-        server: candidate.name.clone(),
+    Ok(FilledServer {
+        server: program.name.clone(),
         mix: mix.clone(),
         megabytes,
         stored,
@@ -140,7 +140,7 @@ fn read_back(client: &mut Client, mix: &Mix, written: u64) -> Result<(u64, u64)>
         if let Some(answer) = client.get(&key)? {
             value.clear();
             mix.push_value(i, &mut value);
-            ensure!(*answer == *value, "item {i} came back with another value");
+            ensure!(*answer == *value, "item {i} has a wrong value");
             found += 1;
         }
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_of_the_mix_and_tell_whose_they_are() {
+    fn items_have_the_sizes_and_numbers_of_the_mix() {
         let mix = Mix::small();
         let mut lengths = (0, 0);
         for i in 0..10_000 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_memcached_s() {
+    fn requests_are_in_the_text_protocol() {
         let mut request = Vec::new();
         Mix::of_values(5).push_set(7, &mut request);
         assert_eq!(request, b"set 00000000000000000007 0 0 5\r\n00000\r\n");

@@ -1,16 +1,16 @@
 //! A figure of items held by value size, relative to the last server and to the goal.
 
-use super::fill::Filled;
+use super::fill::FilledServer;
 use super::report::Results;
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
 /// Returns the panels of a run.
 pub fn panels(results: &Results) -> Vec<Panel> {
-    let ratio = |one: &Filled| results.ratio(one);
+    let ratio = |one: &FilledServer| results.ratio(one);
     let ratios = results.filled.iter().map(ratio).filter(|ratio| ratio.is_finite());
     // The axis does not begin at zero, so that differences of a tenth are visible.
     let least = ratios.fold(1.0, f64::min);
-    let payload = |one: &Filled| one.mix.mean_bytes() / one.bytes_per_item() * 100.0;
+    let payload = |one: &FilledServer| one.mix.mean_bytes() / one.bytes_per_item() * 100.0;
     vec![
         Panel {
             caption: format!("items in equal memory, to {}", results.header.base()),
@@ -40,8 +40,8 @@ fn size(bytes: f64) -> String {
     format!("{}{unit}", bytes / factor)
 }
 
-/// A line for each server through the mixes of one size, and one along all sizes of each other mix.
-fn lines(results: &Results, figure: &dyn Fn(&Filled) -> f64) -> Vec<Line> {
+/// Returns a line per server through the mixes of one size, and one along all sizes for each other mix.
+fn lines(results: &Results, figure: &dyn Fn(&FilledServer) -> f64) -> Vec<Line> {
     let mut all = Vec::new();
     for ((server, _), color) in results.header.servers.iter().zip(COLORS.into_iter().cycle()) {
         let stroke = if server == results.header.base() { Stroke::Thin } else { Stroke::Bold };
@@ -71,8 +71,8 @@ mod tests {
     use crate::plot::tests::{check, texts};
     use crate::report::{Header, ServersHeader};
 
-    fn filled(server: &str, mix: Mix, items: u64) -> Filled {
-        Filled {
+    fn filled(server: &str, mix: Mix, items: u64) -> FilledServer {
+        FilledServer {
             server: server.into(),
             mix,
             megabytes: 1,
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    fn results(filled: Vec<Filled>) -> Results {
+    fn results(filled: Vec<FilledServer>) -> Results {
         let servers = ["ours", "theirs"].map(|name| (name.into(), "1.0".into())).to_vec();
         let run = Header::default();
         Results { header: ServersHeader { run, servers, method: String::new() }, filled }

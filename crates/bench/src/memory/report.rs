@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::fill::Filled;
+use super::fill::FilledServer;
 use crate::report::ServersHeader;
 
 /// The results of one run.
@@ -14,12 +14,12 @@ pub struct Results {
     #[serde(flatten)]
     pub header: ServersHeader,
     /// Every server filled with every mix.
-    pub filled: Vec<Filled>,
+    pub filled: Vec<FilledServer>,
 }
 
 impl Results {
-    /// Items that fit in equal memory, to those of the server named last; not a number where that has none of them.
-    pub fn ratio(&self, one: &Filled) -> f64 {
+    /// Returns the items that fit in equal memory, relative to the last server; NaN if that lacks this mix.
+    pub fn ratio(&self, one: &FilledServer) -> f64 {
         let base = self.header.base();
         let peer = self.filled.iter().find(|other| other.server == base && other.mix == one.mix);
         peer.map_or(f64::NAN, |peer| peer.bytes_per_item() / one.bytes_per_item())

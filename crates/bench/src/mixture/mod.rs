@@ -92,19 +92,19 @@ impl Experiment for Mixture {
         let clients = case.number("clients").context("a case has clients")? as usize;
         let work = self.load.sized(target, Sizes::Olio(Olio::of_average(average)?), self.averages.len())?;
         let clients = self.load.connect(target, &work, clients)?;
-        Ok(Box::new(Mixed { load: &self.load, asks: target.client()?, clients }))
+        Ok(Box::new(MixtureRounds { load: &self.load, asks: target.client()?, clients }))
     }
 }
 
 /// Clients of one target.
-struct Mixed<'e> {
+struct MixtureRounds<'e> {
     load: &'e Load,
     /// A client for statistics.
     asks: Client,
     clients: Clients,
 }
 
-impl Rounds for Mixed<'_> {
+impl Rounds for MixtureRounds<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
         let evicted_before = evictions(&self.asks)?;
         let outcome = self.clients.run(&self.load.round(Pace::Closed, number))?;

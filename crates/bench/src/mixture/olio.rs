@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn items_have_the_average_that_was_wished() {
+    fn items_have_the_requested_average() {
         for average in [52.0, 100.0, 2_048.0, 4_096.0, 8_000.0, 10_000.0, 12_800.0] {
             let olio = Olio::of_average(average).expect("an average");
             assert!((olio.average() - average).abs() < 1e-6);

@@ -133,7 +133,7 @@ impl<'e> Calls<'e> {
             };
             slot.taken = begun.elapsed();
             pass.elapsed += slot.taken;
-            slot.judge(self.items, *one, sets, self.verify, &mut pass)?;
+            slot.check_result(self.items, *one, sets, self.verify, &mut pass)?;
         }
         Ok(pass)
     }
@@ -157,7 +157,7 @@ impl<'e> Calls<'e> {
             }
             pass.elapsed += begun.elapsed();
             for (slot, one) in slots.iter_mut().zip(window) {
-                slot.judge(self.items, *one, how.sets, self.verify, &mut pass)?;
+                slot.check_result(self.items, *one, how.sets, self.verify, &mut pass)?;
             }
         }
         Ok(pass)
@@ -219,7 +219,7 @@ impl Slot {
     }
 
     /// Checks the result of a call.
-    fn judge(
+    fn check_result(
         &mut self,
         items: &Items,
         wanted: ItemToCall,
@@ -236,7 +236,7 @@ impl Slot {
         let outcome = result.with_context(|| {
             format!("cannot {} the key {}", if sets { "store a value under" } else { "get" }, name())
         })?;
-        ensure!(self.key == key, "another key came back for {}", name());
+        ensure!(self.key == key, "a wrong key was returned for {}", name());
         match outcome {
             Outcome::Stored if sets => pass.bytes += value_bytes as u64,
             Outcome::NotFound if !sets => pass.misses += 1,
@@ -250,7 +250,7 @@ impl Slot {
                 pass.verified += u64::from(verify);
                 pass.bytes += value_bytes as u64;
             }
-            other => bail!("{other:?} is no answer to what was asked of the key {}", name()),
+            other => bail!("a wrong answer {other:?} for the key {}", name()),
         }
         pass.operations += 1;
         pass.times.record(self.taken.as_nanos() as u64);

@@ -76,7 +76,7 @@ fn choose<T: Copy>(what: &str, known: &[(&str, T)], name: &str) -> Result<T> {
         Some((_, chosen)) => Ok(*chosen),
         None => {
             let names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
-            bail!("there is no {what} {name:?}; there are {}", names.join(" and "))
+            bail!("unknown {what} {name:?}; the values are {}", names.join(" and "))
         }
     }
 }
@@ -173,10 +173,10 @@ impl Experiment for NonBlocking {
 
     fn method(&self) -> String {
         format!(
-            "one thread; a window of requests is made, then all are waited for or tested until they are over; {} of them a round \
-             (fewer of large values); keys of {} bytes, chosen among at most {}, by Zipf's law with the exponent {ALPHA} where \
-             that is said; beside it, in the same round and over the same keys, calls that wait; wall time of a window over its \
-             requests, and of each request until it is known to be over; {}",
+            "one thread; a window of requests is issued, then all are awaited or tested until they complete; {} of them a round \
+             (fewer of large values); keys of {} bytes, chosen among at most {}, uniformly or by Zipf's law with the exponent \
+             {ALPHA}; blocking calls in the same round over the same keys; wall time of a window divided by its requests, \
+             and of each request until its completion is noticed; {}",
             self.iterations,
             self.items.key_bytes(),
             self.keys_max,
@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_chosen_has_a_name() {
+    fn every_choice_has_a_name() {
         for (_, api) in Api::NAMES {
             assert_eq!(Api::of_name(api.name()).expect("it has"), *api);
         }

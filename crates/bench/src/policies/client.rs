@@ -14,13 +14,14 @@ use crate::trace::Trace;
 use crate::trace::content::Content;
 
 /// How long a server may leave a request unanswered before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// GETs sent before their answers are read: they fit the socket's buffer, so that neither side waits for the other.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// GETs sent before their responses are read: they fit the socket's buffer, so that neither side
+/// blocks.
 const PIPELINE: usize = 64;
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// Requests that missed.
     pub misses: u64,
     /// SETs that the server refused.
@@ -47,7 +48,7 @@ impl<'c> Client<'c> {
     pub fn connect(socket: &Path, content: &'c Content) -> Result<Client<'c>> {
         let stream =
             UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let stream = BufReader::with_capacity(256 << 10, stream);
         Ok(Client { stream, content, line: Vec::new(), key: Vec::new(), value: Vec::new() })
     }
@@ -57,8 +58,8 @@ impl<'c> Client<'c> {
     ///
     /// # Errors
     /// A hit differs from the stored value, or the server does not answer.
-    pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<Replayed> {
-        let mut done = Replayed::default();
+    pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<ReplayResult> {
+        let mut done = ReplayResult::default();
         let start = Instant::now();
         let (mut asked, mut missed, mut again) = (Vec::new(), Vec::new(), Vec::new());
         let mut out = Vec::new();
@@ -148,7 +149,7 @@ impl<'c> Client<'c> {
 
     fn read_line(&mut self) -> Result<()> {
         self.line.clear();
-        self.stream.read_until(b'\n', &mut self.line).context("no answer came")?;
+        self.stream.read_until(b'\n', &mut self.line).context("no answer")?;
         ensure!(self.line.ends_with(b"\r\n"), "the server closed the connection");
         Ok(())
     }
@@ -172,12 +173,12 @@ impl<'c> Client<'c> {
         let head = [b"VALUE ", &self.key[..], format!(" 0 {}\r\n", object.value_bytes).as_bytes()].concat();
         ensure!(self.line == head, "a GET was answered {:?}", String::from_utf8_lossy(&self.line));
         self.value.resize(object.value_bytes as usize, 0);
-        self.stream.read_exact(&mut self.value).context("no whole value came")?;
+        self.stream.read_exact(&mut self.value).context("an incomplete value")?;
         let is_right = self.content.is_value(number, object, [&self.value[..]].into_iter());
         ensure!(is_right, "the server returned a wrong value for object {number}");
         let mut end = [0; 7];
-        self.stream.read_exact(&mut end).context("no whole answer came")?;
-        ensure!(&end == b"\r\nEND\r\n", "behind a value came {:?}", String::from_utf8_lossy(&end));
+        self.stream.read_exact(&mut end).context("an incomplete answer")?;
+        ensure!(&end == b"\r\nEND\r\n", "{:?} after a value", String::from_utf8_lossy(&end));
         Ok(true)
     }
 }
@@ -240,7 +241,7 @@ mod tests {
         asked
     }
 
-    fn replay(trace: &Trace, fault: Fault, name: &str) -> (Result<Replayed>, Vec<String>) {
+    fn replay(trace: &Trace, fault: Fault, name: &str) -> (Result<ReplayResult>, Vec<String>) {
         let path = std::env::temp_dir().join(format!("fabcache-trace-{}-{name}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a socket");
         let content = Content::default();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_a_cache_aside_in_order() {
+    fn a_replay_is_cache_aside_in_order() {
         let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
         let (replayed, asked) = replay(&trace, Fault::None, "order");
         let replayed = replayed.expect("right answers");
@@ -272,13 +273,13 @@ mod tests {
         for (number, object) in trace.objects.iter().enumerate() {
             content.key(number as u32, object, &mut key);
             let at = first(std::str::from_utf8(&key).expect("text")).expect("it was asked for");
-            assert!(at >= last, "objects are first asked for in their order");
+            assert!(at >= last, "first requests are in the order of the objects");
             last = at;
         }
     }
 
     #[test]
-    fn what_a_server_forgets_or_changes_is_noticed() {
+    fn lost_and_changed_values_are_detected() {
         let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
         let forgotten = replay(&trace, Fault::Forgets, "forgets").0.expect("right answers");
         assert!(forgotten.misses > trace.objects.len() as u64);

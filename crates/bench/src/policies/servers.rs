@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::client::Client;
 use super::compare::{Case, Plan, Progress};
-use crate::server::{Candidate, Server};
+use crate::server::{MeasuredProgram, Server};
 use crate::trace::Trace;
 use crate::trace::content::Content;
 
@@ -67,8 +67,8 @@ impl ServersRow {
 /// A server does not start, does not answer, or returns a wrong value.
 pub fn compare(
     plan: &Plan,
-    first: &Candidate,
-    other: &Candidate,
+    first: &MeasuredProgram,
+    other: &MeasuredProgram,
     progress: &dyn Progress,
 ) -> Result<Vec<ServersRow>> {
     let content = Content::default();
@@ -95,7 +95,12 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    fn compare(&self, first: &Candidate, other: &Candidate, memory_bytes: u64) -> Result<ServersRow> {
+    fn compare(
+        &self,
+        first: &MeasuredProgram,
+        other: &MeasuredProgram,
+        memory_bytes: u64,
+    ) -> Result<ServersRow> {
         let megabytes = memory_bytes >> 20;
         let row = |runs, skipped: Option<String>| ServersRow {
             trace: self.trace.name.clone(),
@@ -121,8 +126,8 @@ impl Pair<'_> {
         })
     }
 
-    /// The run with the most memory that was found to fit `resident_bytes`.
-    fn fit(&self, server: &Candidate, resident_bytes: u64) -> Result<Option<ServerRun>> {
+    /// Returns the run with the most memory that fits `resident_bytes`.
+    fn fit(&self, server: &MeasuredProgram, resident_bytes: u64) -> Result<Option<ServerRun>> {
         let empty = {
             let socket = Socket::new();
             let flags = ["-t", "1", "-m", &kilobytes(resident_bytes)];
@@ -132,17 +137,17 @@ impl Pair<'_> {
         fit(resident_bytes, empty, |memory| Ok(self.replay(server, &kilobytes(memory), memory)?.0))
     }
 
-    /// Replays in a server started for it, with this `-m`; also the memory of its slabs, if it has any.
-    fn replay(&self, candidate: &Candidate, limit: &str, memory_bytes: u64) -> Result<(ServerRun, u64)> {
-        let what = format!("{} {}% {}", self.trace.name, self.percent, candidate.name);
+    /// Replays on a fresh server with this `-m`; also returns the memory of its slabs, if it has any.
+    fn replay(&self, program: &MeasuredProgram, limit: &str, memory_bytes: u64) -> Result<(ServerRun, u64)> {
+        let what = format!("{} {}% {}", self.trace.name, self.percent, program.name);
         self.progress.begin(&what, self.trace.requests.len() as u64);
         let socket = Socket::new();
-        let server = Server::start_unix(candidate, &socket.0, &["-t", "1", "-m", limit])?;
+        let server = Server::start_unix(program, &socket.0, &["-t", "1", "-m", limit])?;
         let mut client = Client::connect(&socket.0, self.content)?;
         let paced = self.trace.objects.iter().any(|object| object.ttl_s > 0);
         let replayed = client
             .replay(self.trace, paced, &|done| self.progress.advance(done))
-            .with_context(|| format!("{} with -m {limit}, replaying {}", candidate.name, self.trace.name))?;
+            .with_context(|| format!("{} with -m {limit}, replaying {}", program.name, self.trace.name))?;
         let slab_bytes = client.stat("stats slabs", "total_malloced").unwrap_or(0);
         let run = ServerRun {
             memory_bytes,
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_made_to_fit() {
+    fn memory_converges_to_the_budget() {
         let mut tries = 0;
         let found = fit(100 << 20, 1 << 20, |memory| {
             tries += 1;

@@ -25,9 +25,9 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const BYTES_MAX: u64 = 1 << 30;
 /// Loads, or round trips, between clock readings.
 const STEPS: u64 = 4096;
-/// Polls for an answer of the other CPU: some seconds.
-const LOOKS_MAX: u32 = 1 << 28;
-/// Bytes copied between readings of a clock.
+/// Maximum number of polls for the other CPU's answer: a few seconds.
+const POLLS_MAX: u32 = 1 << 28;
+/// Bytes copied between clock readings.
 const COPIED_AT_ONCE: u64 = 4 << 20;
 
 /// The machine's floors over memory of one size.
@@ -76,10 +76,10 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
             for _ in 0..STEPS {
                 line.store(number + 1, Ordering::Release);
                 number += 2;
-                let mut looks = 0u32;
+                let mut polls = 0u32;
                 while line.load(Ordering::Acquire) != number {
-                    looks += 1;
-                    ensure!(looks < LOOKS_MAX, "the other CPU does not answer");
+                    polls += 1;
+                    ensure!(polls < POLLS_MAX, "the other CPU does not answer");
                     spin_loop();
                 }
             }

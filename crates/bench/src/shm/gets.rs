@@ -9,7 +9,7 @@ use super::servers::{PathClient, Servers, check, is_value, resident_bytes};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{HOT_KEYS, Plan};
 use crate::random::Random;
-use crate::server::Candidate;
+use crate::server::MeasuredProgram;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 use fabcache_testbed::statistics::median;
 
@@ -59,17 +59,17 @@ pub struct Rates {
     pub against_many_per_s: Option<f64>,
 }
 
-/// Reads of an item until hardly any is reported to the server: the first two are, and later ones by sampling until
-/// the count is saturated.
-const TOLD_READS_MAX: u32 = 32;
+/// Reads of an item until hardly any is reported: the first two are, and later ones by sampling until
+/// the count saturates.
+const REPORTED_READS_MAX: u32 = 32;
 
 /// Measures every number of items with every length of values, as far as they fit.
 ///
 /// # Errors
 /// A server fails or answers wrongly.
 pub fn measure(
-    ours: &Candidate,
-    against: Option<&Candidate>,
+    ours: &MeasuredProgram,
+    against: Option<&MeasuredProgram>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Gets>> {
@@ -97,7 +97,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
     let against = servers.against()?;
     let len = servers.value_bytes;
     let clock_ns = clock_ns();
-    let timed = |way: &PathClient, over: u64, seed: usize| {
+    let timed = |path: &PathClient, over: u64, seed: usize| {
         let mut random = Random::new(seed as u64);
         percentiles(
             plan.round,
@@ -106,7 +106,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
                 let number = u64::from(random.below(over as u32));
                 (number, key(number))
             },
-            |(_, key)| way.client.get(key),
+            |(_, key)| path.client.get(key),
             |(number, _), item| check(item?.as_ref(), *number, len),
         )
     };
@@ -143,7 +143,7 @@ fn one(servers: &Servers, floors: Floors, plan: &Plan) -> Result<Gets> {
 /// Reads every item until the server counts no more reads of it.
 fn read_all(shared: &PathClient, len: usize) -> Result<()> {
     let mut keys = Keys::new(shared.items, 0);
-    for _ in 0..TOLD_READS_MAX {
+    for _ in 0..REPORTED_READS_MAX {
         for from in (0..shared.items).step_by(BATCH) {
             keys.take((from..shared.items).take(BATCH));
             get_each(shared, &keys, len)?;
@@ -195,9 +195,9 @@ fn rates(shared: &PathClient, against: Option<&PathClient>, len: usize, plan: &P
     })
 }
 
-fn get_many(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
+fn get_many(path: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
-        let many = way.client.get_many(keys)?;
+        let many = path.client.get_many(keys)?;
         for (item, (number, _)) in many.items.iter().zip(numbers) {
             check(item.as_ref(), *number, len)?;
         }
@@ -205,10 +205,10 @@ fn get_many(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     Ok(())
 }
 
-fn get_each(way: &PathClient, keys: &Keys, len: usize) -> Result<()> {
+fn get_each(path: &PathClient, keys: &Keys, len: usize) -> Result<()> {
     for (numbers, keys) in keys.0.chunks(KEYS_AT_ONCE).zip(keys.1.chunks(KEYS_AT_ONCE)) {
         let mut right = 0;
-        let failed = way.client.get_each(keys, |at, found| {
+        let failed = path.client.get_each(keys, |at, found| {
             right += usize::from(is_value(found.value, numbers[at].0, len));
         })?;
         ensure!(failed.is_empty() && right == keys.len(), "{} of {} values are right", right, keys.len());

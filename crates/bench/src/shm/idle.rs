@@ -5,8 +5,8 @@ use fabcache_client::SharedMemory;
 use serde::Serialize;
 
 use super::Plan;
-use super::servers::Running;
-use crate::server::Candidate;
+use super::servers::RunningServer;
+use crate::server::MeasuredProgram;
 
 const MEGABYTES: u64 = 64;
 
@@ -24,9 +24,9 @@ pub struct Idle {
 /// Measures a fresh server.
 ///
 /// # Errors
-/// The server does not start, or cannot have so many clients.
-pub fn measure(ours: &Candidate, plan: &Plan) -> Result<Idle> {
-    let running = Running::sharing(ours, MEGABYTES, plan)?;
+/// The server does not start, or does not accept so many clients.
+pub fn measure(ours: &MeasuredProgram, plan: &Plan) -> Result<Idle> {
+    let running = RunningServer::sharing(ours, MEGABYTES, plan)?;
     let cpu_ms_per_s = || {
         // Let pending work finish.
         std::thread::sleep(plan.idle / 4);

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::process::pin;
-use crate::server::Candidate;
+use crate::server::MeasuredProgram;
 use report::Figures;
 
 /// CPU of the servers.
@@ -61,8 +61,8 @@ pub struct Plan {
 /// A server does not start, shares no memory, or answers wrongly; or the machine has fewer than two
 /// CPUs.
 pub fn measure(
-    ours: &Candidate,
-    against: Option<&Candidate>,
+    ours: &MeasuredProgram,
+    against: Option<&MeasuredProgram>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Figures> {

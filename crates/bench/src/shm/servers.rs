@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::{Client, Item, Options, Request, SharedMemory, Transport, Ttl};
 
 use super::{Plan, SERVER_CPU};
-use crate::server::{Candidate, Server};
+use crate::server::{MeasuredProgram, Server};
 use crate::store::keys::{KEY_BYTES, key};
 
 /// Upper bound of an item's overhead, including index and free space.
@@ -20,7 +20,7 @@ const ITEMS_OVER_SOCKET_MAX: u64 = 100_000;
 
 /// A server on its own Unix socket.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     /// Its name in tables.
     pub name: String,
     /// The process.
@@ -31,11 +31,11 @@ pub struct Running {
 /// The server that shares its memory, and the server it is compared with.
 #[derive(Debug)]
 pub struct Servers {
-    /// Shares its memory.
-    pub ours: Running,
-    /// Is compared with it.
-    pub against: Option<Running>,
-    /// Items that were stored in the first; the other has no more than a hundred thousand.
+    /// The server that shares its memory.
+    pub ours: RunningServer,
+    /// The server it is compared with.
+    pub against: Option<RunningServer>,
+    /// Items stored in the first server; the other has at most a hundred thousand.
     pub items: u64,
     /// Bytes of each value.
     pub value_bytes: usize,
@@ -52,25 +52,25 @@ pub struct PathClient {
     pub items: u64,
 }
 
-impl Running {
-    fn start(candidate: &Candidate, flags: &[&str]) -> Result<Running> {
+impl RunningServer {
+    fn start(program: &MeasuredProgram, flags: &[&str]) -> Result<RunningServer> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!("fabcache-bench-{}-{number}", std::process::id()));
-        let server = Server::start_unix(candidate, &socket, flags)?;
+        let server = Server::start_unix(program, &socket, flags)?;
         server.pin(&SERVER_CPU.into())?;
-        Ok(Running { name: candidate.name.clone(), server, socket })
+        Ok(RunningServer { name: program.name.clone(), server, socket })
     }
 
     /// Starts a server that shares its memory.
     ///
     /// # Errors
-    /// It does not come up.
-    pub fn sharing(candidate: &Candidate, megabytes: u64, plan: &Plan) -> Result<Running> {
+    /// The server does not start.
+    pub fn sharing(program: &MeasuredProgram, megabytes: u64, plan: &Plan) -> Result<RunningServer> {
         let megabytes = megabytes.to_string();
         let mut flags = vec!["--shm", "-t", "1", "-c", "4096", "-m", &megabytes];
         flags.extend(plan.huge_pages.then_some("-L"));
-        Running::start(candidate, &flags)
+        RunningServer::start(program, &flags)
     }
 
     /// Connects a client.
@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         // A killed server does not remove its socket.
         let _ = std::fs::remove_file(&self.socket);
@@ -100,18 +100,18 @@ impl Servers {
     /// # Errors
     /// A server does not start, or does not store.
     pub fn start(
-        ours: &Candidate,
-        against: Option<&Candidate>,
+        ours: &MeasuredProgram,
+        against: Option<&MeasuredProgram>,
         items: u64,
         value_bytes: usize,
         plan: &Plan,
     ) -> Result<Servers> {
         let megabytes = |items| ((resident_bytes(items, value_bytes) * 3 / 2) >> 20) + 64;
         let fewer = items.min(ITEMS_OVER_SOCKET_MAX);
-        let ours = Running::sharing(ours, megabytes(items), plan)?;
+        let ours = RunningServer::sharing(ours, megabytes(items), plan)?;
         let against = against.map(|against| {
             let megabytes = megabytes(fewer).to_string();
-            Running::start(against, &["-t", "1", "-m", &megabytes])
+            RunningServer::start(against, &["-t", "1", "-m", &megabytes])
         });
         let servers = Servers { ours, against: against.transpose()?, items, value_bytes };
         fill(&servers.ours.client(SharedMemory::Required)?, items, value_bytes)?;

@@ -8,7 +8,7 @@ use super::floors::{cache_line_round_trip_ns, store_set_ns};
 use super::servers::{PathClient, Servers, check, value};
 use super::timing::{Percentiles, clock_ns, percentiles, rate};
 use super::{CLIENT_CPU, HOT_KEYS, Plan, SERVER_CPU};
-use crate::server::Candidate;
+use crate::server::MeasuredProgram;
 use crate::store::keys::{BATCH, KEY_BYTES, key};
 use fabcache_testbed::statistics::median;
 
@@ -84,8 +84,8 @@ struct Rounds {
 /// # Errors
 /// A server fails or answers wrongly.
 pub fn measure(
-    ours: &Candidate,
-    against: Option<&Candidate>,
+    ours: &MeasuredProgram,
+    against: Option<&MeasuredProgram>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(SetFloor, Vec<Requests>)> {

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_do_what_their_names_say() {
+    fn operations_match_their_names() {
         let (store, clock) = store(8 << 20, 1).expect("memory for a test");
         let handle = Handle::new(&store);
         fill(&handle, 1_000, 100);

@@ -2,7 +2,7 @@
 
 use super::operations::{Operation, Resident};
 use super::report::Results;
-use super::scaling::{Mix, Scaled};
+use super::scaling::{Mix, ScalingFigures};
 use crate::plot::{Axis, COLORS, Line, Panel, Stroke};
 
 /// Returns the panels of a run, without those not measured.
@@ -12,9 +12,9 @@ pub fn panels(results: &Results) -> Vec<Panel> {
         panels.extend(Operation::ALL.map(|operation| operation_panel(operation, &results.resident)));
     }
     if !results.scaling.is_empty() {
-        let cpu = |scaled: &Scaled| scaled.cpu_ns;
+        let cpu = |scaled: &ScalingFigures| scaled.cpu_ns;
         panels.push(scaling_panel("CPU time by threads", "CPU ns an operation", results, &cpu));
-        let rate = |scaled: &Scaled| scaled.operations_per_s / 1e6;
+        let rate = |scaled: &ScalingFigures| scaled.operations_per_s / 1e6;
         panels.push(scaling_panel("throughput by threads", "million operations/s", results, &rate));
     }
     panels
@@ -55,7 +55,7 @@ fn scaling_panel(
     caption: &str,
     y_title: &'static str,
     results: &Results,
-    figure: &dyn Fn(&Scaled) -> f64,
+    figure: &dyn Fn(&ScalingFigures) -> f64,
 ) -> Panel {
     let line = |(mix, color): (Mix, _)| {
         let scaled = results.scaling.iter().filter(|scaled| scaled.mix == mix);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn results() -> Results {
-        let scaled = |mix, threads| Scaled { mix, threads, cpu_ns: 500.0, operations_per_s: 2.5e6 };
+        let scaled = |mix, threads| ScalingFigures { mix, threads, cpu_ns: 500.0, operations_per_s: 2.5e6 };
         Results {
             header: Header::default(),
             value_bytes: 100,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_panel() {
+    fn missing_measurements_have_no_panel() {
         let few = Results { resident: Vec::new(), ..results() };
         assert_eq!(panels(&few).len(), 2);
         assert!(panels(&Results { scaling: Vec::new(), ..few }).is_empty());

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::instructions::Instructions;
 use super::operations::{HOT_KEYS, Resident};
-use super::scaling::{Mix, Scaled};
+use super::scaling::{Mix, ScalingFigures};
 use super::stalls::Stalls;
 use crate::report::Header;
 
@@ -24,8 +24,8 @@ pub struct Results {
     pub instructions: Option<Vec<Instructions>>,
     /// Resident items while threads were scaled.
     pub scaling_items: u64,
-    /// By threads.
-    pub scaling: Vec<Scaled>,
+    /// Figures by threads.
+    pub scaling: Vec<ScalingFigures>,
     /// The longest operations.
     pub stalls: Vec<Stalls>,
 }

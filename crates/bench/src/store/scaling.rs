@@ -48,8 +48,8 @@ impl Mix {
 
 /// Figures for one number of threads.
 #[derive(Clone, Debug, Serialize)]
-pub struct Scaled {
-    /// What the threads do.
+pub struct ScalingFigures {
+    /// The operations of the threads.
     pub mix: Mix,
     /// Number of threads.
     pub threads: usize,
@@ -63,7 +63,7 @@ pub struct Scaled {
 ///
 /// # Errors
 /// Memory is exhausted.
-pub fn measure(plan: &Plan) -> Result<Vec<Scaled>> {
+pub fn measure(plan: &Plan) -> Result<Vec<ScalingFigures>> {
     let threads: usize = plan.threads.iter().sum();
     let (store, _) = store(memory_for(plan.scaling_items, plan.value_bytes), 1 + 3 * threads)?;
     let handle = Handle::new(&store);
@@ -84,7 +84,7 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
+fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> ScalingFigures {
     let start = Barrier::new(threads);
     let start_of_all = Instant::now();
     // Long enough for a few time slices of each thread, however many share a CPU.
@@ -121,5 +121,5 @@ fn scale(store: &Arc<Store>, mix: Mix, threads: usize, plan: &Plan) -> Scaled {
     let cpu_ns = done.iter().map(|(cpu_ns, ..)| *cpu_ns as f64).sum::<f64>() / operations;
     let begun = done.iter().map(|(.., begun, _)| *begun).min().unwrap_or_default();
     let ended = done.iter().map(|(.., ended)| *ended).max().unwrap_or_default();
-    Scaled { mix, threads, cpu_ns, operations_per_s: operations / (ended - begun).as_secs_f64() }
+    ScalingFigures { mix, threads, cpu_ns, operations_per_s: operations / (ended - begun).as_secs_f64() }
 }

@@ -109,11 +109,11 @@ pub struct Stalls {
 /// # Errors
 /// Memory is exhausted, or the system does not report a thread's times.
 pub fn measure(plan: &Plan) -> Result<Vec<Stalls>> {
-    Activity::ALL.iter().map(|activity| beside(*activity, plan)).collect()
+    Activity::ALL.iter().map(|activity| measure_activity(*activity, plan)).collect()
 }
 
-/// The observations of one worker.
-struct Seen {
+/// The operations of one worker.
+struct WorkerTimes {
     wall: Histogram<u64>,
     cpu: Histogram<u64>,
     waited: u64,
@@ -126,10 +126,10 @@ fn waits() -> Result<i64> {
     Ok(usage.voluntary_context_switches())
 }
 
-impl Seen {
-    fn new() -> Seen {
+impl WorkerTimes {
+    fn new() -> WorkerTimes {
         let histogram = || Histogram::new(3).expect("three digits are possible");
-        Seen { wall: histogram(), cpu: histogram(), waited: 0, waited_ns_max: 0 }
+        WorkerTimes { wall: histogram(), cpu: histogram(), waited: 0, waited_ns_max: 0 }
     }
 
     fn measure(&mut self, operation: impl FnOnce()) -> Result<()> {
@@ -148,7 +148,7 @@ impl Seen {
         Ok(())
     }
 
-    fn add(&mut self, other: &Seen) {
+    fn add(&mut self, other: &WorkerTimes) {
         self.wall.add(&other.wall).expect("the same digits");
         self.cpu.add(&other.cpu).expect("the same digits");
         self.waited += other.waited;
@@ -157,7 +157,7 @@ impl Seen {
 }
 
 /// The store under test, and its busy thread.
-struct World {
+struct BusyStore {
     activity: Activity,
     store: Arc<Store>,
     clock: SetClock,
@@ -166,14 +166,14 @@ struct World {
     reclaimed_ns: AtomicU64,
 }
 
-fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
+fn measure_activity(activity: Activity, plan: &Plan) -> Result<Stalls> {
     let items = match activity {
         Activity::Expiry | Activity::Flush | Activity::Growth => 3 * MANY,
         Activity::Compaction => MANY * 3 / 4,
         _ => MANY,
     };
     let (store, clock) = store(memory_for(items, plan.value_bytes), WORKERS + 3)?;
-    let world = World {
+    let world = BusyStore {
         activity,
         store,
         clock,
@@ -183,7 +183,7 @@ fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
     };
     world.prepare();
     let before = world.store.sums().reclaimed;
-    let mut seen = Seen::new();
+    let mut seen = WorkerTimes::new();
     thread::scope(|scope| -> Result<()> {
         let workers: Vec<_> = (0..WORKERS)
             .map(|i| {
@@ -193,7 +193,7 @@ fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
                 })
             })
             .collect();
-        scope.spawn(|| world.be_busy());
+        scope.spawn(|| world.run_activity());
         thread::sleep(plan.time.max(Duration::from_secs(2)));
         world.stop.store(true, Ordering::Relaxed);
         for worker in workers {
@@ -216,7 +216,7 @@ fn beside(activity: Activity, plan: &Plan) -> Result<Stalls> {
     })
 }
 
-impl World {
+impl BusyStore {
     fn prepare(&self) {
         let handle = Handle::new(&self.store);
         let value = vec![b'v'; self.value_bytes];
@@ -238,11 +238,11 @@ impl World {
         handle.maintain();
     }
 
-    fn work(&self, worker: usize) -> Result<Seen> {
+    fn work(&self, worker: usize) -> Result<WorkerTimes> {
         let handle = Handle::new(&self.store);
         let mut random = Random::new(worker as u64 + 1);
         let value = vec![b'v'; self.value_bytes];
-        let (mut out, mut seen) = (Vec::new(), Seen::new());
+        let (mut out, mut seen) = (Vec::new(), WorkerTimes::new());
         let mut number = worker as u64;
         while !self.stop.load(Ordering::Relaxed) {
             number += WORKERS as u64;
@@ -269,7 +269,7 @@ impl World {
     }
 
     /// Runs the housekeeper's work, which may disturb the workers.
-    fn be_busy(&self) {
+    fn run_activity(&self) {
         let handle = Handle::new(&self.store);
         thread::sleep(Duration::from_millis(500));
         match self.activity {

@@ -67,7 +67,7 @@ impl Throughput {
     pub fn check(&self) -> Result<()> {
         self.load.check()?;
         ensure!(!self.clients.contains(&0) && !self.clients.is_empty(), "there is at least 1 client");
-        ensure!(!self.sizes.is_empty(), "there is no size of values");
+        ensure!(!self.sizes.is_empty(), "no value size");
         let possible = |rate: &f64| *rate > 0.0 && *rate <= RATE_MAX;
         ensure!(
             self.rates.iter().all(possible),
@@ -119,8 +119,8 @@ impl Experiment for Throughput {
         cases
     }
 
-    /// An open loop makes a fixed rate, and no more with a server that does nothing.
-    fn has_ceiling(&self) -> bool {
+    /// The rate of an open loop is fixed, so the dummy shows no limit.
+    fn has_client_limit(&self) -> bool {
         self.rates.is_empty()
     }
 
@@ -131,18 +131,18 @@ impl Experiment for Throughput {
             None => Pace::Closed,
             Some(rate_per_s) => Pace::Open { rate_per_s, arrivals: self.arrivals },
         };
-        Ok(Box::new(Loaded { load: &self.load, clients, pace }))
+        Ok(Box::new(ThroughputRounds { load: &self.load, clients, pace }))
     }
 }
 
 /// Clients of one target.
-struct Loaded<'e> {
+struct ThroughputRounds<'e> {
     load: &'e Load,
     clients: Clients,
     pace: Pace,
 }
 
-impl Rounds for Loaded<'_> {
+impl Rounds for ThroughputRounds<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
         let outcome = self.clients.run(&self.load.round(self.pace, number))?;
         Ok(outcome.into())
@@ -185,13 +185,16 @@ fn busy(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Described;
+    use crate::target::TargetDescription;
 
     #[test]
-    fn open_loops_of_busy_clients_are_told() {
+    fn open_loops_of_busy_clients_are_reported() {
         let busy_of = |transport: &str, case: Case, client_cpu_ns: u64| {
-            let described =
-                Described { name: "t".into(), transport: transport.into(), ..Described::default() };
+            let described = TargetDescription {
+                name: "t".into(),
+                transport: transport.into(),
+                ..TargetDescription::default()
+            };
             let mut results = Results::new("throughput", "how".into(), vec![described]);
             results.samples = vec![Sample {
                 target: "t".into(),

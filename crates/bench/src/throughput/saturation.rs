@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_no_rate() {
+    fn an_incomplete_rate_is_too_high() {
         let found = |change: fn(Sample) -> Sample| {
             let sample = search(1_000.0, 1_000.0, |_, rate| Ok(change(served(rate))));
             sample.expect("a search").figures["saturation_per_s"]

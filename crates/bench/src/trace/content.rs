@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_told_apart() {
+    fn wrong_values_are_detected() {
         let content = Content::default();
         let object = |value_bytes| Object { key_bytes: 21, value_bytes, ttl_s: 0 };
         let (mut key, mut value) = (Vec::new(), Vec::new());

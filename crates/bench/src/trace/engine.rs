@@ -70,13 +70,13 @@ struct InFlight {
     request: Request,
     object: u64,
     bytes: usize,
-    asked: Asked,
+    asked: RequestKind,
 }
 
 /// A request in flight.
 #[derive(Clone, Copy)]
-enum Asked {
-    /// To store this version.
+enum RequestKind {
+    /// A set of this version.
     Store(u32),
     /// A read; and whether a value was stored since.
     Read(Record, bool),
@@ -138,7 +138,7 @@ impl<'e> Engine<'e> {
                 self.read(record)
             }
             Operation::Set => {
-                self.wait_for(record.object, |asked| matches!(asked, Asked::Read(..)))?;
+                self.wait_for(record.object, |asked| matches!(asked, RequestKind::Read(..)))?;
                 self.store(record.object, record.value_bytes)
             }
             _ => {
@@ -153,8 +153,8 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Waits until no such operation is in flight for an object.
-    fn wait_for(&mut self, object: u64, kind: impl Fn(&Asked) -> bool) -> Result<()> {
+    /// Waits until no operation of this kind is in flight for an object.
+    fn wait_for(&mut self, object: u64, kind: impl Fn(&RequestKind) -> bool) -> Result<()> {
         while self.in_flight.iter().any(|one| one.object == object && kind(&one.asked)) {
             self.finish_first()?;
         }
@@ -208,7 +208,12 @@ impl<'e> Engine<'e> {
         self.expected.key(record.object, &mut key);
         request.iget(key, value);
         let bytes = record.value_bytes as usize;
-        self.push(InFlight { request, object: record.object, bytes, asked: Asked::Read(*record, false) });
+        self.push(InFlight {
+            request,
+            object: record.object,
+            bytes,
+            asked: RequestKind::Read(*record, false),
+        });
     }
 
     fn push(&mut self, one: InFlight) {
@@ -253,7 +258,7 @@ impl<'e> Engine<'e> {
             return Ok(());
         }
         for one in self.in_flight.iter_mut().filter(|one| one.object == record.object) {
-            if let Asked::Read(_, is_old) = &mut one.asked {
+            if let RequestKind::Read(_, is_old) = &mut one.asked {
                 *is_old = true;
             }
         }
@@ -277,7 +282,12 @@ impl<'e> Engine<'e> {
         let ttl_s = self.expected.object(object, 0).ttl_s;
         request.iset(key, value, self.ttl(ttl_s));
         let version = self.expected.stored(object, value_bytes);
-        self.push(InFlight { request, object, bytes: value_bytes as usize, asked: Asked::Store(version) });
+        self.push(InFlight {
+            request,
+            object,
+            bytes: value_bytes as usize,
+            asked: RequestKind::Store(version),
+        });
     }
 
     /// Performs a blocking change. The key is already set.
@@ -384,13 +394,13 @@ impl<'e> Engine<'e> {
         let CompletedRequest { key, value, result } = request.wait();
         let spare = Spare { request, key, value };
         match asked {
-            Asked::Store(version) => {
+            RequestKind::Store(version) => {
                 let done = result.map(drop).or_else(|error| self.refused(object, Some(version), error));
                 done.with_context(|| wrong("set", &spare.key))?;
                 self.spare.push(spare);
                 Ok(())
             }
-            Asked::Read(record, is_old) => {
+            RequestKind::Read(record, is_old) => {
                 let outcome = result.with_context(|| wrong("get", &spare.key))?;
                 let found = matches!(outcome, Outcome::Found { .. });
                 if !found && is_old {

@@ -43,8 +43,8 @@ enum Content {
     Number(u64),
     /// A value of this many bytes, changed by `append` or `prepend`.
     Joined(u64),
-    /// Anything: a server refused to change it.
-    Unsure,
+    /// Unknown: a server refused to change it.
+    Unknown,
 }
 
 /// The expectations for all objects.
@@ -114,7 +114,7 @@ impl Expected {
     pub fn refused(&mut self, object: u64, version: Option<u32>) {
         let known = self.object(object, 0);
         if version.is_none_or(|version| version == known.version) {
-            known.content = Content::Unsure;
+            known.content = Content::Unknown;
         }
     }
 
@@ -130,7 +130,7 @@ impl Expected {
             Content::Value(before) => Content::Joined(u64::from(before) + u64::from(len)),
             Content::Joined(before) => Content::Joined(before + u64::from(len)),
             // A number that became shorter may have kept its length.
-            Content::Number(_) | Content::Nothing | Content::Unsure => Content::Unsure,
+            Content::Number(_) | Content::Nothing | Content::Unknown => Content::Unknown,
         };
     }
 
@@ -173,7 +173,7 @@ impl Expected {
         self.was_there(object)?;
         let content = self.get(object).map_or(Content::Nothing, |known| known.content);
         match content {
-            Content::Nothing | Content::Unsure => Ok(false),
+            Content::Nothing | Content::Unknown => Ok(false),
             Content::Number(number) => {
                 ensure!(decimal(found) == Some(number), "a wrong number: not {number}");
                 Ok(true)
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_as_long_as_they_were_and_their_runs_own() {
+    fn keys_keep_their_length_and_differ_between_runs() {
         let (mut key, mut other) = (Vec::new(), Vec::new());
         expected().key(1, &mut key);
         assert_eq!(key.len(), 30);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_may_be_anything_unless_it_was_stored_since() {
+    fn refused_changes_leave_the_value_unknown() {
         let mut expected = expected();
         store(&mut expected, 1, 100);
         let refused = store(&mut expected, 1, 100);

@@ -84,7 +84,7 @@ impl Shape {
 
     /// Generates a trace. A loop has `share` of the objects of the full loop.
     pub fn generate(&self, kind: Kind, share: f64) -> Trace {
-        let maker = |objects| Maker::new(kind, *self, self.count(objects), self.count(REQUESTS));
+        let maker = |objects| TraceBuilder::new(kind, *self, self.count(objects), self.count(REQUESTS));
         match kind {
             Kind::Zipf08 => maker(1_000_000).zipf(0.8),
             Kind::Zipf10 => maker(1_000_000).zipf(1.0),
@@ -109,8 +109,8 @@ const REQUESTS_PER_SECOND: u32 = 4_000;
 /// An object that is not yet requested.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Adds requests to a trace.
-struct Maker {
+/// Builds a trace.
+struct TraceBuilder {
     kind: Kind,
     speed: u32,
     trace: Trace,
@@ -123,13 +123,22 @@ struct Maker {
     known: Vec<u32>,
 }
 
-impl Maker {
-    fn new(kind: Kind, shape: Shape, universe: u32, requests: u32) -> Maker {
+impl TraceBuilder {
+    fn new(kind: Kind, shape: Shape, universe: u32, requests: u32) -> TraceBuilder {
         let seed = mix(shape.seed ^ (kind as u64) << 32);
         let mut trace = Trace { name: kind.name().to_owned(), ..Trace::default() };
         trace.requests.reserve_exact(requests as usize);
         let known = vec![UNKNOWN; universe as usize];
-        Maker { kind, speed: shape.speed, trace, random: Random::new(seed), seed, universe, requests, known }
+        TraceBuilder {
+            kind,
+            speed: shape.speed,
+            trace,
+            random: Random::new(seed),
+            seed,
+            universe,
+            requests,
+            known,
+        }
     }
 
     fn request(&mut self, number: u32) {
@@ -264,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trace_has_what_it_is_for() {
+    fn each_trace_has_its_pattern() {
         let sizes = SHAPE.generate(Kind::Sizes, 1.0);
         let values = || sizes.objects.iter().map(|object| object.value_bytes);
         assert!(values().all(|len| (4..=20_480).contains(&len)));

@@ -37,9 +37,7 @@ impl Format {
             "auto" => None,
             "oracle" => Some(Format::Oracle),
             "csv" => Some(Format::Csv),
-            _ => bail!(
-                "there is no format {name:?}; there are auto, oracle (records of 24 bytes) and csv (Twitter's)"
-            ),
+            _ => bail!("unknown format {name:?}; use auto, oracle (records of 24 bytes) or csv (Twitter's)"),
         })
     }
 
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_told_apart() {
+    fn formats_are_detected() {
         let (records, _) = read(b"0,k,1,2,3,set,4\n1,k,1,2,3,get,0", false).expect("lines");
         assert_eq!(records.iter().map(|r| r.operation).collect::<Vec<_>>(), [Operation::Set, Operation::Get]);
         let (records, _) = read(b"0,k,1,2,3,set,4\r\n", false).expect("a line with a CR");
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_malformed_is_named_or_counted() {
+    fn malformed_records_are_named_or_counted() {
         let lines = b"0,k,1,2,3,set,4\nnonsense\n1,k,1,2,3,get,0\n";
         let error = format!("{:#}", read(lines, false).expect_err("a malformed line"));
         assert!(error.contains("t, line 2,") && error.contains("seven columns"), "{error}");
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_files_are_told() {
+    fn compressed_files_are_reported() {
         for (start, method, program) in COMPRESSED {
             let error = read(&[start, &[0; 40]].concat(), true).expect_err("compressed").to_string();
             assert!(error.contains(method) && error.contains(program), "{error}");

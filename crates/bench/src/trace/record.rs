@@ -119,7 +119,7 @@ impl Record {
     /// # Errors
     /// A column is invalid: the error says which and why.
     pub fn of_line(line: &[u8]) -> Result<Record> {
-        let line = str::from_utf8(line).context("it is no text")?;
+        let line = str::from_utf8(line).context("not UTF-8")?;
         let columns = "a line has seven columns, separated by commas";
         let (second, rest) = line.split_once(',').context(columns)?;
         let mut behind: Vec<&str> = rest.rsplitn(COLUMNS_BEHIND_KEY + 1, ',').collect();
@@ -138,7 +138,7 @@ impl Record {
             object: hash(key.as_bytes()),
             key_bytes: key_bytes as u8,
             value_bytes: number("value's size", value_bytes, VALUE_BYTES_MAX.into())? as u32,
-            operation: named.with_context(|| format!("there is no operation {operation:?}"))?,
+            operation: named.with_context(|| format!("unknown operation {operation:?}"))?,
             ttl_s: number("TTL", ttl, u32::MAX.into())? as u32,
         })
     }
@@ -177,9 +177,9 @@ mod tests {
             (b"1,k,251,1,1,get,0", "key's size is \"251\", not a number up to 250"),
             (b"1,k,1,-1,1,get,0", "value's size is \"-1\""),
             (b"1,k,1,1073741825,1,get,0", "value's size"),
-            (b"1,k,1,1,1,GET,0", "no operation \"GET\""),
+            (b"1,k,1,1,1,GET,0", "unknown operation \"GET\""),
             (b"1,k,1,1,1,get,4294967296", "TTL"),
-            (b"1,\xff,1,1,1,get,0", "no text"),
+            (b"1,\xff,1,1,1,get,0", "not UTF-8"),
         ] {
             let error = format!("{:#}", Record::of_line(line).expect_err("it is malformed"));
             assert!(error.contains(culprit), "{}: {error}", String::from_utf8_lossy(line));
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record_is_read_as_it_was_written(
+        fn records_round_trip(
             second in 0..u64::MAX / 2,
             key in "[^\\n\\r]{1,60}",
             key_bytes in 1..=KEY_BYTES_MAX,
@@ -211,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn any_line_is_read_or_refused(line in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn any_line_is_parsed_or_rejected(line in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = Record::of_line(&line);
         }
     }

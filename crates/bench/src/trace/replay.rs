@@ -132,7 +132,7 @@ impl Replay {
         };
         let mut reader = reader?;
         let counts = replay(&mut reader)?;
-        ensure!(counts.records > 0, "{}: there is no request in it", self.sources[index].name());
+        ensure!(counts.records > 0, "{}: no request in the trace", self.sources[index].name());
         Ok((counts, reader.skipped()))
     }
 }
@@ -179,13 +179,13 @@ impl Experiment for Replay {
         self.sources.iter().map(case).collect()
     }
 
-    /// The dummy lacks these keys and values. The report shows whether the client is busy all the time instead.
-    fn has_ceiling(&self) -> bool {
+    /// The dummy lacks these keys and values. The report says instead whether the client was busy.
+    fn has_client_limit(&self) -> bool {
         false
     }
 
     fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
-        let index = self.cases().iter().position(|known| known == case).context("there is no such case")?;
+        let index = self.cases().iter().position(|known| known == case).context("unknown case")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Keys are unique to this run and trace.
         let salt = mix(now.as_nanos() as u64) ^ mix(u64::from(std::process::id())) ^ index as u64;
@@ -205,7 +205,7 @@ struct Run<'e> {
 impl Rounds for Run<'_> {
     fn round(&mut self, _number: u32) -> Result<Sample> {
         if self.replay.plan.flushes {
-            self.client.flush(0).context("cannot empty it")?;
+            self.client.flush(0).context("cannot flush the servers")?;
         }
         let Run { replay, index, client, expected } = self;
         let mut elapsed = None;

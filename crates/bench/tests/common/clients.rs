@@ -3,7 +3,7 @@
 use fabcache_bench::engine::{Plan, Popularity, Sizes, Work};
 use fabcache_bench::fill::fill;
 use fabcache_bench::items::Items;
-use fabcache_bench::target::{PATIENCE, Target, protocol};
+use fabcache_bench::target::{ANSWER_TIMEOUT, Target, protocol};
 
 /// Returns a work of single-key reads.
 pub fn work(keys: u64, sizes: Sizes) -> Work {
@@ -21,7 +21,7 @@ pub fn work(keys: u64, sizes: Sizes) -> Work {
 
 /// Returns a plan with one client.
 pub fn plan(urls: &[String], protocol: &str, work: &Work) -> Plan {
-    let patience_ns = PATIENCE.as_nanos() as u64;
+    let patience_ns = ANSWER_TIMEOUT.as_nanos() as u64;
     let (urls, protocol, work) = (urls.to_vec(), protocol.into(), work.clone());
     Plan { urls, protocol, work, clients: 1, threads: 1, patience_ns }
 }

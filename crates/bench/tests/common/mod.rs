@@ -11,45 +11,45 @@ use fabcache_bench::target::{Target, Url};
 use fabcache_client::Protocol;
 use fabcache_testbed::local::LocalServer;
 
-/// A server that is stopped when the test ends.
-pub struct Running {
+/// A server in this process, stopped on drop.
+pub struct TestServer {
     server: LocalServer,
     socket: String,
 }
 
-impl Running {
-    /// On a Unix socket, with shared memory.
-    pub fn start(name: &str, flags: &str) -> Running {
+impl TestServer {
+    /// Starts a server on a Unix socket, with shared memory.
+    pub fn start(name: &str, flags: &str) -> TestServer {
         let path = std::env::temp_dir().join(format!("fabcache-bench-{name}-{}", std::process::id()));
         let socket = path.display().to_string();
         let flags = format!("-t 1 -s {socket} --shm {flags}");
-        Running { server: LocalServer::start(&flags).expect("a server"), socket }
+        TestServer { server: LocalServer::start(&flags).expect("a server"), socket }
     }
 
-    /// On a port of 127.0.0.1.
-    pub fn tcp() -> Running {
-        Running { server: LocalServer::tcp(""), socket: String::new() }
+    /// Starts a server on a TCP port of 127.0.0.1.
+    pub fn tcp() -> TestServer {
+        TestServer { server: LocalServer::tcp(""), socket: String::new() }
     }
 
-    /// Where it is, as a URL of this way: `tcp` for one on a port, `unix` or `shm`.
-    pub fn url(&self, way: &str) -> String {
-        if way != "tcp" {
-            return format!("{way}://{}", self.socket);
+    /// Returns the server's URL for a transport: `tcp` after [`TestServer::tcp`], else `unix` or `shm`.
+    pub fn url(&self, transport: &str) -> String {
+        if transport != "tcp" {
+            return format!("{transport}://{}", self.socket);
         }
         let local = self.server.server().local().first().map(ToString::to_string);
         format!("tcp://{}", local.expect("a port"))
     }
 
-    /// Reached in this way, as [`Running::url`] has it.
-    pub fn target(&self, way: &str, protocol: Protocol) -> Target {
-        let url: Url = self.url(way).parse().expect("a URL");
-        Target::new(way, &[url], protocol).expect("it is up")
+    /// Returns a target over a transport, as for [`TestServer::url`].
+    pub fn target(&self, transport: &str, protocol: Protocol) -> Target {
+        let url: Url = self.url(transport).parse().expect("a URL");
+        Target::new(transport, &[url], protocol).expect("it is up")
     }
 }
 
-struct Silent;
+struct NoProgress;
 
-impl Progress for Silent {
+impl Progress for NoProgress {
     fn begin(&self, _: u64) {}
     fn round(&self, _: &str) {}
 }
@@ -58,5 +58,5 @@ impl Progress for Silent {
 pub fn run(experiment: &dyn Experiment, targets: &[&Target]) -> anyhow::Result<Results> {
     let plan = Plan { rounds: 2, ..Plan::default() };
     let measured: Vec<_> = targets.iter().map(|target| (*target, None)).collect();
-    experiment::run(experiment, &measured, &plan, &Silent)
+    experiment::run(experiment, &measured, &plan, &NoProgress)
 }

@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         window: arguments.window as usize,
         ..standard
     };
-    let experiment = experiment.cut_for(&common.target()?)?;
+    let experiment = experiment.for_target(&common.target()?)?;
     common.measure(&experiment, ROUNDS, table)
 }
 

@@ -85,7 +85,7 @@ impl Common {
     fn check(&self) -> Result<()> {
         let twice = |number: usize| self.servers[..number].contains(&self.servers[number]);
         if let Some(number) = (0..self.servers.len()).find(|number| twice(*number)) {
-            bail!("--server {} is there twice", self.servers[number]);
+            bail!("--server {} is given twice", self.servers[number]);
         }
         output::check(&[("--json", self.json.as_deref()), ("--report", self.report.as_deref())])
     }
@@ -95,10 +95,11 @@ impl Common {
     /// # Errors
     /// A server cannot be reached.
     pub fn targets(&self) -> Result<Vec<Target>> {
-        let ways: Vec<&str> = self.servers.iter().map(Url::transport).collect();
+        let transports: Vec<&str> = self.servers.iter().map(Url::transport).collect();
         let target = |(number, url): (usize, &Url)| {
-            let is_alone = ways.iter().filter(|way| **way == ways[number]).count() == 1;
-            let name = if is_alone { ways[number].to_owned() } else { url.to_string() };
+            let is_alone =
+                transports.iter().filter(|transport| **transport == transports[number]).count() == 1;
+            let name = if is_alone { transports[number].to_owned() } else { url.to_string() };
             Target::new(&name, std::slice::from_ref(url), self.protocol)
         };
         self.servers.iter().enumerate().map(target).collect()

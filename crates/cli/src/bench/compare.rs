@@ -84,12 +84,12 @@ pub struct Arguments {
 /// A server does not start, ends or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let comparison = Comparison {
-        contenders: arguments.servers.clone(),
+        servers: arguments.servers.clone(),
         over: if arguments.over.is_empty() { Route::ALL.to_vec() } else { arguments.over.clone() },
         common_flags: words(&arguments.common_flags).context("--common-flags")?,
         protocol: arguments.protocol,
     };
-    comparison.ways()?;
+    comparison.routes()?;
     let wishes = SetOptions {
         quick: arguments.quick,
         verify: arguments.verify,

@@ -34,7 +34,7 @@ fn operations(name: &str) -> Result<Operations> {
         "get" => vec![Operation::Get],
         "set" => vec![Operation::Set],
         "all" => vec![Operation::Get, Operation::Set],
-        _ => bail!("there is no dissection of {name:?}; there are get, set and all"),
+        _ => bail!("cannot dissect {name:?}; use get, set or all"),
     }))
 }
 

@@ -8,21 +8,21 @@ use clap::Args;
 use fabcache_bench::fabric::report::Results;
 use fabcache_bench::fabric::{self, Plan};
 use fabcache_bench::report::{Header, ServersHeader, save};
-use fabcache_bench::server::Candidate;
+use fabcache_bench::server::MeasuredProgram;
 
 use super::common::this_program;
-use super::{candidate, output};
+use super::{output, program};
 
 /// The provider, the servers, the sizes, and the duration.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The server, as NAME=PROGRAM; without one, libfabric is measured by itself
-    #[arg(value_name = "NAME=PROGRAM", value_parser = candidate)]
-    server: Option<Candidate>,
-    /// memcached, over TCP; left out where there is no such program
-    #[arg(long, value_name = "NAME=PROGRAM", value_parser = candidate, requires = "server")]
-    against: Option<Candidate>,
-    /// Which of libfabric's providers, at which interface: of this host alone unless that is named
+    #[arg(value_name = "NAME=PROGRAM", value_parser = program)]
+    server: Option<MeasuredProgram>,
+    /// memcached, over TCP; skipped if the program does not exist
+    #[arg(long, value_name = "NAME=PROGRAM", value_parser = program, requires = "server")]
+    against: Option<MeasuredProgram>,
+    /// libfabric provider and interface [default: a loopback interface]
     #[arg(long, value_name = "PROVIDER[,INTERFACE]", default_value = "tcp;ofi_rxm")]
     provider: String,
     /// The client's interface, if it differs; both are on this host
@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let against = arguments.against.as_ref().filter(|against| {
         let found = std::process::Command::new(&against.program).arg("-V").output().is_ok();
         if !found {
-            eprintln!("not compared with {}: there is no {}", against.name, against.program.display());
+            eprintln!("not compared with {}: cannot find {}", against.name, against.program.display());
         }
         found
     });
@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut progress = super::progress();
     let (reads, figures) = fabric::measure(arguments.server.as_ref(), against, &plan, &mut progress)?;
     progress("");
-    let servers: Vec<Candidate> =
+    let servers: Vec<MeasuredProgram> =
         [arguments.server.as_ref(), against].into_iter().flatten().cloned().collect();
     let results = Results {
         header: ServersHeader {

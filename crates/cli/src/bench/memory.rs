@@ -10,7 +10,7 @@ use fabcache_bench::memory::mix::Mix;
 use fabcache_bench::memory::plot::panels;
 use fabcache_bench::memory::report::Results;
 use fabcache_bench::report::{Header, ServersHeader};
-use fabcache_bench::server::Candidate;
+use fabcache_bench::server::MeasuredProgram;
 
 use super::output;
 
@@ -18,8 +18,8 @@ use super::output;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Servers, as NAME=PROGRAM; the last one is the baseline
-    #[arg(required = true, value_name = "NAME=PROGRAM", value_parser = super::candidate)]
-    servers: Vec<Candidate>,
+    #[arg(required = true, value_name = "NAME=PROGRAM", value_parser = super::program)]
+    servers: Vec<MeasuredProgram>,
     /// Memory limit of each server, in megabytes
     #[arg(long, short, default_value_t = 256)]
     megabytes: u32,

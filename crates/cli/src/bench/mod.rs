@@ -29,7 +29,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use fabcache_bench::plot::{self, Panel};
 use fabcache_bench::report as figures;
-use fabcache_bench::server::Candidate;
+use fabcache_bench::server::MeasuredProgram;
 use fabcache_testbed::cleanup;
 use serde::Serialize;
 
@@ -106,18 +106,18 @@ pub fn run(command: Command) -> Result<()> {
     }
 }
 
-/// A server as options name it.
-fn candidate(text: &str) -> Result<Candidate> {
+/// Parses a server option.
+fn program(text: &str) -> Result<MeasuredProgram> {
     let (name, program) = text.split_once('=').with_context(|| format!("{text:?} is not NAME=PROGRAM"))?;
-    Ok(Candidate { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
+    Ok(MeasuredProgram { name: name.to_owned(), program: PathBuf::from(program), flags: Vec::new() })
 }
 
-/// Names of servers, and what their `-V` says.
-fn versions(servers: &[Candidate]) -> Vec<(String, String)> {
+/// Returns the names and versions (`-V`) of servers.
+fn versions(servers: &[MeasuredProgram]) -> Vec<(String, String)> {
     servers.iter().map(|server| (server.name.clone(), version(server))).collect()
 }
 
-fn version(server: &Candidate) -> String {
+fn version(server: &MeasuredProgram) -> String {
     let output = std::process::Command::new(&server.program).arg("-V").output();
     output
         .map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())

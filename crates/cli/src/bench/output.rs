@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_cannot_be_written_are_told() {
+    fn unwritable_files_are_reported() {
         let folder = fabcache_testbed::cleanup::Folder::new("fabcache-output").expect("a folder");
         let (kept, new) = (folder.path().join("kept"), folder.path().join("new"));
         std::fs::write(&kept, "what was there").expect("a file");

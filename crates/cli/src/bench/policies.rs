@@ -11,12 +11,12 @@ use fabcache_bench::policies::plot::panels;
 use fabcache_bench::policies::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
 use fabcache_bench::policies::servers;
 use fabcache_bench::report::{self, Header};
-use fabcache_bench::server::Candidate;
+use fabcache_bench::server::MeasuredProgram;
 use fabcache_bench::trace::generate::{Kind, Shape};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{candidate, output};
+use super::{output, program};
 
 /// Scale of traces with `--quick`.
 const QUICK_SCALE: f64 = 0.05;
@@ -45,13 +45,13 @@ pub struct Arguments {
     /// Seed of synthetic traces
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Instead of policies, compare a server with the one that --against names, at the memory that this one takes
-    #[arg(long, value_name = "NAME=PROGRAM", requires = "against", value_parser = candidate, conflicts_with = "plot")]
-    server: Option<Candidate>,
+    /// Compare this server with the one of --against at the same memory, instead of policies
+    #[arg(long, value_name = "NAME=PROGRAM", requires = "against", value_parser = program, conflicts_with = "plot")]
+    server: Option<MeasuredProgram>,
     /// memcached
-    #[arg(long, value_name = "NAME=PROGRAM", requires = "server", value_parser = candidate)]
-    against: Option<Candidate>,
-    /// Where the results go as JSON
+    #[arg(long, value_name = "NAME=PROGRAM", requires = "server", value_parser = program)]
+    against: Option<MeasuredProgram>,
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the results as an SVG figure to this file
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         shape: Shape { scale, seed: arguments.seed, speed },
     };
     output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
-    let bar = Bar::default();
+    let bar = ProgressReporter::default();
     if let (Some(server), Some(against)) = (&arguments.server, &arguments.against) {
         let rows = servers::compare(&plan, against, server, &bar)?;
         bar.0.finish_and_clear();
@@ -110,24 +110,24 @@ fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Resul
 pub fn kind(name: &str) -> Result<Kind> {
     let Some(kind) = Kind::of_name(name) else {
         let names = Kind::ALL.map(Kind::name).join(", ");
-        bail!("there is no trace {name:?}; there are {names}");
+        bail!("unknown trace {name:?}; the traces are {names}");
     };
     Ok(kind)
 }
 
 /// Shows progress on a terminal.
-struct Bar(ProgressBar);
+struct ProgressReporter(ProgressBar);
 
-impl Default for Bar {
-    fn default() -> Bar {
+impl Default for ProgressReporter {
+    fn default() -> ProgressReporter {
         let style = ProgressStyle::with_template("{msg:24} {wide_bar} {percent:>3}% {eta:>4}");
         let bar = ProgressBar::new(0).with_style(style.expect("the template is right"));
         bar.enable_steady_tick(Duration::from_millis(200));
-        Bar(bar)
+        ProgressReporter(bar)
     }
 }
 
-impl Progress for Bar {
+impl Progress for ProgressReporter {
     fn begin(&self, what: &str, requests: u64) {
         self.0.set_message(what.to_owned());
         self.0.set_length(requests);

@@ -6,23 +6,23 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::report::{Header, ServersHeader};
-use fabcache_bench::server::Candidate;
+use fabcache_bench::server::MeasuredProgram;
 use fabcache_bench::shm::plot::panels;
 use fabcache_bench::shm::report::Results;
 use fabcache_bench::shm::{self, Plan};
 
-use super::{candidate, output};
+use super::{output, program};
 
 /// The servers, the items, and the duration.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The server that shares its memory, as NAME=PROGRAM
-    #[arg(value_name = "NAME=PROGRAM", value_parser = candidate)]
-    server: Candidate,
-    /// memcached, over its Unix socket; left out where there is no such program
-    #[arg(long, value_name = "NAME=PROGRAM", value_parser = candidate)]
-    against: Option<Candidate>,
-    /// Items resident; 10^7 with values of 64 bytes take about 2 GB
+    #[arg(value_name = "NAME=PROGRAM", value_parser = program)]
+    server: MeasuredProgram,
+    /// memcached, over its Unix socket; skipped if the program does not exist
+    #[arg(long, value_name = "NAME=PROGRAM", value_parser = program)]
+    against: Option<MeasuredProgram>,
+    /// Numbers of resident items; 10^7 with values of 64 bytes take about 2 GB
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
     items: Vec<u64>,
     /// Value sizes in bytes, each measured with each number of items; keys have 20 bytes
@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let against = arguments.against.as_ref().filter(|against| {
         let found = std::process::Command::new(&against.program).arg("-V").output().is_ok();
         if !found {
-            eprintln!("not compared with {}: there is no {}", against.name, against.program.display());
+            eprintln!("not compared with {}: cannot find {}", against.name, against.program.display());
         }
         found
     });
@@ -92,7 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut progress = super::progress();
     let figures = shm::measure(&arguments.server, against, &plan, &mut progress)?;
     progress("");
-    let servers: Vec<Candidate> = [Some(&arguments.server), against].into_iter().flatten().cloned().collect();
+    let servers: Vec<MeasuredProgram> =
+        [Some(&arguments.server), against].into_iter().flatten().cloned().collect();
     let results = Results {
         header: ServersHeader {
             run: Header::now(),

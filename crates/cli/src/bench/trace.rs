@@ -29,7 +29,7 @@ pub struct Arguments {
     traces: Vec<Kind>,
     /// Format of the files: auto, oracle or csv
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = format)]
-    format: Written,
+    format: TraceFormat,
     /// Skip malformed records, and count them
     #[arg(long)]
     skip_malformed: bool,
@@ -60,10 +60,10 @@ pub struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Written(Option<Format>);
+struct TraceFormat(Option<Format>);
 
-fn format(name: &str) -> Result<Written> {
-    Format::of_name(name).map(Written)
+fn format(name: &str) -> Result<TraceFormat> {
+    Format::of_name(name).map(TraceFormat)
 }
 
 /// Runs the replay, and prints a table.

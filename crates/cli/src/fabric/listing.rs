@@ -15,14 +15,14 @@ pub struct Listing {
     #[serde(rename = "wish")]
     requirements: String,
     /// The providers that a server picks.
-    picked: Picked,
+    picked: PickedProviders,
     order: Vec<&'static str>,
     usable: Vec<Usable>,
     unusable: Vec<Unusable>,
 }
 
 #[derive(Debug, Serialize)]
-struct Picked {
+struct PickedProviders {
     this_host: Option<String>,
     networks: Option<String>,
 }
@@ -93,7 +93,7 @@ impl Listing {
         Listing {
             libfabric,
             requirements: if requirements.interface.is_some() { wished.join(",") } else { wished[0].into() },
-            picked: Picked {
+            picked: PickedProviders {
                 this_host: survey.pick(&here).map(named),
                 networks: survey.pick(requirements).map(named),
             },
@@ -114,7 +114,7 @@ impl Listing {
     /// Returns the listing as text.
     pub fn text(&self) -> String {
         let mut text = format!("libfabric {}\n", self.libfabric);
-        let Picked { this_host, networks } = &self.picked;
+        let PickedProviders { this_host, networks } = &self.picked;
         let requirements =
             if self.requirements == "auto" { String::new() } else { format!(" '{}'", self.requirements) };
         let name_or_none = |picked: &Option<String>| picked.clone().unwrap_or_else(|| "nothing".into());

@@ -81,15 +81,15 @@ pub fn all(program: &Path, providers: &[Provider], patience: Duration) -> Vec<Tr
 }
 
 /// A child process that opens a provider; killed on drop.
-struct Trying(Child);
+struct RunningTrial(Child);
 
-fn start(program: &Path, provider: &Provider) -> Result<Trying> {
+fn start(program: &Path, provider: &Provider) -> Result<RunningTrial> {
     let mut command = Command::new(program);
     command.args(["fabric", "--open", &provider.identity()]).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.spawn().map(Trying).with_context(|| format!("cannot start {}", program.display()))
+    command.spawn().map(RunningTrial).with_context(|| format!("cannot start {}", program.display()))
 }
 
-impl Trying {
+impl RunningTrial {
     fn finish(mut self, end: Instant, patience: Duration) -> Trial {
         let status = loop {
             match self.0.try_wait() {
@@ -111,7 +111,7 @@ impl Trying {
     }
 }
 
-impl Drop for Trying {
+impl Drop for RunningTrial {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

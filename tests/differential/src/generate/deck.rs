@@ -90,11 +90,11 @@ impl Generator {
     pub fn next_sequence(&mut self) -> Sequence {
         let mut g = Gen::new(self.rng.split());
         let mixed = self.aimed.len() > 1 && self.rng.percent(30);
-        let mut place = self.behind();
+        let mut place = self.least_dealt();
         let mut second_ascii = 0;
         for _ in 0..self.rng.between(20, 80) {
             if mixed && self.rng.percent(25) {
-                place = self.behind();
+                place = self.least_dealt();
                 // A third connection speaks text, too.
                 second_ascii = if self.rng.percent(50) { 2 } else { 0 };
             }
@@ -117,8 +117,8 @@ impl Generator {
         Sequence { number: self.made, steps: g.into_steps() }
     }
 
-    /// The deck that went round least.
-    fn behind(&mut self) -> usize {
+    /// Returns the index of the deck that was dealt least.
+    fn least_dealt(&mut self) -> usize {
         let order = |a: &usize, b: &usize| self.aimed[*a].rounds().total_cmp(&self.aimed[*b].rounds());
         (0..self.aimed.len()).min_by(order).expect("there is a deck")
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_known_difference_is_sent_by_chance() {
+    fn no_known_difference_is_generated() {
         for unit in units(1, Selection::All, 300).iter().filter(|unit| unit.wire == Wire::Ascii) {
             let bytes = sent(unit);
             if unit.drift.is_some() || unit.command == "drift setup" {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_keeps_to_its_wire() {
+    fn a_selection_uses_only_its_protocols() {
         assert!(units(3, Selection::Binary, 30).iter().all(|unit| unit.wire == Wire::Binary));
         assert!(units(3, Selection::Text, 30).iter().all(|unit| unit.wire == Wire::Ascii));
         assert!(units(3, Selection::Meta, 30).iter().all(|unit| unit.wire == Wire::Ascii));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_recipe_comes_as_often_as_the_others() {
+    fn recipes_are_equally_frequent() {
         let mut rng = SplitMix64::new(9);
         let mut deck = Deck::new(Recipe::all(Wire::Ascii, |_, _| (), 7).collect());
         let mut dealt = [0; 7];

@@ -36,7 +36,7 @@ fn misses_of(name: Name, trace: &Trace, budget: u64, charges: &[u32]) -> u64 {
 }
 
 #[test]
-fn lru_evicts_what_was_not_used_for_longest() {
+fn lru_evicts_the_least_recently_used() {
     assert_eq!(play(&mut Lru::new(3, &ONES), "abcadbcab"), "mmmhmmmmh");
 }
 
@@ -47,8 +47,8 @@ fn sieve_evicts_the_first_unmarked_before_the_hand() {
 }
 
 #[test]
-fn belady_evicts_what_is_needed_last() {
-    // c is never needed again, and not admitted.
+fn belady_evicts_the_object_needed_last() {
+    // c is never needed again, so it is not admitted.
     assert_eq!(misses_of(Name::Belady, &trace("abcab"), 2, &ONES), 3);
     // a makes room for c.
     assert_eq!(misses_of(Name::Belady, &trace("abcbcab"), 2, &ONES), 4);
@@ -57,11 +57,11 @@ fn belady_evicts_what_is_needed_last() {
     belady.insert(1, Access { second: 0, next: 3 });
     belady.insert(2, Access { second: 0, next: 9 });
     assert_eq!(belady.bytes(), 2);
-    assert!(!belady.touch(2, Access { second: 0, next: NEVER }), "what is needed last itself");
+    assert!(!belady.touch(2, Access { second: 0, next: NEVER }), "the object needed last is not admitted");
 }
 
 #[test]
-fn s3_fifo_promotes_what_is_hit_twice_and_remembers_the_rest() {
+fn s3_fifo_promotes_objects_hit_twice() {
     let mut policy = S3Fifo::new(20, &ONES);
     // SMALL has a and b, MAIN the other eighteen.
     assert_eq!(play(&mut policy, "abcdefghijklmnopqrst"), "m".repeat(20));
@@ -75,14 +75,14 @@ fn s3_fifo_promotes_what_is_hit_twice_and_remembers_the_rest() {
 }
 
 #[test]
-fn s3_fifo_does_not_admit_what_would_fill_small() {
+fn s3_fifo_does_not_admit_objects_as_large_as_small() {
     let charges = [2, 1];
     let mut policy = S3Fifo::new(20, &charges);
     assert_eq!(play(&mut policy, "aabb"), "mmmh");
 }
 
 #[test]
-fn segmented_lru_keeps_what_is_accessed_twice() {
+fn segmented_lru_keeps_objects_accessed_twice() {
     let mut policy = Segmented::new(10, &ONES);
     // Of ten, HOT keeps j and i.
     assert_eq!(play(&mut policy, "abcdefghij"), "m".repeat(10));
@@ -109,7 +109,7 @@ fn segmented_lru_lets_old_items_cool() {
 }
 
 #[test]
-fn what_expired_is_missed_and_costs_nothing() {
+fn expired_objects_miss_and_free_their_memory() {
     let object = |ttl_s| Object { key_bytes: 1, value_bytes: 0, ttl_s };
     let requests = [(0, 0), (4, 0), (5, 0), (6, 1), (7, 1), (9, 0), (11, 0), (12, 1)];
     let trace = Trace {
@@ -178,8 +178,8 @@ fn random_trace(ttl_s: impl Strategy<Value = u32>) -> impl Strategy<Value = (Tra
     })
 }
 
-/// Checks a policy from outside: it keeps only inserted objects, within its budget.
-struct Checked<'c> {
+/// Checks a policy's behaviour: it keeps only inserted objects, within its budget.
+struct CheckedPolicy<'c> {
     policy: Box<dyn Policy + 'c>,
     budget: u64,
     charges: &'c [u32],
@@ -187,7 +187,7 @@ struct Checked<'c> {
     given: Vec<bool>,
 }
 
-impl Policy for Checked<'_> {
+impl Policy for CheckedPolicy<'_> {
     fn touch(&mut self, object: u32, access: Access) -> bool {
         let hit = self.policy.touch(object, access);
         assert!(!hit || self.given[object as usize], "{object} was not stored, or has expired");
@@ -222,12 +222,12 @@ proptest! {
         for name in Name::ALL {
             let policy = name.policy(budget, &charges);
             let given = vec![false; charges.len()];
-            misses(&mut Checked { policy, budget, charges: &charges, given }, &trace, &next);
+            misses(&mut CheckedPolicy { policy, budget, charges: &charges, given }, &trace, &next);
         }
     }
 
     #[test]
-    fn nobody_is_better_than_belady((trace, _) in random_trace(Just(0)), budget in 1u64..20) {
+    fn no_policy_beats_belady((trace, _) in random_trace(Just(0)), budget in 1u64..20) {
         let charges = vec![1; trace.objects.len()];
         let best = misses_of(Name::Belady, &trace, budget, &charges);
         for name in Name::ALL {
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_fits_is_kept((trace, charges) in random_trace(Just(0))) {
+    fn objects_that_fit_are_kept((trace, charges) in random_trace(Just(0))) {
         let mut asked: Vec<u32> = trace.requests.iter().map(|request| request.object).collect();
         asked.sort_unstable();
         asked.dedup();

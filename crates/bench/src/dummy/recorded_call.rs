@@ -1,4 +1,4 @@
-//! The very bytes of a call of the client library, and of the answer that the dummy has for it.
+//! Records the bytes of a client library call, and of the dummy's response.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,39 +12,39 @@ use super::responder::respond;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// A call, as it goes over a socket.
+/// A call as it goes over a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedCall {
     /// The client's bytes.
     pub request: Vec<u8>,
-    /// The server's answer.
+    /// The server's response.
     pub answer: Vec<u8>,
 }
 
-/// Overhears one call, with the value of an item stored that has this number and length.
+/// Records one call, on a dummy that stores a value of this item with this length.
 ///
 /// # Errors
-/// The call fails, or does not ask anything.
-pub fn overhear(
+/// The call fails, or sends no request.
+pub fn record_call(
     protocol: Protocol,
     (number, len): (u64, u32),
     call: impl FnOnce(&Client) -> Result<()>,
 ) -> Result<RecordedCall> {
     // Protocol detection on the first connection is not part of the call.
     let protocol = if protocol == Protocol::Auto { Protocol::Meta } else { protocol };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     let address = format!("tcp://{}", listener.local_addr()?);
     let options = Options { protocol, shared_memory: SharedMemory::Never, ..Options::default() };
     let client = Client::new([address], options)?;
     std::thread::scope(|scope| {
         let listened = scope.spawn(|| listen(&listener.accept()?.0, number, len));
         let called = call(&client);
-        // The listener would wait for ever for a call that failed.
+        // Without a request the listener would wait for ever.
         if called.is_err() && !listened.is_finished() {
             let _ = listener.local_addr().map(TcpStream::connect);
         }
-        let overheard = listened.join().expect("no thread panics");
-        called.and(overheard)
+        let recorded_call = listened.join().expect("no thread panics");
+        called.and(recorded_call)
     })
 }
 
@@ -56,7 +56,7 @@ fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<RecordedCall>
     loop {
         let count = stream.read(&mut buffer)?;
         if count == 0 {
-            bail!("the client asked for nothing");
+            bail!("the client sent no request");
         }
         request.extend_from_slice(&buffer[..count]);
         if let Some(answer) = answer(&shared, &request) {
@@ -66,7 +66,7 @@ fn listen(mut stream: &TcpStream, number: u64, len: u32) -> Result<RecordedCall>
     }
 }
 
-/// The answer, if the request is all there.
+/// Returns the response, if the request is complete.
 fn answer(shared: &Shared, request: &[u8]) -> Option<Vec<u8>> {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: usize::MAX });
     let (mut answers, mut answer) = (Answers::new(), Vec::new());
@@ -83,7 +83,7 @@ mod tests {
     use crate::items::Items;
 
     #[test]
-    fn calls_are_overheard() {
+    fn calls_are_recorded() {
         let items = Items::new(20).expect("a length");
         let (mut key, mut value) = (Vec::new(), Vec::new());
         items.key(7, &mut key);
@@ -98,7 +98,7 @@ mod tests {
                     }
                     Ok(())
                 };
-                overhear(protocol, (7, len as u32), call).expect("an answer")
+                record_call(protocol, (7, len as u32), call).expect("an answer")
             };
             let text = heard(Protocol::Text, false);
             assert_eq!(text.request, [b"gets ", &*key, b"\r\n"].concat());
@@ -110,6 +110,6 @@ mod tests {
             let binary = heard(Protocol::Binary, true);
             assert_eq!((binary.request[0], binary.answer[0]), (0x80, 0x81));
         }
-        assert!(overhear(Protocol::Meta, (7, 1), |_| bail!("it was not made")).is_err());
+        assert!(record_call(Protocol::Meta, (7, 1), |_| bail!("it was not made")).is_err());
     }
 }
