@@ -295,7 +295,7 @@ pub struct Buffer {
 }
 
 /// Takes back a part of a buffer.
-pub(crate) trait PartOwner {
+pub(crate) trait PartOwner: Send + Sync {
     /// Takes back the part of `bytes` bytes at `base`, which is not used any more.
     fn give_back(&self, base: NonNull<u8>, bytes: usize);
 }
@@ -306,7 +306,7 @@ enum BufferOrigin {
     /// A caller's memory.
     OwnedPages(ManuallyDrop<Box<OwnedPages>>),
     /// The same, registered for longer than the loan.
-    Lent(ManuallyDrop<Box<dyn Any>>),
+    Lent(ManuallyDrop<Box<dyn Any + Send + Sync>>),
     /// A part of another buffer.
     Part(Arc<dyn PartOwner>),
 }
@@ -317,10 +317,19 @@ struct OwnedPages {
     memory: Vec<u8>,
 }
 
-// SAFETY: the memory is this value's alone.
+// SAFETY: `base` and `bytes` name memory that this value alone accesses, from any thread. `descriptor` is a provider's
+// handle: only libfabric dereferences it, in calls that FI_THREAD_SAFE allows on every thread. Every variant of `home`
+// is Send, as `home_is_send_and_sync` checks.
 unsafe impl Send for Buffer {}
-// SAFETY: shared, it is only read.
+// SAFETY: `&Buffer` only reads the memory at `base`, copies `bytes` and `descriptor`, and does not use `home`, every
+// variant of which is Sync, as `home_is_send_and_sync` checks.
 unsafe impl Sync for Buffer {}
+
+/// Checks when compiling that a buffer's origin can go to, and be shared with, other threads.
+const _: fn() = || {
+    fn home_is_send_and_sync<T: Send + Sync>() {}
+    home_is_send_and_sync::<BufferOrigin>();
+};
 
 impl Buffer {
     /// Returns the caller's memory, registered in place. The provider decides whether to cache the registration:
@@ -361,18 +370,22 @@ impl Buffer {
         Some(copy)
     }
 
-    /// Wraps memory that `owner` has registered, and keeps mapped and unused while it is in the buffer.
-    pub(crate) fn lent(
+    /// Returns a buffer of memory that `owner` has registered.
+    ///
+    /// # Safety
+    /// `base` begins `bytes` initialized bytes that `owner` keeps mapped, and that nothing else accesses while `owner` is
+    /// in the buffer. `descriptor` is that of their registration.
+    pub(crate) unsafe fn lent(
         base: NonNull<u8>,
         bytes: usize,
         descriptor: *mut std::ffi::c_void,
-        owner: Box<dyn Any>,
+        owner: Box<dyn Any + Send + Sync>,
     ) -> Buffer {
         Buffer { base, bytes, descriptor, home: BufferOrigin::Lent(ManuallyDrop::new(owner)) }
     }
 
     /// Returns the owner of lent memory; drops any other buffer.
-    pub(crate) fn into_owner(mut self) -> Option<Box<dyn Any>> {
+    pub(crate) fn into_owner(mut self) -> Option<Box<dyn Any + Send + Sync>> {
         let BufferOrigin::Lent(owner) = &mut self.home else { return None };
         // SAFETY: `take` requires that the value is not used again; `self` is forgotten below, so its drop does not run.
         let owner = unsafe { ManuallyDrop::take(owner) };
@@ -381,9 +394,15 @@ impl Buffer {
     }
 
     /// Returns a part of a buffer that is used only through such disjoint parts.
-    pub(crate) fn part(whole: &Buffer, range: Range<usize>, of: Arc<dyn PartOwner>) -> Buffer {
-        debug_assert!(range.start <= range.end && range.end <= whole.bytes);
-        // SAFETY: within the buffer, as the caller guarantees.
+    ///
+    /// # Panics
+    /// The range is not within the buffer.
+    ///
+    /// # Safety
+    /// `of` keeps `whole`, and while the part lives nothing else accesses the bytes of its range.
+    pub(crate) unsafe fn part(whole: &Buffer, range: Range<usize>, of: Arc<dyn PartOwner>) -> Buffer {
+        assert!(range.start <= range.end && range.end <= whole.bytes, "a part is within its buffer");
+        // SAFETY: the assertion keeps the offset within the buffer's memory, which is one allocation.
         let base = unsafe { whole.base.add(range.start) };
         let (bytes, descriptor) = (range.len(), whole.descriptor);
         Buffer { base, bytes, descriptor, home: BufferOrigin::Part(of) }

@@ -100,10 +100,18 @@ pub struct ExposedMemory {
     of: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the address is only passed to peers.
+// SAFETY: only `base` is not Send by itself: this type passes it to libfabric and to peers, and never dereferences it.
+// `registrations`, `domain` and `of` are Send, as `others_are_send_and_sync` checks, and `bytes` is a number.
 unsafe impl Send for ExposedMemory {}
-// SAFETY: as for Send.
+// SAFETY: `&ExposedMemory` only copies `base` and `bytes`. `registrations` is behind a mutex; it, `domain` and `of` are
+// Sync, as `others_are_send_and_sync` checks.
 unsafe impl Sync for ExposedMemory {}
+
+/// Checks when compiling that all fields but the address can go to, and be shared with, other threads.
+const _: fn() = || {
+    fn others_are_send_and_sync<T: Send + Sync>() {}
+    others_are_send_and_sync::<(Mutex<Vec<Registration>>, Arc<Domain>, usize, Arc<dyn Any + Send + Sync>)>();
+};
 
 impl ExposedMemory {
     /// Lets peers with its key read `bytes` bytes from `base` on, [through an endpoint](ExposedMemory::by); it cannot

@@ -35,7 +35,9 @@ impl SplitBuffer {
         taken.push(range.clone());
         drop(taken);
         let owner: Arc<dyn PartOwner> = self.0.clone();
-        Some(Buffer::part(&self.0.whole, range, owner))
+        // SAFETY: the owner holds the whole buffer, whose bytes only its parts access. `taken` has held this range since
+        // it was found to overlap none of the others, until the part gives it back.
+        Some(unsafe { Buffer::part(&self.0.whole, range, owner) })
     }
 
     /// Returns the length of the whole buffer.

@@ -158,7 +158,9 @@ impl RegisteredMemory {
         match self.0.lend(domain, false, Registration::descriptor) {
             Ok(descriptor) => {
                 let memory = NonNull::from(&mut *self.0.memory);
-                Ok(Buffer::lent(memory.cast(), memory.len(), descriptor, self.0))
+                // SAFETY: these are the initialized bytes of the vector in `self.0`, which the buffer owns from now on: the
+                // vector is not used before `into_registered` takes it out. The cache returned the descriptor for them.
+                Ok(unsafe { Buffer::lent(memory.cast(), memory.len(), descriptor, self.0) })
             }
             Err(error) => Err((self, error)),
         }
