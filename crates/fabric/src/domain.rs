@@ -57,15 +57,20 @@ impl Domain {
     pub fn open(provider: &Provider) -> Result<Arc<Domain>, Error> {
         let library = provider.info.library();
         let _kept = SavedHandlers::new();
+        // fi_domain may change the description: cxi, since libfabric 1.21, removes FI_HMEM from its capabilities. So each
+        // domain has its own, of which its endpoints make theirs.
+        let provider = Provider { info: provider.info.duplicate()?, ..provider.clone() };
         let info = provider.info.as_ptr();
-        // SAFETY: the provider owns the description, which has all attribute structures, and outlives this function.
+        // SAFETY: `provider`, which outlives this use, owns the description, and `Info::copy` has found that it has all
+        // attribute structures.
         let fabric_attr = unsafe { (*info).fabric_attr };
-        // SAFETY: as for `fabric_attr`: a field of the same description.
+        // SAFETY: `provider` owns the description, and `Info::copy` has found that it has all attribute structures.
         let domain_attr = unsafe { (*info).domain_attr };
         let mut made = std::ptr::null_mut();
-        // SAFETY: the attributes are those of a description that lives, to which libfabric writes nothing that matters.
+        // SAFETY: the call reads the attributes, and may change them: they are part of the copy that `provider` owns and
+        // nothing else refers to yet. It stores the object at `made`, which outlives the call.
         let result = unsafe { (library.open_fabric)(fabric_attr, &raw mut made, std::ptr::null_mut()) };
-        let failed = |what, result| failure(library, provider, what, result);
+        let failed = |what, result| failure(library, &provider, what, result);
         if result != 0 {
             return Err(failed("open the fabric", result));
         }
@@ -77,18 +82,20 @@ impl Domain {
         let open =
             operation!(table, FiOpsFabric::domain).ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
         let mut made = std::ptr::null_mut();
-        // SAFETY: fabric and description live, and belong together.
+        // SAFETY: the fabric is open, as `fabric` owns it, and was opened with the attributes of this description. The call
+        // may change the description, which is the copy that `provider` owns and nothing else refers to yet. It stores
+        // the object at `made`, which outlives the call.
         let result = unsafe { open(fabric.as_ptr(), info, &raw mut made, std::ptr::null_mut()) };
         if result != 0 {
             return Err(failed("open a domain", result));
         }
         // SAFETY: libfabric has just opened it, so nothing else closes it.
         let domain = unsafe { Object::new(made) }.ok_or_else(|| failed("open a domain", -sys::FI_ENOSYS))?;
-        // SAFETY: a part of the description, which lives.
+        // SAFETY: the description, which `provider` owns, has this structure, and libfabric does not access it after the calls.
         let memory_modes = unsafe { (*domain_attr).mr_mode };
-        // SAFETY: as for `domain_attr` itself: a structure of the provider's description.
+        // SAFETY: the description, which `provider` owns, has this structure, and libfabric does not access it after the calls.
         let key_bytes = unsafe { (*domain_attr).mr_key_size };
-        let (provider, caches) = (provider.clone(), CacheRegistry::default());
+        let caches = CacheRegistry::default();
         Ok(Arc::new(Domain { domain, fabric, provider, memory_modes, key_bytes, caches, library }))
     }
 

@@ -112,9 +112,11 @@ struct InfoInner {
     library: &'static Library,
 }
 
-// SAFETY: the description is not changed after it was made.
+// SAFETY: the description lies on the C heap, which any thread may read and free, and only this value owns it. `library`
+// is `&'static` and Sync.
 unsafe impl Send for InfoInner {}
-// SAFETY: as for Send.
+// SAFETY: a shared description is only read. Those who change one, or pass it to a call that may, do so to a copy that
+// only they have: `hints`, `sized`, `Domain::open` and `Endpoint::open`.
 unsafe impl Sync for InfoInner {}
 
 impl Drop for InfoInner {
@@ -133,8 +135,13 @@ impl Info {
         self.0.library
     }
 
-    /// Like [`Info::copy`], for an endpoint with at most this many operations in flight: a provider's default takes
-    /// tens of megabytes.
+    /// Returns a copy for a call that may change it.
+    pub fn duplicate(&self) -> Result<Info, Error> {
+        Info::copy(self.library(), self.as_ptr())
+    }
+
+    /// Returns a copy for an endpoint with at most so many operations in flight: a provider's default takes tens of
+    /// megabytes.
     pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
         let copy = Info::copy(library, self.as_ptr())?;
         // SAFETY: libfabric has just allocated it, and nothing else refers to it.
