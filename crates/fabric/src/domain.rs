@@ -108,10 +108,6 @@ impl Domain {
         &self.caches
     }
 
-    pub(crate) fn library(&self) -> &'static Library {
-        self.library
-    }
-
     pub(crate) fn failure(&self, what: &'static str, result: isize) -> Error {
         failure(self.library, &self.provider, what, result as i32)
     }
@@ -162,7 +158,8 @@ impl Domain {
         bytes: usize,
         access: Access,
     ) -> Result<Object<sys::FidMr>, Error> {
-        // SAFETY: by this function's own contract.
+        // SAFETY: the conditions of `try_register` are those of this function, which the caller upholds for as long as the
+        // object that is returned is open. An attempt that fails leaves none.
         let make = || unsafe { self.try_register(base, bytes, access) };
         self.caches.make_way(make)
     }
@@ -183,7 +180,9 @@ impl Domain {
         let key = if self.memory_modes & sys::FI_MR_PROV_KEY == 0 { self.random_key()? } else { 0 };
         let (domain, mut made) = (self.domain.fid(), std::ptr::null_mut());
         let null = std::ptr::null_mut();
-        // SAFETY: the domain lives; the memory by this function's own contract.
+        // SAFETY: `self` keeps the domain open. The caller guarantees that the memory stays mapped while the object is
+        // open, and that the access granted is compatible with all others. `made`, where the object is stored, outlives
+        // the call.
         let result =
             unsafe { register(domain, base.cast(), bytes, access.flags(), 0, key, 0, &raw mut made, null) };
         if result != 0 {

@@ -154,8 +154,8 @@ pub struct Endpoint {
     domain: Arc<Domain>,
 }
 
-// SAFETY: contexts are accessed only by libfabric, within calls that the endpoint's one user makes, or under its own
-// locks (FI_THREAD_SAFE).
+// SAFETY: only `contexts` is not Send by itself. This type takes addresses of them and accesses none; libfabric does so
+// in calls that the one user of the endpoint makes, or under its own locks, since the domain is FI_THREAD_SAFE.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
@@ -173,11 +173,12 @@ impl Endpoint {
         let missing = |what| failed(what, -sys::FI_ENOSYS);
         let addresses = open_addresses(domain, options.peers)?;
         let (queue, wait_fd) = open_queue(domain, options)?;
-        let info = domain.provider().info.sized(domain.library(), options.operations)?;
+        let info = domain.provider().info.sized(options.operations)?;
         let open =
             operation!(domain.table(), FiOpsDomain::endpoint).ok_or_else(|| missing("open an endpoint"))?;
         let mut made = std::ptr::null_mut();
-        // SAFETY: domain and description live, and belong together.
+        // SAFETY: `domain` is open, and `info` is a copy of the description that it was opened with. The call may change
+        // `info`, which only this function has, and stores the object at `made`; both outlive it.
         let result = unsafe { open(domain.as_ptr(), info.as_ptr(), &raw mut made, std::ptr::null_mut()) };
         if result != 0 {
             return Err(failed("open an endpoint", result));
@@ -254,10 +255,12 @@ impl Endpoint {
         access: Access,
     ) -> Result<Registration, Error> {
         if !self.domain.binds_memory() {
-            // SAFETY: by this function's own contract.
+            // SAFETY: the conditions of `Domain::register` are those of this function, which the caller upholds for as long as
+            // the registration lives.
             return unsafe { self.domain.register(base, bytes, access) };
         }
-        // SAFETY: by this function's own contract; it is ended with the registration.
+        // SAFETY: the caller upholds the conditions of `Domain::registered` while the registration lives, which owns the
+        // object: here until it is returned, later together with `bound`.
         let object = unsafe { self.domain.registered(base, bytes, access) }?;
         let endpoint = self.endpoint.as_ref().expect("it is there until the port is dropped");
         // SAFETY: both are of the same domain, and the registration ends before the endpoint is closed.
@@ -354,7 +357,8 @@ impl Endpoint {
     pub fn receive(&mut self, buffer: Buffer, token: u64) -> Result<(), RejectedOperation> {
         let (call, bytes) = (self.calls.receive, buffer.len());
         self.post(buffer, 0..bytes, token, Kind::Received, None, |posted, _| {
-            // SAFETY: the endpoint is enabled; buffer and context are the operation's until it ends.
+            // SAFETY: the endpoint is enabled. At `base` are the `bytes` bytes of the buffer, registered as `descriptor`
+            // says. Buffer and context belong to the operation until its completion, as `operations` keeps both.
             unsafe { call(posted.endpoint, posted.base, bytes, posted.descriptor, u64::MAX, posted.context) }
         })
     }
@@ -589,7 +593,8 @@ impl Endpoint {
             err_data_size: 0,
             later: [0; 8],
         };
-        // SAFETY: the queue lives, and `entry` has room for the result.
+        // SAFETY: the caller passes the queue that `self` keeps open. `entry` is a whole fi_cq_err_entry that outlives the
+        // call; it has no room for the provider's data (`err_data_size` is 0), so the call writes nothing else.
         let count = unsafe { (self.calls.poll_error)(queue, &raw mut entry, 0) };
         if count < 0 && -count as i32 != sys::FI_EAGAIN {
             return Err(self.domain.failure("poll for errors", count));
@@ -646,7 +651,7 @@ impl Endpoint {
     /// Becomes readable when polling is worthwhile, if [`Endpoint::may_wait`] returned true just before; `None` if
     /// the provider has no descriptor.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the queue's own, open as long as that is.
+        // SAFETY: the descriptor is open as long as the queue is, which only `drop` closes: the result borrows `self`.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -656,7 +661,8 @@ impl Endpoint {
             return false;
         };
         let mut queue = self.queue.as_ref().expect("it is there until the port is dropped").fid();
-        // SAFETY: fabric and queue live; there is one in the list.
+        // SAFETY: the domain keeps the fabric open, and `self` the queue. The call reads one address of an object, as its
+        // count says, from `queue`, which outlives it.
         self.wait_fd.is_some() && unsafe { try_wait(self.domain.fabric(), &raw mut queue, 1) } == 0
     }
 }
@@ -701,9 +707,9 @@ impl fmt::Debug for Endpoint {
 
 impl EndpointCalls {
     fn of(endpoint: &Object<sys::FidEp>, queue: &Object<sys::FidCq>) -> Option<EndpointCalls> {
-        // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
+        // SAFETY: `endpoint` borrows an open object, whose structure libfabric has filled in.
         let messages = unsafe { (*endpoint.as_ptr()).msg };
-        // SAFETY: as for `msg`: a field of the same open endpoint.
+        // SAFETY: `endpoint` borrows an open object, whose structure libfabric has filled in.
         let memory = unsafe { (*endpoint.as_ptr()).rma };
         // SAFETY: the queue is open, and libfabric has filled in its structure.
         let completions = unsafe { (*queue.as_ptr()).ops };

@@ -37,7 +37,8 @@ pub(crate) fn open_addresses(domain: &Arc<Domain>, peers: usize) -> Result<Objec
         flags: 0,
     };
     let mut made = std::ptr::null_mut();
-    // SAFETY: the domain lives; the attributes are whole.
+    // SAFETY: `domain` is open. `attributes` is a whole fi_av_attr without a name; it and `made`, where the object is
+    // stored, outlive the call.
     let result = unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
     if result != 0 {
         return Err(domain.failure(what, result as isize));
@@ -65,7 +66,8 @@ pub(crate) fn open_queue(
             wait_set: std::ptr::null_mut(),
         };
         let mut made = std::ptr::null_mut();
-        // SAFETY: the domain lives; the attributes are whole.
+        // SAFETY: `domain` is open. `attributes` is a whole fi_cq_attr without a wait set; it and `made`, where the object
+        // is stored, outlive the call.
         let result =
             unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
         if result != 0 {
@@ -79,7 +81,7 @@ pub(crate) fn open_queue(
         && let Ok(queue) = try_open(sys::FI_WAIT_FD)
     {
         let mut fd: RawFd = -1;
-        // SAFETY: the command puts the descriptor there.
+        // SAFETY: FI_GETWAIT takes the address of an `int` for the descriptor of a queue with FI_WAIT_FD, and `fd` is one.
         let result = unsafe { queue.control(sys::FI_GETWAIT, (&raw mut fd).cast()) };
         if result == 0 && fd >= 0 {
             return Ok((queue, Some(fd)));

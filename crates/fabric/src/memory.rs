@@ -168,7 +168,8 @@ impl Domain {
             );
             return Ok(Registration::none(Arc::clone(self)));
         }
-        // SAFETY: by this function's own contract.
+        // SAFETY: the conditions of `registered` are those of this function, which the caller upholds for as long as the
+        // registration lives, which owns the object.
         let object = unsafe { self.registered(base, bytes, access) }?;
         Registration::new(object, Arc::clone(self))
     }
@@ -193,9 +194,9 @@ pub(crate) struct Pages {
     pub(crate) is_kept: bool,
 }
 
-// SAFETY: only an address; its holder governs access to the memory.
+// SAFETY: any thread may unmap pages, and this type accesses none: its holders prove each access to them.
 unsafe impl Send for Pages {}
-// SAFETY: as for Send.
+// SAFETY: `&Pages` only copies the address and numbers: its holders prove each access to the memory.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -317,9 +318,9 @@ struct OwnedPages {
     memory: Vec<u8>,
 }
 
-// SAFETY: `base` and `bytes` name memory that this value alone accesses, from any thread. `descriptor` is a provider's
-// handle: only libfabric dereferences it, in calls that FI_THREAD_SAFE allows on every thread. Every variant of `home`
-// is Send, as `home_is_send_and_sync` checks.
+// SAFETY: `base` and `bytes` name memory that only this value, or its parts, access, from any thread. `descriptor` is a
+// provider's handle: only libfabric dereferences it, in calls that FI_THREAD_SAFE allows on every thread. Every variant
+// of `home` is Send, as `home_is_send_and_sync` checks.
 unsafe impl Send for Buffer {}
 // SAFETY: `&Buffer` only reads the memory at `base`, copies `bytes` and `descriptor`, and does not use `home`, every
 // variant of which is Sync, as `home_is_send_and_sync` checks.
@@ -431,14 +432,16 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialized, in bounds, and exclusively owned by this value: an operation takes the value.
+        // SAFETY: who made the buffer has proven that at `base` are `bytes` initialized bytes that it alone accesses, until
+        // it is dropped. An operation takes the value, so libfabric accesses none of them while this one is borrowed.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
+        // SAFETY: who made the buffer has proven that at `base` are `bytes` initialized bytes that it alone accesses, until
+        // it is dropped; `&mut self` excludes all other references to them.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
 }
@@ -447,9 +450,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match &mut self.home {
             BufferOrigin::Pool(pool, index) => pool.free().push(*index),
-            // SAFETY: `drop` runs once, and nothing uses the buffer afterwards.
+            // SAFETY: `drop` runs once, and not at all after `into_own` took the value; nothing uses the buffer afterwards.
             BufferOrigin::OwnedPages(own) => unsafe { ManuallyDrop::drop(own) },
-            // SAFETY: as for owned pages: dropped only here.
+            // SAFETY: `drop` runs once, and not at all after `into_owner` took the value; nothing uses the buffer afterwards.
             BufferOrigin::Lent(own) => unsafe { ManuallyDrop::drop(own) },
             BufferOrigin::Part(of) => of.give_back(self.base, self.bytes),
         }

@@ -12,7 +12,8 @@ macro_rules! operation {
         if table.is_null() {
             None
         } else {
-            // SAFETY: the table of a live object is valid, at least up to its stated size.
+            // SAFETY: every user passes the table of an object that it holds open, or null, which is excluded above. A table
+            // of libfabric lives as long as its object, and begins with its size.
             let size = unsafe { (*table).size };
             if size > std::mem::offset_of!($crate::sys::$Table, $name) {
                 // SAFETY: the table's size includes this field.
@@ -47,9 +48,9 @@ unsafe impl BeginsWithFid for sys::FidEp {}
 /// An object of libfabric, exclusively owned.
 pub struct Object<T: BeginsWithFid>(NonNull<T>);
 
-// SAFETY: domains are opened with FI_THREAD_SAFE, so any thread may use what belongs to them.
+// SAFETY: `Library::hints` asks for FI_THREAD_SAFE, with which any thread may call, and close, any object.
 unsafe impl<T: BeginsWithFid> Send for Object<T> {}
-// SAFETY: as for Send.
+// SAFETY: with FI_THREAD_SAFE, for which `Library::hints` asks, threads may call the same object at the same time.
 unsafe impl<T: BeginsWithFid> Sync for Object<T> {}
 
 impl<T: BeginsWithFid> Object<T> {
@@ -81,7 +82,8 @@ impl<T: BeginsWithFid> Object<T> {
     /// The other is of the same domain and outlives this one.
     pub unsafe fn bind(&self, other: *mut Fid, flags: u64) -> i32 {
         match operation!(self.table(), FiOps::bind) {
-            // SAFETY: both are open by this function's own contract.
+            // SAFETY: `self` is open until it is dropped; the caller guarantees that the other is open, of the same domain and
+            // outlives this one.
             Some(bind) => unsafe { bind(self.fid(), other, flags) },
             None => -sys::FI_ENOSYS,
         }
@@ -93,7 +95,7 @@ impl<T: BeginsWithFid> Object<T> {
     /// `argument` is what the command takes.
     pub unsafe fn control(&self, command: i32, argument: *mut std::ffi::c_void) -> i32 {
         match operation!(self.table(), FiOps::control) {
-            // SAFETY: the object is open; the argument by this function's own contract.
+            // SAFETY: `self` is open until it is dropped; the caller guarantees that the argument is what the command takes.
             Some(control) => unsafe { control(self.fid(), command, argument) },
             None => -sys::FI_ENOSYS,
         }

@@ -134,7 +134,8 @@ impl ExposedMemory {
         domain.check_read_only()?;
         let mut registrations = Vec::new();
         if !domain.binds_memory() {
-            // SAFETY: it stays mapped by this function's own contract, and is only read.
+            // SAFETY: the caller guarantees that the memory stays mapped while `of` lives, which this value drops after the
+            // registration has ended, or never. Peers only read it, and the caller's writers form no references to it.
             registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
         }
         let registrations = Mutex::new(registrations);
@@ -155,7 +156,8 @@ impl ExposedMemory {
             let whole = registrations.first().expect("it was registered when it was made");
             return Ok(whole.remote(self.base, self.bytes));
         }
-        // SAFETY: it stays mapped by the contract of `new`, and is only read.
+        // SAFETY: the caller of `new` guarantees that the memory stays mapped while `of` lives, which this value drops after
+        // the registration has ended, or never. Peers only read it, and no writer forms a reference to it.
         let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
         let remote = registration.remote(self.base, self.bytes);
         // Closed endpoints have ended theirs.

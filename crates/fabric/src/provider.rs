@@ -137,13 +137,14 @@ impl Info {
 
     /// Returns a copy for a call that may change it.
     pub fn duplicate(&self) -> Result<Info, Error> {
-        Info::copy(self.library(), self.as_ptr())
+        // SAFETY: this value owns a whole description, which nothing changes while it is shared.
+        unsafe { Info::copy(self.library(), self.as_ptr()) }
     }
 
     /// Returns a copy for an endpoint with at most so many operations in flight: a provider's default takes tens of
     /// megabytes.
-    pub fn sized(&self, library: &'static Library, operations: usize) -> Result<Info, Error> {
-        let copy = Info::copy(library, self.as_ptr())?;
+    pub fn sized(&self, operations: usize) -> Result<Info, Error> {
+        let copy = self.duplicate()?;
         // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         let info = unsafe { &mut *copy.as_ptr() };
         // SAFETY: a description of fi_allocinfo, fi_dupinfo or fi_getinfo has all attribute structures, each allocated separately.
@@ -155,13 +156,17 @@ impl Info {
         Ok(copy)
     }
 
-    /// Returns a modifiable copy, or an empty description; it has all its parts.
-    fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
-        // SAFETY: null makes an empty description; otherwise `of` is a valid one.
+    /// A copy that may be changed, or an empty one of none. It has all its parts.
+    ///
+    /// # Safety
+    /// `of` is null, or a description of this library that lives and is not changed meanwhile.
+    unsafe fn copy(library: &'static Library, of: *const FiInfo) -> Result<Info, Error> {
+        // SAFETY: fi_dupinfo makes an empty description of null; otherwise the caller guarantees that `of` is a description
+        // of this library that lives.
         let info = unsafe { (library.dup_info)(of) };
         let info = NonNull::new(info).ok_or_else(|| Error::System("no memory for libfabric".into()))?;
         let own = InfoInner { info, library };
-        // SAFETY: just made, and ours alone.
+        // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         if !has_all_parts(unsafe { own.info.as_ref() }) {
             return Err(Error::System("libfabric describes a provider only in part".into()));
         }
@@ -186,7 +191,8 @@ impl Library {
 
     /// Returns the requirements for fi_getinfo.
     pub(crate) fn hints(&'static self) -> Result<Info, Error> {
-        let hints = Info::copy(self, std::ptr::null())?;
+        // SAFETY: null is allowed.
+        let hints = unsafe { Info::copy(self, std::ptr::null()) }?;
         let info = hints.as_ptr();
         // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         let info = unsafe { &mut *info };
@@ -251,11 +257,12 @@ impl Library {
         let mut infos = Vec::new();
         let mut next = list.info.as_ptr();
         while !next.is_null() {
-            // SAFETY: a part of the list, which lives, and is only read.
+            // SAFETY: `next` is a part of the list, which `list` owns and nothing changes.
             let info = unsafe { &*next };
             // A description with missing parts cannot be used or shown.
             if has_all_parts(info) {
-                infos.push(Info::copy(self, next)?);
+                // SAFETY: `next` is a part of the list, which `list` owns and nothing changes.
+                infos.push(unsafe { Info::copy(self, next) }?);
             }
             next = info.next;
         }
@@ -400,7 +407,7 @@ pub(crate) struct Description {
 
 impl Description {
     pub(crate) fn of(info: &Info) -> Description {
-        // SAFETY: it lives, and is not changed.
+        // SAFETY: `info` owns the description, which nothing changes while it is shared.
         let info = unsafe { &*info.as_ptr() };
         // SAFETY: a description of fi_allocinfo, fi_dupinfo or fi_getinfo has all attribute structures, each allocated separately.
         let endpoint = unsafe { &*info.ep_attr };
