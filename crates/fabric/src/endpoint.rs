@@ -55,8 +55,8 @@ pub struct RemoteAddress {
 
 impl fmt::Debug for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Omits the key, which would let a reader of the log access the memory.
-        f.write_str("Place(..)")
+        // Not printed: a reader of the log could read the memory.
+        f.write_str("RemoteAddress(..)")
     }
 }
 
@@ -262,7 +262,7 @@ impl Endpoint {
         // SAFETY: the caller upholds the conditions of `Domain::registered` while the registration lives, which owns the
         // object: here until it is returned, later together with `bound`.
         let object = unsafe { self.domain.registered(base, bytes, access) }?;
-        let endpoint = self.endpoint.as_ref().expect("it is there until the port is dropped");
+        let endpoint = self.endpoint.as_ref().expect("it is there until the endpoint is dropped");
         // SAFETY: both are of the same domain, and the registration ends before the endpoint is closed.
         let mut result = unsafe { object.bind(endpoint.fid(), 0) };
         if result == 0 {
@@ -546,7 +546,7 @@ impl Endpoint {
     }
 
     fn endpoint(&self) -> *mut sys::FidEp {
-        self.endpoint.as_ref().expect("it is there until the port is dropped").as_ptr()
+        self.endpoint.as_ref().expect("it is there until the endpoint is dropped").as_ptr()
     }
 
     // ---- completions ----
@@ -558,7 +558,7 @@ impl Endpoint {
     pub fn poll(&mut self, into: &mut Vec<Completion>) -> Result<(), Error> {
         let none = sys::FiCqEntry { op_context: std::ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [none; COMPLETIONS_AT_ONCE];
-        let queue = self.queue.as_ref().expect("it is there until the port is dropped").as_ptr();
+        let queue = self.queue.as_ref().expect("it is there until the endpoint is dropped").as_ptr();
         // SAFETY: the queue is open, and `entries` has room for as many entries of its format.
         let count = unsafe { (self.calls.poll)(queue, entries.as_mut_ptr().cast(), entries.len()) };
         if count >= 0 {
@@ -660,7 +660,7 @@ impl Endpoint {
         let Some(try_wait) = operation!(self.domain.fabric_table(), FiOpsFabric::trywait) else {
             return false;
         };
-        let mut queue = self.queue.as_ref().expect("it is there until the port is dropped").fid();
+        let mut queue = self.queue.as_ref().expect("it is there until the endpoint is dropped").fid();
         // SAFETY: the domain keeps the fabric open, and `self` the queue. The call reads one address of an object, as its
         // count says, from `queue`, which outlives it.
         self.wait_fd.is_some() && unsafe { try_wait(self.domain.fabric(), &raw mut queue, 1) } == 0
@@ -701,7 +701,10 @@ impl Drop for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Port").field("domain", &self.domain).field("under_way", &self.in_flight()).finish()
+        f.debug_struct("Endpoint")
+            .field("domain", &self.domain)
+            .field("under_way", &self.in_flight())
+            .finish()
     }
 }
 

@@ -1,18 +1,20 @@
 //! libfabric, opened at run time, behind safe types.
 //!
 //! ```text
-//!   Library ── survey, pick ──> Provider ── open ──> Domain ──┬─ Pool: Buffers   Area   Exposed
-//!                                                             └─ Port: endpoint, completion queue, address vector
+//!   Library ── survey, pick ──> Provider ── open ──> Domain ──┬─ Pool: Buffers   SharedArea   ExposedMemory
+//!                                                             └─ Endpoint, its completion queue and address vector
 //! ```
 //! - `library.rs`: `libfabric.so.1` and its few functions; everything else is called through tables in its objects.
-//! - `provider.rs`: the machine's providers; `survey.rs`: which one is picked, and why not the others.
-//! - `domain.rs`, `memory.rs`: registered memory and its owners; `registration_cache/`: callers' memory, registered for
-//!   longer than an operation; `split_buffer.rs`: one buffer for several operations.
-//! - `endpoint.rs`: operations; a buffer in flight belongs to its operation. `endpoint_setup.rs`: the parts of an
+//! - `provider.rs`: what the machine has; `survey.rs`: what of it is picked, and why not the rest.
+//! - `domain.rs`, `memory.rs`: registered memory and who owns it; `peer_memory.rs`: memory that peers access;
+//!   `split_buffer.rs`: a buffer for several operations.
+//! - `registration_cache/`: callers' memory, registered for longer than an operation; `cache_registry.rs`: the caches that
+//!   give way when a domain runs out of memory.
+//! - `endpoint.rs`: operations; a buffer in flight belongs to its operation. `endpoint_setup.rs`: opens the parts of an
 //!   endpoint.
-//! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: side effects of providers on the process,
-//!   and the files that they leave.
-//! - `channel/`: the messages of a link, independent of libfabric.
+//! - `sys.rs`, `object.rs`: the binary interface; `signals.rs`, `stale.rs`: what providers do to the process beside it, and
+//!   what they leave behind.
+//! - `channel/`: the messages of a link, without any of this.
 //!
 //! The calls are those of [fi_endpoint(3), fi_msg(3), fi_rma(3), fi_cq(3), fi_av(3),
 //! fi_mr(3)](https://ofiwg.github.io/libfabric/v1.17.0/man/).

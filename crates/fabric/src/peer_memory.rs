@@ -114,8 +114,7 @@ const _: fn() = || {
 };
 
 impl ExposedMemory {
-    /// Lets peers with its key read `bytes` bytes from `base` on, [through an endpoint](ExposedMemory::by); it cannot
-    /// be written.
+    /// Lets peers that have its key read `bytes` bytes from `base` on, [by an endpoint](ExposedMemory::by); nothing can be written so.
     ///
     /// # Errors
     /// It cannot be registered: providers that pin memory are bound by the limit of locked memory. Or the provider
@@ -173,8 +172,8 @@ impl ExposedMemory {
 
 impl fmt::Debug for ExposedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Omits the key, which grants access to all of it.
-        write!(f, "Exposed({} bytes)", self.bytes)
+        // Without the key, which opens all of it.
+        write!(f, "ExposedMemory({} bytes)", self.bytes)
     }
 }
 
