@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::ops::Deref;
 
 use super::message::{
-    self, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, MESSAGE_BYTES, Message, SHORT_BYTES,
+    self, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, LentMemory, MESSAGE_BYTES, Message, SHORT_BYTES,
 };
 use super::{CREDITS_MESSAGES_MAX, ProtocolError, Terms};
 
@@ -56,25 +56,7 @@ impl Draft {
     }
 }
 
-/// A client's memory that the server may read until it releases it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LentMemory {
-    /// The address of its first byte, in the provider's terms.
-    pub address: u64,
-    /// The key that grants access.
-    pub key: u64,
-    /// Its length.
-    pub bytes: u64,
-}
-
-impl std::fmt::Debug for LentMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Omits the key.
-        write!(f, "Lent({} bytes)", self.bytes)
-    }
-}
-
-/// Copies the parts after the first `at` bytes, as far as a message has room; returns the end.
+/// Copies the parts behind the first `at` bytes, as far as there is room in a message: where they end.
 fn copy(parts: &[IoSlice<'_>], at: usize, into: &mut [u8]) -> usize {
     let most = into.len().min(MESSAGE_BYTES);
     let mut end = at;

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{LentMemory, ProtocolError};
+use super::ProtocolError;
 
 /// Maximum bytes of a message.
 pub const MESSAGE_BYTES: usize = 8192;
@@ -25,6 +25,24 @@ pub const LENT_HEADER_BYTES: usize = HEADER_BYTES + 24;
 pub const LENT_BEFORE_MAX: usize = MESSAGE_BYTES - LENT_HEADER_BYTES;
 /// Maximum bytes of a message without bytes of the stream.
 pub const SHORT_BYTES: usize = HEADER_BYTES + 16;
+
+/// Memory of the client's that the server may read until it lets go of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LentMemory {
+    /// The address of its first byte, as the provider names it.
+    pub address: u64,
+    /// What allows to read it.
+    pub key: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for LentMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the key, which would let a reader of the log access the memory.
+        write!(f, "LentMemory({} bytes)", self.bytes)
+    }
+}
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

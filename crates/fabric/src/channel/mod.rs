@@ -67,9 +67,10 @@ mod server;
 mod tests;
 
 pub use client::{ClientEnd, Incoming};
-pub use flow_control::{Draft, LentMemory, SendMode, StagingRange};
+pub use flow_control::{Draft, SendMode, StagingRange};
 pub use message::{
-    HEADER_BYTES, LENT_BEFORE_MAX, LENT_HEADER_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES_MAX, SHORT_BYTES, token_of,
+    HEADER_BYTES, LENT_BEFORE_MAX, LENT_HEADER_BYTES, LentMemory, MESSAGE_BYTES, PAYLOAD_BYTES_MAX,
+    SHORT_BYTES, token_of,
 };
 pub use server::{OperationId, Read, ServerEnd};
 

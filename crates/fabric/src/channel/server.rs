@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::{Deref, Range};
 
-use super::flow_control::{Draft, FlowControl, LentMemory, SendMode, StagingRange};
-use super::message::{Body, Kind, SHORT_BYTES};
+use super::flow_control::{Draft, FlowControl, SendMode, StagingRange};
+use super::message::{Body, Kind, LentMemory, SHORT_BYTES};
 use super::ring::{RingConsumer, RingProducer};
 use super::{LENT_BYTES_MAX, LONG_BYTES_MIN, PIECE_BYTES_MAX, ProtocolError, READS_MAX, Terms};
 
