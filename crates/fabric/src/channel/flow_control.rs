@@ -5,7 +5,8 @@ use std::io::IoSlice;
 use std::ops::Deref;
 
 use super::message::{
-    self, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, LentMemory, MESSAGE_BYTES, Message, SHORT_BYTES,
+    self, Acknowledgement, Body, HEADER_BYTES, Kind, LENT_HEADER_BYTES, LentMemory, MESSAGE_BYTES, Message,
+    SHORT_BYTES,
 };
 use super::{CREDITS_MESSAGES_MAX, ProtocolError, Terms};
 
@@ -35,14 +36,13 @@ pub struct StagingRange {
 pub struct Draft {
     bytes: usize,
     taken: usize,
-    credits: u16,
-    let_go: u8,
+    acknowledgement: Acknowledgement,
     pub(super) body: Body,
 }
 
 impl Draft {
-    fn new(bytes: usize, taken: usize, (credits, let_go): (u16, u8), body: Body) -> Draft {
-        Draft { bytes, taken, credits, let_go, body }
+    fn new(bytes: usize, taken: usize, acknowledgement: Acknowledgement, body: Body) -> Draft {
+        Draft { bytes, taken, acknowledgement, body }
     }
 
     /// Returns its length.
@@ -231,8 +231,9 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         self.untold
     }
 
-    fn told(&self) -> (u16, u8) {
-        (self.owed, self.untold.min(u8::MAX.into()) as u8)
+    /// Returns what the next message gives back to the peer.
+    fn acknowledgement(&self) -> Acknowledgement {
+        Acknowledgement { credits: self.owed, let_go: self.untold.min(u8::MAX.into()) as u8 }
     }
 
     pub fn check(&self) -> Result<(), ProtocolError> {
@@ -294,9 +295,9 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         let spending = told.or(stream).or(bye).filter(|_| self.credits > 0);
         let is_worth_it = self.owed >= reserve(self.terms.own_credits);
         let body = spending.or(is_worth_it.then_some(Body::Credits))?;
-        let told = self.told();
-        message::write_header(into, self.terms.peer_token, body.kind(), told, self.sequence);
-        Some(Draft::new(message::write_body(into, &body), 0, told, body))
+        let given_back = self.acknowledgement();
+        message::write_header(into, self.terms.peer_token, body.kind(), given_back, self.sequence);
+        Some(Draft::new(message::write_body(into, &body), 0, given_back, body))
     }
 
     /// Builds a message with as much of `parts` as it holds, in a buffer for at least one byte of them.
@@ -308,9 +309,9 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         if end == HEADER_BYTES {
             return None;
         }
-        let told = self.told();
-        message::write_header(into, self.terms.peer_token, Kind::Data, told, self.sequence);
-        Some(Draft::new(end, end - HEADER_BYTES, told, Body::Data(HEADER_BYTES..end)))
+        let given_back = self.acknowledgement();
+        message::write_header(into, self.terms.peer_token, Kind::Data, given_back, self.sequence);
+        Some(Draft::new(end, end - HEADER_BYTES, given_back, Body::Data(HEADER_BYTES..end)))
     }
 
     /// Builds a message with all of `before`, and lent memory whose bytes follow; `None` if the buffer has no room for
@@ -322,22 +323,23 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
             return None;
         }
         let end = copy(before, LENT_HEADER_BYTES, into);
-        let told = self.told();
-        message::write_header(into, self.terms.peer_token, Kind::LentMemory, told, self.sequence);
+        let given_back = self.acknowledgement();
+        message::write_header(into, self.terms.peer_token, Kind::LentMemory, given_back, self.sequence);
         let LentMemory { address, key, bytes } = *lent;
         for (into, number) in into[HEADER_BYTES..].chunks_mut(8).zip([address, key, bytes]) {
             into.copy_from_slice(&number.to_le_bytes());
         }
         let body = Body::LentMemory { lent: *lent, before: LENT_HEADER_BYTES..end };
-        Some(Draft::new(end, whole, told, body))
+        Some(Draft::new(end, whole, given_back, body))
     }
 
     /// Records that the fabric has accepted it.
     pub fn sent(&mut self, draft: &Draft) {
         self.sequence = self.sequence.wrapping_add(1);
-        self.owed -= draft.credits;
-        self.unreturned -= draft.credits;
-        self.untold -= usize::from(draft.let_go);
+        let Acknowledgement { credits, let_go } = draft.acknowledgement;
+        self.owed -= credits;
+        self.unreturned -= credits;
+        self.untold -= usize::from(let_go);
         self.lent += usize::from(draft.body.kind() == Kind::LentMemory);
         self.credits -= u16::from(draft.body != Body::Credits);
         self.has_said_bye |= draft.body == Body::Bye;

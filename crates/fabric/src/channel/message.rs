@@ -125,7 +125,15 @@ pub(super) struct Message {
     pub body: Body,
 }
 
-/// Returns the token of a message, or `None` if it is too short for one.
+/// What every message gives back to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Acknowledgement {
+    pub credits: u16,
+    /// Memories lent to the sender that it has released.
+    pub let_go: u8,
+}
+
+/// The token that a message begins with; none if it is too short for one.
 pub fn token_of(message: &[u8]) -> Option<u64> {
     word(message, 0)
 }
@@ -179,9 +187,10 @@ pub(super) fn write_header(
     into: &mut [u8],
     token: u64,
     kind: Kind,
-    (credits, let_go): (u16, u8),
+    acknowledgement: Acknowledgement,
     sequence: u32,
 ) {
+    let Acknowledgement { credits, let_go } = acknowledgement;
     into[..8].copy_from_slice(&token.to_le_bytes());
     into[8..10].copy_from_slice(&[kind as u8, let_go]);
     into[10..12].copy_from_slice(&credits.to_le_bytes());
@@ -220,7 +229,8 @@ mod tests {
         ];
         for body in bodies {
             let mut bytes = [0xee; SHORT_BYTES];
-            write_header(&mut bytes, 0x0102_0304_0506_0708, body.kind(), (300, 9), 0xfffe_fdfc);
+            let given_back = Acknowledgement { credits: 300, let_go: 9 };
+            write_header(&mut bytes, 0x0102_0304_0506_0708, body.kind(), given_back, 0xfffe_fdfc);
             let len = write_body(&mut bytes, &body);
             assert_eq!(
                 bytes[..16],
@@ -252,7 +262,7 @@ mod tests {
     #[test]
     fn memory_is_lent_behind_bytes_of_the_stream() {
         let mut bytes: Vec<u8> = (0..60).collect();
-        write_header(&mut bytes, 1, Kind::LentMemory, (2, 0), 3);
+        write_header(&mut bytes, 1, Kind::LentMemory, Acknowledgement { credits: 2, let_go: 0 }, 3);
         for len in 0..LENT_HEADER_BYTES {
             assert_eq!(read(&bytes[..len]), Err(ProtocolError::Length(len)));
         }
