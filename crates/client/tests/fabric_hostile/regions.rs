@@ -14,6 +14,7 @@ use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Change, Handle, NewValue, Store, StoreOptions, Value, Write};
+use fabcache_testbed::random::SplitMix64;
 
 use crate::common::fabric::is_one_sided;
 use crate::scripted::{
@@ -143,15 +144,7 @@ impl Regions {
     }
 }
 
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
-}
-
-/// Control: without it, the hostile regions might never be read.
+/// Otherwise nothing would be read of those that are not.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn a_sound_region_is_read() {
@@ -241,11 +234,11 @@ fn bytes_that_are_not_as_they_were_written() {
     // The corruption starts at the first byte, or after the status line.
     for (seed, from, one_in) in [(1, 0, 1), (2, 512, 50), (3, 0, 5_000), (4, 512, 100_000)] {
         let spoil = move |bytes: &mut [u8], words: Words| {
-            let mut state = seed;
+            let mut random = SplitMix64::new(seed);
             for byte in &mut bytes[from..] {
-                let random = splitmix(&mut state);
-                if random.is_multiple_of(one_in) {
-                    *byte = (random >> 40) as u8;
+                let number = random.next_u64();
+                if number.is_multiple_of(one_in) {
+                    *byte = (number >> 40) as u8;
                 }
             }
             words
@@ -267,12 +260,12 @@ fn bytes_that_change_while_they_are_read() {
     let found = std::thread::scope(|scope| {
         let (area, is_over, right) = (&regions.area, &is_over, &right);
         scope.spawn(move || {
-            let mut state = 99;
+            let mut random = SplitMix64::new(99);
             let used = right.iter().rposition(|byte| *byte != 0).expect("it is not empty") as u64;
             while !is_over.load(Ordering::Relaxed) {
-                let places: Vec<u64> = (0..200).map(|_| 512 + splitmix(&mut state) % (used - 600)).collect();
+                let places: Vec<u64> = (0..200).map(|_| 512 + random.next_u64() % (used - 600)).collect();
                 for at in &places {
-                    area.copy_in(*at as usize, &splitmix(&mut state).to_le_bytes());
+                    area.copy_in(*at as usize, &random.next_u64().to_le_bytes());
                 }
                 for at in &places {
                     let at = *at as usize;
