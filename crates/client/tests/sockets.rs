@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use common::{Running, client};
 use fabcache_client::{Client, Distribution, Error, Failure, Mode, Options, Protocol, Stored, Ttl};
+use fabcache_testbed::bytes::pattern;
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
 }
 
 fn every_call(cache: &Client) {
-    let long: Vec<u8> = (0..700_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    let long = pattern(0, 700_000);
     for key in [&b"plain"[..], b"with space\n", &[0xff; 180]] {
         assert_eq!(cache.get(key).expect("answered"), None);
         assert!(!cache.contains(key).expect("answered"));

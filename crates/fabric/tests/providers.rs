@@ -13,6 +13,7 @@ use fabcache_fabric::{
     PeerAccess, Pool, ProviderRequirements, RegisteredMemory, RegistrationCache, RemoteAddress, RemoteMemory,
     SharedArea, SplitBuffer,
 };
+use fabcache_testbed::bytes::pattern;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -212,7 +213,7 @@ fn a_callers_memory_is_read_into_and_given_back() {
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
     let area = SharedArea::new(&mut b, 1 << 20, PeerAccess::Read).expect("memory");
-    let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i * 7 + i / 251) as u8).collect();
+    let bytes = pattern(0, 1 << 20);
     area.copy_in(0, &bytes);
     let place = RemoteAddress { address: area.remote().address, key: area.remote().key };
     let mut own = Some(Buffer::own(&here, vec![0; 1 << 20]).map_err(|(_, error)| error).expect("registered"));
@@ -586,7 +587,7 @@ fn read_into(
 /// Memory that a peer can read, and its contents.
 fn readable_pattern(port: &mut Endpoint, bytes: usize) -> (SharedArea, Vec<u8>) {
     let readable = SharedArea::new(port, bytes, PeerAccess::Read).expect("memory");
-    let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 256) as u8).collect();
+    let pattern = pattern(0, bytes);
     readable.copy_in(0, &pattern);
     (readable, pattern)
 }
@@ -639,7 +640,7 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let registrations = RegistrationCache::new(2, 3 * BYTES);
-    let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
+    let pattern = pattern(0, BYTES);
     let mut memory = RegisteredMemory::new(pattern.clone(), &registrations);
     let to_b = a.connect(b.name()).expect("a name");
     let (mut first, base) = (None, memory.as_ptr());

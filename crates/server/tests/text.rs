@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, serve, wait_until};
+use fabcache_testbed::bytes::pattern;
 
 #[test]
 fn storing_and_reading() {
@@ -170,7 +171,7 @@ fn values_of_every_size_come_back() {
     let server = serve("-m 64 -I 16m");
     let mut c = server.connect();
     for len in [0usize, 1, 100, 16_383, 16_384, 16_385, 65_536, 131_072, 131_073, 1 << 20, (16 << 20) - 400] {
-        let value: Vec<u8> = (0..len).map(|i| (i * 31 + i / 997) as u8).collect();
+        let value = pattern(len, len);
         c.say(format!("set v 3 0 {len}\r\n"));
         c.say(&value);
         c.ask("\r\n", "STORED\r\n");

@@ -14,6 +14,7 @@ use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Change, Handle, NewValue, Store, StoreOptions, Value, Write};
+use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 
 use crate::common::fabric::is_one_sided;
@@ -33,7 +34,7 @@ fn key(number: usize) -> Vec<u8> {
 /// Returns a value; some are chunked.
 fn value(number: usize) -> Vec<u8> {
     let len = if number.is_multiple_of(8) { 20_000 + number } else { number * 17 };
-    (0..len).map(|at| (at * 31 + at / 251 + number * 7) as u8).collect()
+    pattern(number, len)
 }
 
 /// A sound region that the tests corrupt.
