@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fabcache_bench::results::Results;
 use fabcache_testbed::cleanup::Folder;
 use fabcache_testbed::local::LocalServer;
+use fabcache_testbed::ports::free_address;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The tool.
@@ -150,8 +151,8 @@ fn several_sets_go_into_a_folder() {
     let folder = Folder::new("fabcache-compare-test").expect("a folder");
     let files = folder.path().join("results");
     let server = dummy("a", "");
-    // A running server is compared as well.
-    let up = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
+    // A server that is up is compared as well.
+    let up = free_address().expect("a free port");
     let mut other = Command::new(FABCACHE)
         .args(["bench", "dummy", "--until-input-ends", "--listen", &format!("tcp://{up}")])
         .stdin(Stdio::piped())

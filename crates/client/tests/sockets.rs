@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{Running, client};
 use fabcache_client::{Client, Distribution, Error, Failure, Mode, Options, Protocol, Stored, Ttl};
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::ports::free_address;
 
 fn value(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key).expect("the server answers").map(|item| item.value)
@@ -118,9 +119,7 @@ fn many_keys_of_many_servers() {
 #[test]
 fn a_server_that_is_down_fails_at_once_or_is_left_out() {
     let up = Running::tcp("");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let down = format!("tcp://{}", free.local_addr().expect("bound"));
-    drop(free);
+    let down = format!("tcp://{}", free_address().expect("a free port"));
     let options = Options { retry_after: Duration::from_secs(600), ..Options::default() };
     let cache = Client::new([up.address(), down.clone()], options.clone()).expect("addresses");
     let key = (0..)

@@ -24,12 +24,13 @@ use fabcache::libmemcached::storage::{memcached_set, memcached_set_by_key};
 use fabcache::libmemcached::strerror::memcached_strerror;
 use fabcache::libmemcached::touch::memcached_touch;
 use fabcache::libmemcached::*;
+use fabcache_testbed::ports::free_port;
 
 use crate::common::{Handle, Running, c_text, call, out, taken};
 
 /// Returns a port without a listener.
 fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+    free_port().expect("a port")
 }
 
 #[test]
