@@ -6,7 +6,6 @@ use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use fabcache::libmemcached::behavior::memcached_behavior_set;
 use fabcache::libmemcached::create::{memcached_create, memcached_free};
@@ -44,20 +43,10 @@ pub struct Running {
 
 impl Running {
     pub fn start() -> Running {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("fabcache-c-{}-{number}", std::process::id()));
-        let path = path.to_str().expect("text").to_owned();
-        let server = Running::with(&format!("-l 127.0.0.1 -p -1 -s {path} --shm"));
-        let local: Vec<String> = server.server().local().iter().map(ToString::to_string).collect();
-        let tcp = local.iter().find(|place| !place.starts_with('/')).expect("a port");
-        let port = tcp.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        Running { server, socket: CString::new(path).expect("text"), port }
-    }
-
-    fn with(flags: &str) -> LocalServer {
-        let flags = format!("-t 1 {flags}");
-        LocalServer::start(&flags).expect("a server")
+        let (server, path) = LocalServer::unix("c", "-l 127.0.0.1 -p -1 --shm");
+        let socket = CString::new(path.to_str().expect("text")).expect("text");
+        let port = server.address().port();
+        Running { server, socket, port }
     }
 
     /// Returns a handle for each transport.

@@ -10,28 +10,21 @@ use fabcache::libmemcached::storage::memcached_set;
 use fabcache::libmemcached::*;
 use fabcache_testbed::local::LocalServer;
 
-/// A server that stops when dropped.
-pub struct Running(LocalServer);
+/// A server that is stopped when the test ends.
+pub struct Running(#[expect(dead_code, reason = "it stops when dropped")] LocalServer);
 
 impl Running {
-    pub fn start(flags: &str) -> Running {
-        let flags = format!("-t 1 {flags}");
-        Running(LocalServer::start(&flags).expect("a server"))
-    }
-
-    /// Starts a server on TCP; returns its port.
+    /// Over TCP, and its port.
     pub fn tcp() -> (Running, u16) {
-        let server = Running::start("-l 127.0.0.1 -p -1");
-        let local = server.0.server().local();
-        let port = local.iter().find_map(|place| place.to_string().rsplit_once(':')?.1.parse().ok());
-        (server, port.expect("a port"))
+        let server = LocalServer::tcp("");
+        let port = server.address().port();
+        (Running(server), port)
     }
 
     /// Starts a server on a Unix socket with shared memory; returns the configuration that names it.
     pub fn shared(name: &str) -> (Running, String) {
-        let path = std::env::temp_dir().join(format!("fabcache-c-{name}-{}", std::process::id()));
-        let server = Running::start(&format!("-s {} --shm", path.display()));
-        (server, format!("--SOCKET=\"{}\"", path.display()))
+        let (server, path) = LocalServer::unix(&format!("c-{name}"), "--shm");
+        (Running(server), format!("--SOCKET=\"{}\"", path.display()))
     }
 }
 
