@@ -58,7 +58,6 @@ impl TestServer {
 /// Far longer than any step of a test takes on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until a condition holds.
 /// A client over any stream.
 pub struct Client<S> {
     pub stream: S,
