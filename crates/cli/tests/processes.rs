@@ -15,10 +15,9 @@ fn bench(line: &str) -> Output {
 }
 
 #[test]
-fn clients_run_in_several_processes() {
-    let (socket, json) = (temporary("processes.sock"), temporary("processes.json"));
-    let flags = format!("-t 1 --shm -s {}", socket.display());
-    let server = LocalServer::start(&flags).expect("a server");
+fn clients_of_several_processes_are_measured_together() {
+    let json = temporary("processes.json");
+    let (server, socket) = LocalServer::unix("processes", "--shm");
     for scheme in ["unix", "shm"] {
         let output = bench(&format!(
             "throughput --server {scheme}://{} --quick --verify --sizes 100 --clients 3 --processes 2 --seconds 0.05 --json {}",

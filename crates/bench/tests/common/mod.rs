@@ -17,13 +17,11 @@ pub struct TestServer {
     socket: String,
 }
 
-impl TestServer {
-    /// Starts a server on a Unix socket, with shared memory.
-    pub fn start(name: &str, flags: &str) -> TestServer {
-        let path = std::env::temp_dir().join(format!("fabcache-bench-{name}-{}", std::process::id()));
-        let socket = path.display().to_string();
-        let flags = format!("-t 1 -s {socket} --shm {flags}");
-        TestServer { server: LocalServer::start(&flags).expect("a server"), socket }
+impl Running {
+    /// On a Unix socket, with shared memory.
+    pub fn start(name: &str, flags: &str) -> Running {
+        let (server, path) = LocalServer::unix(&format!("bench-{name}"), &format!("--shm {flags}"));
+        Running { server, socket: path.display().to_string() }
     }
 
     /// Starts a server on a TCP port of 127.0.0.1.
@@ -36,8 +34,7 @@ impl TestServer {
         if transport != "tcp" {
             return format!("{transport}://{}", self.socket);
         }
-        let local = self.server.server().local().first().map(ToString::to_string);
-        format!("tcp://{}", local.expect("a port"))
+        self.server.url()
     }
 
     /// Returns a target over a transport, as for [`TestServer::url`].

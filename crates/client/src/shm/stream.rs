@@ -259,10 +259,8 @@ mod tests {
     use crate::address::ServerEndpoint;
 
     #[test]
-    fn sender_does_not_ring_for_a_receiver_that_stopped_waiting() {
-        let path = std::env::temp_dir().join(format!("fabcache-stream-{}", std::process::id()));
-        let flags = format!("-t 1 -m 8 -s {} --shm", path.display());
-        let server = LocalServer::start(&flags).expect("a server");
+    fn nobody_rings_for_who_has_stopped_waiting() {
+        let (server, path) = LocalServer::unix("stream", "-m 8 --shm");
         let soon = Instant::now() + Duration::from_secs(20);
         let place = ServerEndpoint::Unix(path);
         let socket =

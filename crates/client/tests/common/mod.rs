@@ -28,7 +28,7 @@ impl Running {
     }
 
     pub fn tcp(flags: &str) -> Running {
-        Running::start(&format!("-l 127.0.0.1 -p -1 {flags}"))
+        Running(LocalServer::tcp(flags))
     }
 
     /// Starts a server on a Unix socket, and returns its address.
@@ -39,9 +39,7 @@ impl Running {
     }
 
     pub fn address(&self) -> String {
-        let local = self.0.server().local().iter().map(ToString::to_string);
-        let tcp = local.into_iter().find(|place| !place.starts_with('/'));
-        format!("tcp://{}", tcp.expect("a port"))
+        self.0.url()
     }
 }
 
