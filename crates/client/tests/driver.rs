@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
 
 use common::{Running, client};
 use fabcache_client::{Outcome, Request, Ttl};
+use fabcache_testbed::wait::wait_until;
 
 struct Count(AtomicUsize, Thread);
 
@@ -29,11 +29,7 @@ fn drivers() -> usize {
 }
 
 fn until_no_driver_is_left() {
-    let begun = Instant::now();
-    while drivers() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is awaited");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("no driver is left", || drivers() == 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ pub use fabcache_testbed::wait::wait_until;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabcache_client::{Client, Options};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -176,19 +176,8 @@ pub fn patient(path: &str) -> Client {
     Client::new([format!("unix://{path}")], options).expect("an address")
 }
 
-/// Returns a deadline in this many seconds, five times as many where `FABCACHE_EMULATED` is set: far more than any step
-/// takes.
-fn spin(seconds: u64) -> Instant {
-    let times = if std::env::var_os("FABCACHE_EMULATED").is_some() { 5 } else { 1 };
-    Instant::now() + Duration::from_secs(times * seconds)
-}
-
-pub fn until_up(mut ask: impl FnMut() -> bool) {
-    let end = spin(20);
-    while !ask() {
-        assert!(Instant::now() < end, "no server comes up");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+pub fn until_up(ask: impl FnMut() -> bool) {
+    wait_until("a server comes up", ask);
 }
 
 /// Returns one number of a server's statistics.
