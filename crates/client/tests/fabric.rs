@@ -17,13 +17,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::calls::{ITEM_BYTES_MAX, Side, call, ttl};
-use common::fabric::{amount, beside, flags, is_one_sided, options, over, provider, served};
+use common::fabric::{beside, flags, is_one_sided, options, over, provider, served};
 use common::process::{Process, Server, again, at, patient, stat, until_up, wait_until};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
 };
 use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_testbed::wait::amount;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rustix::process::{Resource, Rlimit, prlimit};

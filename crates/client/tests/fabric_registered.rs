@@ -6,12 +6,13 @@ use fabcache_testbed::bytes::pattern;
 use std::thread;
 use std::time::Duration;
 
-use common::fabric::{amount, beside, options, over, provider, served};
+use common::fabric::{beside, options, over, provider, served};
 use common::process::{patient, until_up, wait_until};
 use common::{Running, block_on};
 use fabcache_client::{
     Client, CompletedRequest, FabricMode, Mode, Options, Outcome, RegisteredBuffer, Request, Stored, Ttl,
 };
+use fabcache_testbed::wait::amount;
 
 const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMode::Request];
 

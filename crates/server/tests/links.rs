@@ -21,6 +21,7 @@ use fabcache_fabric::{
     RemoteAddress,
 };
 use fabcache_layout::format::{FORMAT_VERSION, MAGIC};
+use fabcache_testbed::wait::amount;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 /// The number of messages that the client accepts.
@@ -29,11 +30,6 @@ const CREDITS: u16 = 16;
 const TOKEN: u64 = 0x1234_5678_9abc_def0;
 /// How long a client waits for the server before it rings: the worker may have no descriptor to wait on.
 const RINGS_AFTER: Duration = Duration::from_millis(1);
-
-/// Scales an amount: returns the smaller one where `FABCACHE_EMULATED` says that the machine is emulated.
-fn amount(usual: usize, emulated: usize) -> usize {
-    if std::env::var_os("FABCACHE_EMULATED").is_some() { emulated } else { usual }
-}
 
 fn provider() -> String {
     std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())

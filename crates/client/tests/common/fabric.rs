@@ -9,11 +9,6 @@ use fabcache_client::{Client, Fabric, FabricMode, Options, Transport};
 
 use super::process::{Leftover, Server, socket_path};
 
-/// Scales an amount: returns the smaller one where `FABCACHE_EMULATED` says that the machine is emulated.
-pub fn amount(usual: usize, emulated: usize) -> usize {
-    if std::env::var_os("FABCACHE_EMULATED").is_some() { emulated } else { usual }
-}
-
 /// libfabric's provider.
 pub fn provider() -> String {
     std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into())

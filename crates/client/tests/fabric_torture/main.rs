@@ -15,9 +15,10 @@ mod writers;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::fabric::{amount, beside, is_one_sided, options, over, served};
+use common::fabric::{beside, is_one_sided, options, over, served};
 use common::process::stat;
 use fabcache_client::{Client, FabricMode};
+use fabcache_testbed::wait::amount;
 use ledger::Ledger;
 use readers::{Sort, Tally};
 

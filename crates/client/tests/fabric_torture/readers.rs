@@ -3,11 +3,11 @@
 use fabcache_client::{Client, CompletedRequest, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
 use crate::Scenario;
-use crate::common::fabric::amount;
 use crate::ledger::{Before, COUNTERS, Ledger};
 use crate::value::{check, key};
 use crate::writers::{FLAGS, counter_key};
 use fabcache_testbed::random::SplitMix64;
+use fabcache_testbed::wait::amount;
 
 /// The number of keys read at a time.
 pub fn window() -> usize {

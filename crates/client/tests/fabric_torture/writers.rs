@@ -3,10 +3,10 @@
 use fabcache_client::{Client, Outcome, Request, Ttl};
 
 use crate::Scenario;
-use crate::common::fabric::amount;
 use crate::ledger::{COUNTERS, Ledger};
 use crate::value::{key, value};
 use fabcache_testbed::random::SplitMix64;
+use fabcache_testbed::wait::amount;
 
 pub const WRITERS: usize = 3;
 /// Keys of the last writer.
