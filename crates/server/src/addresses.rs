@@ -38,13 +38,25 @@ impl ListenAddress {
     }
 }
 
+/// The protocol that an option before an address names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ProtocolPrefix {
+    /// There is no such option.
+    #[default]
+    Absent,
+    /// Each connection's first byte decides.
+    Auto,
+    /// Only this one.
+    Only(Protocol),
+}
+
 /// The options that may precede an address.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Prefixes {
     /// `notls:`, `btls:`, `mtls:`.
     pub tls: Option<Tls>,
-    /// `proto[…]:`; auto is `None`.
-    pub protocol: Option<Option<Protocol>>,
+    /// `proto[…]:`.
+    pub protocol: ProtocolPrefix,
     /// `noauth:`.
     pub no_auth: bool,
     /// `tag[…]:` or `tag_…_:`.
@@ -64,7 +76,8 @@ pub fn prefixes(mut address: &str) -> Result<(Prefixes, &str)> {
         } else if let Some(rest) = address.strip_prefix("proto[") {
             let (word, rest) =
                 rest.split_once("]:").with_context(|| format!("proto[ without ]: in {address:?}"))?;
-            (found.protocol, address) = (Some(protocol(word)?), rest);
+            let named = protocol(word)?.map_or(ProtocolPrefix::Auto, ProtocolPrefix::Only);
+            (found.protocol, address) = (named, rest);
         } else if let Some(rest) = address.strip_prefix("tag[") {
             let (word, rest) =
                 rest.split_once("]:").with_context(|| format!("tag[ without ]: in {address:?}"))?;
@@ -198,7 +211,7 @@ mod tests {
         assert_eq!(rest, "[::1]:5");
         assert_eq!(
             (found.tls, found.protocol, found.no_auth),
-            (Some(Tls::Off), Some(Some(Protocol::Binary)), true)
+            (Some(Tls::Off), ProtocolPrefix::Only(Protocol::Binary), true)
         );
         assert_eq!(found.tag.as_deref(), Some("web"));
         assert_eq!(prefixes("tag_b_:h").expect("valid").0.tag.as_deref(), Some("b"));
@@ -246,10 +259,19 @@ mod tests {
 
     fn some_prefixes() -> impl Strategy<Value = Prefixes> {
         let tls = prop::option::of(prop_oneof![Just(Tls::Off), Just(Tls::On), Just(Tls::Mutual)]);
-        let protocol = prop_oneof![Just(None), Just(Some(Protocol::Text)), Just(Some(Protocol::Binary))];
+        let protocol = prop_oneof![
+            Just(ProtocolPrefix::Absent),
+            Just(ProtocolPrefix::Auto),
+            Just(ProtocolPrefix::Only(Protocol::Text)),
+            Just(ProtocolPrefix::Only(Protocol::Binary)),
+        ];
         let tag = prop::option::of("[a-z0-9-]{1,8}");
-        (tls, prop::option::of(protocol), any::<bool>(), tag)
-            .prop_map(|(tls, protocol, no_auth, tag)| Prefixes { tls, protocol, no_auth, tag })
+        (tls, protocol, any::<bool>(), tag).prop_map(|(tls, protocol, no_auth, tag)| Prefixes {
+            tls,
+            protocol,
+            no_auth,
+            tag,
+        })
     }
 
     fn shown(prefixes: &Prefixes) -> String {
@@ -258,11 +280,12 @@ mod tests {
             Tls::On => "btls:",
             Tls::Mutual => "mtls:",
         });
-        let protocol = prefixes.protocol.map(|protocol| match protocol {
-            None => "proto[auto]:",
-            Some(Protocol::Text) => "proto[ascii]:",
-            Some(Protocol::Binary) => "proto[binary]:",
-        });
+        let protocol = match prefixes.protocol {
+            ProtocolPrefix::Absent => None,
+            ProtocolPrefix::Auto => Some("proto[auto]:"),
+            ProtocolPrefix::Only(Protocol::Text) => Some("proto[ascii]:"),
+            ProtocolPrefix::Only(Protocol::Binary) => Some("proto[binary]:"),
+        };
         let auth = prefixes.no_auth.then_some("noauth:");
         let tag = prefixes.tag.as_ref().map(|tag| format!("tag[{tag}]:"));
         [tls, protocol, auth, tag.as_deref()].into_iter().flatten().collect()

@@ -24,15 +24,6 @@ pub struct OutputQueue {
     pinned: u64,
 }
 
-/// The result of sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendOutcome {
-    /// Everything was sent.
-    All,
-    /// The peer accepts no more now.
-    Some,
-}
-
 impl OutputQueue {
     /// Nothing waits.
     pub fn is_empty(&self) -> bool {
@@ -68,11 +59,11 @@ impl OutputQueue {
         self.parts.push_back(OutputPart::Value(value));
     }
 
-    /// Sends as much as the peer accepts; returns the number of bytes, and whether everything was sent.
+    /// Sends as much as the peer takes; returns how many bytes that was.
     ///
     /// # Errors
     /// The link is broken.
-    pub fn send(&mut self, link: &mut dyn Link) -> io::Result<(u64, SendOutcome)> {
+    pub fn send(&mut self, link: &mut dyn Link) -> io::Result<u64> {
         let mut total = 0;
         while !self.parts.is_empty() {
             let sent = {
@@ -94,12 +85,12 @@ impl OutputQueue {
                 link.send(&slices)? as u64
             };
             if sent == 0 {
-                return Ok((total, SendOutcome::Some));
+                return Ok(total);
             }
             total += sent;
             self.advance(sent);
         }
-        Ok((total, SendOutcome::All))
+        Ok(total)
     }
 
     fn advance(&mut self, mut sent: u64) {

@@ -30,6 +30,13 @@ enum Outcome {
     TooLarge,
 }
 
+/// The result of a store.
+struct StoreResult {
+    outcome: Outcome,
+    /// The bytes of the value that was stored, or sent.
+    len: u64,
+}
+
 /// A store whose value is here, or announced.
 pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
     let len = store.value.len();
@@ -142,7 +149,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
         decide(store, existing.info, write, vivify, |info| overhead + info.len + len > item_bytes_max, value)
     });
     let (outcome, final_len, written) = match done {
-        Ok(((outcome, final_len), written)) => (outcome, final_len, written),
+        Ok((StoreResult { outcome, len: final_len }, written)) => (outcome, final_len, written),
         Err(_) => return refuse_no_memory(ctx, cfd, key, store, len, form),
     };
     if store.compare.is_some() {
@@ -179,22 +186,22 @@ fn decide<'a>(
     vivify: Option<Expiry>,
     joined_is_too_large: impl Fn(&ItemInfo) -> bool,
     value: Value<'a>,
-) -> (Change<'a>, (Outcome, u64)) {
+) -> (Change<'a>, StoreResult) {
     let len = value.len();
-    let refuse = |outcome| (Change::Keep, (outcome, len));
+    let refuse = |outcome| (Change::Keep, StoreResult { outcome, len });
     let joins = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
     let info = match existing {
         Ok(info) => info,
         Err(_) => {
             return match (store.mode, store.compare, vivify) {
                 (StoreMode::Append | StoreMode::Prepend, None, Some(expiry)) => {
-                    (Change::Write(Write { expiry, ..write }), (Outcome::Stored, len))
+                    (Change::Write(Write { expiry, ..write }), StoreResult { outcome: Outcome::Stored, len })
                 }
                 (StoreMode::Append | StoreMode::Prepend | StoreMode::Replace, ..) => {
                     refuse(Outcome::NotStored)
                 }
                 (_, Some(_), _) => refuse(Outcome::NotFound),
-                _ => (Change::Write(write), (Outcome::Stored, len)),
+                _ => (Change::Write(write), StoreResult { outcome: Outcome::Stored, len }),
             };
         }
     };
@@ -223,9 +230,10 @@ fn decide<'a>(
             NewValue::Prepended(value)
         };
         let write = Write { flags: info.flags, expiry: info.expiry, binary_key: false, value, ..write };
-        return (Change::Write(write), (Outcome::Stored, info.len + len));
+        let len = info.len + len;
+        return (Change::Write(write), StoreResult { outcome: Outcome::Stored, len });
     }
-    (Change::Write(write), (Outcome::Stored, len))
+    (Change::Write(write), StoreResult { outcome: Outcome::Stored, len })
 }
 
 fn notify_watchers(ctx: &Context, cfd: i32, key: &[u8], store: &Store<'_>, status: &str, len: u64) {

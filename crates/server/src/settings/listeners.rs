@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fabcache_protocol::Protocol;
 
 use super::Settings;
-use crate::addresses::{self, ListenAddress, Tls};
+use crate::addresses::{self, ListenAddress, ProtocolPrefix, Tls};
 use crate::options::{ListenerTable, Options};
 
 /// memcached's port.
@@ -111,7 +111,11 @@ impl Settings {
     ) -> Result<()> {
         let (before, rest) = addresses::prefixes(text)?;
         let listener = ListenerSettings {
-            protocol: before.protocol.unwrap_or(base.protocol),
+            protocol: match before.protocol {
+                ProtocolPrefix::Absent => base.protocol,
+                ProtocolPrefix::Auto => None,
+                ProtocolPrefix::Only(protocol) => Some(protocol),
+            },
             tls: before.tls.unwrap_or(base.tls),
             auth: !before.no_auth,
             tag: before.tag,

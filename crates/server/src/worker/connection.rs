@@ -327,7 +327,7 @@ impl Connection {
             tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
             return;
         }
-        if let Ok((sent, _)) = self.session.queue.send(&mut *self.link) {
+        if let Ok(sent) = self.session.queue.send(&mut *self.link) {
             ctx.counters().bytes_written.add(sent);
         }
         let _ = self.link.flush();
@@ -529,7 +529,7 @@ impl Connection {
             }
         } else {
             self.session.queue.push_bytes(&mut ctx.out);
-            let (sent, _) = self.session.queue.send(&mut *self.link)?;
+            let sent = self.session.queue.send(&mut *self.link)?;
             total += sent;
         }
         if self.link.has_unsent() {
