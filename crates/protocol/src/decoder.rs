@@ -357,7 +357,7 @@ impl Progress {
                 self.next_key(&line[keys..], keys, multiget, consumed - line.len())
             }
             Line::Store { store, form, len } if len <= inline_value_max => {
-                let Some((value, intact)) = block(input, consumed, len) else {
+                let Some(DataBlock { value, intact }) = block(input, consumed, len) else {
                     return self.wait(input, consumed + len as usize + 2);
                 };
                 let request = if intact {
@@ -376,7 +376,7 @@ impl Progress {
                 Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
             }
             Line::Token { len } => {
-                let Some((token, intact)) = block(input, consumed, len) else {
+                let Some(DataBlock { value: token, intact }) = block(input, consumed, len) else {
                     return self.wait(input, consumed + len as usize + 2);
                 };
                 let request = text::token(token, intact);
@@ -478,13 +478,18 @@ fn may_be_long(input: &[u8], length: usize) -> bool {
         && names.iter().any(|name| input[indent..].starts_with(name))
 }
 
-/// The data block of `len` bytes behind a line of `line` bytes, and whether a line end follows it; none when it is
-/// not all here.
+/// A data block, and whether a line end follows it.
+struct DataBlock<'a> {
+    value: &'a [u8],
+    intact: bool,
+}
+
+/// The data block of `len` bytes behind a line of `line` bytes; none when it is not all here.
 #[inline]
-fn block(input: &[u8], line: usize, len: u64) -> Option<(&[u8], bool)> {
+fn block(input: &[u8], line: usize, len: u64) -> Option<DataBlock<'_>> {
     let block = input.get(line..line + len as usize + 2)?;
     let (value, end) = block.split_at(len as usize);
-    Some((value, end == b"\r\n"))
+    Some(DataBlock { value, intact: end == b"\r\n" })
 }
 
 /// Returns the available part of `left` bytes, and the number that remains; `None` if there is none.

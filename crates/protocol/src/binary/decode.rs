@@ -75,7 +75,7 @@ impl Header {
         }
         let (keyed, no_value) = (self.key > 0, filled == self.body);
         let bare = self.body == 0;
-        let (valid, shape) = match loud(self.opcode).0 {
+        let (valid, shape) = match loud(self.opcode).code {
             opcode::GET | opcode::GETK | opcode::DELETE => {
                 (keyed && self.extras == 0 && no_value, PacketAction::Whole)
             }
@@ -129,9 +129,8 @@ impl Header {
     #[inline]
     pub(crate) fn store<'a>(&self, packet: &'a [u8]) -> (Store<'a>, Encoding<'a>) {
         let (extras, key) = packet[HEADER..].split_at(self.extras);
-        let (code, _) = loud(self.opcode);
         let compare = (self.cas != 0).then_some(self.cas);
-        let mode = match code {
+        let mode = match loud(self.opcode).code {
             opcode::APPEND => StoreMode::Append,
             opcode::PREPEND => StoreMode::Prepend,
             // With a CAS they are all a set, as in memcached.
@@ -153,7 +152,7 @@ impl Header {
         let (extras, rest) = packet[HEADER..].split_at(self.extras);
         let (key, value) = rest.split_at(self.key);
         let compare = (self.cas != 0).then_some(self.cas);
-        let command = match loud(self.opcode).0 {
+        let command = match loud(self.opcode).code {
             opcode::GET | opcode::GETK => Command::Get(Get { key, value: true, ..Get::default() }),
             opcode::GAT | opcode::GATK => {
                 Command::Get(Get { key, value: true, touch: Some(exptime(extras)), ..Get::default() })

@@ -1,6 +1,6 @@
 //! Binary answers.
 
-use super::{RESPONSE, loud, opcode, status};
+use super::{LoudOpcode, RESPONSE, loud, opcode, status};
 use crate::encoding::BinaryEncoding;
 use crate::refusal::Refusal;
 use crate::reply::{Item, Reply};
@@ -15,7 +15,7 @@ pub(crate) fn value_head(form: &BinaryEncoding<'_>, item: &Item, out: &mut Vec<u
 }
 
 pub(crate) fn reply(form: &BinaryEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
-    let (code, quiet) = loud(form.opcode);
+    let LoudOpcode { code, quiet } = loud(form.opcode);
     if quiet && expected(reply) {
         return;
     }
@@ -79,7 +79,7 @@ fn expected(reply: &Reply<'_>) -> bool {
 }
 
 fn repeats_key(code: u8) -> bool {
-    matches!(loud(code).0, opcode::GETK | opcode::GATK)
+    matches!(loud(code).code, opcode::GETK | opcode::GATK)
 }
 
 fn refused(form: &BinaryEncoding<'_>, code: u8, refusal: Refusal, out: &mut Vec<u8>) {

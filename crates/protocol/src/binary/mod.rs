@@ -69,10 +69,18 @@ pub mod opcode {
     pub const FABRIC_ATTACH: u8 = 0xa2;
 }
 
-/// Returns the answering opcode for the same operation, and whether it differs.
+/// The answering opcode for an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct LoudOpcode {
+    pub(crate) code: u8,
+    /// It differs from that of the request.
+    pub(crate) quiet: bool,
+}
+
+/// Returns the answering opcode for the same operation.
 #[inline]
-pub(crate) fn loud(code: u8) -> (u8, bool) {
-    match code {
+pub(crate) fn loud(code: u8) -> LoudOpcode {
+    let (code, quiet) = match code {
         0x09 => (opcode::GET, true),
         0x0d => (opcode::GETK, true),
         0x11..=0x18 => (code - 0x10, true),
@@ -81,7 +89,8 @@ pub(crate) fn loud(code: u8) -> (u8, bool) {
         0x1e => (opcode::GAT, true),
         0x24 => (opcode::GATK, true),
         _ => (code, false),
-    }
+    };
+    LoudOpcode { code, quiet }
 }
 
 /// Status codes of answers.

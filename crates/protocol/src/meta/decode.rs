@@ -88,12 +88,14 @@ fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u
         return swallow(refusal);
     }
     let mode = match flags.mode {
-        None | Some(Some(b'S')) => StoreMode::Set,
-        Some(Some(b'E')) => StoreMode::Add,
-        Some(Some(b'A')) => StoreMode::Append,
-        Some(Some(b'P')) => StoreMode::Prepend,
-        Some(Some(b'R')) => StoreMode::Replace,
-        Some(_) => return swallow(Refusal::Client("invalid mode for ms M token")),
+        ModeFlag::Absent | ModeFlag::Letter(b'S') => StoreMode::Set,
+        ModeFlag::Letter(b'E') => StoreMode::Add,
+        ModeFlag::Letter(b'A') => StoreMode::Append,
+        ModeFlag::Letter(b'P') => StoreMode::Prepend,
+        ModeFlag::Letter(b'R') => StoreMode::Replace,
+        ModeFlag::Empty | ModeFlag::Letter(_) => {
+            return swallow(Refusal::Client("invalid mode for ms M token"));
+        }
     };
     if flags.opaque_too_long {
         return swallow(OPAQUE_TOO_LONG);
@@ -142,10 +144,10 @@ fn keyed<'a>(words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>
         return refused(worded(refusal), form);
     }
     let decrement = match flags.mode {
-        None | Some(Some(b'I' | b'+')) => false,
-        Some(Some(b'D' | b'-')) => true,
-        Some(_) if arithmetic => return refused(Refusal::Client("invalid mode for ma M token"), form),
-        Some(_) => false,
+        ModeFlag::Absent | ModeFlag::Letter(b'I' | b'+') => false,
+        ModeFlag::Letter(b'D' | b'-') => true,
+        _ if arithmetic => return refused(Refusal::Client("invalid mode for ma M token"), form),
+        _ => false,
     };
     if flags.opaque_too_long {
         return refused(OPAQUE_TOO_LONG, form);
@@ -157,6 +159,17 @@ fn keyed<'a>(words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>
         _ => Command::Arithmetic(flags.arithmetic(key, decrement)),
     };
     request(command, form)
+}
+
+/// The flag `M`.
+#[derive(Clone, Copy, Default)]
+enum ModeFlag {
+    #[default]
+    Absent,
+    /// It has no token.
+    Empty,
+    /// The first byte of its token.
+    Letter(u8),
 }
 
 /// The flags of one line, parsed.
@@ -177,8 +190,7 @@ struct Flags {
     client_flags: u32,
     compare: Option<u64>,
     new_cas: Option<u64>,
-    /// The first byte of the token of `M`, if there is one.
-    mode: Option<Option<u8>>,
+    mode: ModeFlag,
     initial: u64,
     delta: Option<u64>,
     ttl: bool,
@@ -250,7 +262,7 @@ impl Flags {
                 Some(flags) => self.client_flags = flags as u32,
                 None => self.error = self.error.or(Some(BAD_FORMAT)),
             },
-            b'M' => self.mode = Some(token.first().copied()),
+            b'M' => self.mode = token.first().map_or(ModeFlag::Empty, |letter| ModeFlag::Letter(*letter)),
             b'P' | b'L' | b'k' | b's' | b'c' | b'f' | b'l' | b'h' => {}
             _ => return Err(INVALID_FLAG),
         }
