@@ -275,14 +275,21 @@ impl Remainder<'_> {
     }
 }
 
+/// The bytes of a slot, or the rest of them.
+#[derive(Clone, Copy, Debug)]
+struct SlotBytes {
+    at: u64,
+    len: u64,
+}
+
 /// The end that empties slots.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
     /// Slots emptied so far.
     consumed: u64,
-    /// Offset and length of the rest of the current slot's data.
-    rest: Option<(u64, u64)>,
+    /// The rest of the current slot's data.
+    rest: Option<SlotBytes>,
 }
 
 impl Consumer {
@@ -329,7 +336,7 @@ impl Consumer {
         let before = self.consumed;
         let mut taken = 0;
         while taken < most {
-            let (at, len) = match self.rest {
+            let SlotBytes { at, len } = match self.rest {
                 Some(rest) => rest,
                 None => match self.next() {
                     Some(word) => self.bytes_of(word)?,
@@ -339,7 +346,7 @@ impl Consumer {
             let part = len.min((most - taken) as u64);
             copy(&self.ring.memory, at, part as usize, taken);
             taken += part as usize;
-            self.rest = (part < len).then(|| (at + part, len - part));
+            self.rest = (part < len).then(|| SlotBytes { at: at + part, len: len - part });
             self.consumed += u64::from(part == len);
         }
         if self.consumed != before {
@@ -349,18 +356,22 @@ impl Consumer {
         Ok(taken)
     }
 
-    /// Returns the range of a slot's bytes; `None` only if the other end violates the protocol.
+    /// The bytes of a slot; none only if the other end is no friend.
     #[inline]
-    fn bytes_of(&self, word: u64) -> Result<(u64, u64), ProtocolError> {
+    fn bytes_of(&self, word: u64) -> Result<SlotBytes, ProtocolError> {
         let ring = &self.ring;
         let len = word >> 32 & 0x7fff_ffff;
         let at = ring.slot(self.consumed) + WORD_BYTES;
         if word & STAGED == 0 {
-            return if len > 0 && len <= ring.payload() { Ok((at, len)) } else { Err(ProtocolError) };
+            return if len > 0 && len <= ring.payload() {
+                Ok(SlotBytes { at, len })
+            } else {
+                Err(ProtocolError)
+            };
         }
         let offset = ring.memory.load(at, Ordering::Relaxed);
         let fits = len > 0 && offset <= ring.staging_bytes && len <= ring.staging_bytes - offset;
-        if fits { Ok((ring.at.staging + offset, len)) } else { Err(ProtocolError) }
+        if fits { Ok(SlotBytes { at: ring.at.staging + offset, len }) } else { Err(ProtocolError) }
     }
 
     /// After receiving: returns whether the producer sleeps for room and must be notified.

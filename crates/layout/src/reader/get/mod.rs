@@ -95,6 +95,22 @@ pub(super) enum ChunkError {
     Damaged,
 }
 
+/// How the chunks of a value ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunksEnd {
+    /// All are in place.
+    Placed,
+    /// They cannot be used.
+    Failed(ChunkError),
+}
+
+/// The segment of an item, and the generation that the segment must have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ItemPlace {
+    pub(super) segment: u32,
+    pub(super) generation: u64,
+}
+
 /// The state of a search by key.
 #[derive(Debug)]
 struct Search {
@@ -277,9 +293,9 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.stage == Stage::Still
     }
 
-    /// Returns the segment of its item, and the generation that the segment must have.
-    pub(super) fn place(&self) -> (u32, u64) {
-        (self.candidate.segment, self.candidate.location.generation)
+    /// Returns the place of its item.
+    pub(super) fn place(&self) -> ItemPlace {
+        ItemPlace { segment: self.candidate.segment, generation: self.candidate.location.generation }
     }
 
     /// Sets the segment's counter as it was known when the generation now supplied was requested.
@@ -302,12 +318,12 @@ impl<K: AsRef<[u8]>> Get<K> {
         &mut self,
         reader: &Reader,
         metadata: &mut MetadataCache,
-        end: Result<(), ChunkError>,
+        end: ChunksEnd,
     ) -> Step {
         match end {
-            Ok(()) => self.hit(Value::Placed),
-            Err(ChunkError::Rejected(why)) => self.reject(reader, metadata, why),
-            Err(ChunkError::Damaged) => self.ask_server(FallbackReason::Damaged),
+            ChunksEnd::Placed => self.hit(Value::Placed),
+            ChunksEnd::Failed(ChunkError::Rejected(why)) => self.reject(reader, metadata, why),
+            ChunksEnd::Failed(ChunkError::Damaged) => self.ask_server(FallbackReason::Damaged),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::checksum::{Secret, finish, sum_of_parts};
 use crate::hash::KeyHash;
 use crate::item::{ALIGN_BYTES, ChunkEntry, NewItem, SUMMED_AT};
 
-use super::super::get::ChunkError;
+use super::super::get::{ChunkError, ChunksEnd};
 use super::super::{MetadataCache, Reader, Rejection};
 
 /// Chunks of one value in flight at once: with up to 2 MiB each enough for any link.
@@ -85,13 +85,13 @@ impl ChunkProgress {
     }
 
     /// Returns the result of all chunks when none is in flight; `None` before.
-    pub(super) fn end(&self, table: &[ChunkEntry]) -> Option<Result<(), ChunkError>> {
+    pub(super) fn end(&self, table: &[ChunkEntry]) -> Option<ChunksEnd> {
         if self.in_flight > 0 {
             return None;
         }
         match self.failed {
-            Some(why) => Some(Err(why)),
-            None => (self.next == table.len()).then_some(Ok(())),
+            Some(why) => Some(ChunksEnd::Failed(why)),
+            None => (self.next == table.len()).then_some(ChunksEnd::Placed),
         }
     }
 }

@@ -47,6 +47,7 @@ use self::clock_skew::ClockSkew;
 use self::lines::{Lines, SequenceNumber, is_within};
 use self::location_cache::LocationCache;
 use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source, StepInput};
+use super::get::ItemPlace;
 use super::{
     FallbackReason, Fetched, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation,
 };
@@ -451,7 +452,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             }
             FetchPurpose::Behind(owner) => {
                 let Some(running) = &mut self.gets[owner.at] else { return };
-                let count = self.metadata.count(running.get.place().0);
+                let count = self.metadata.count(running.get.place().segment);
                 running.behind = Some(Behind { count, word: None });
             }
             _ => {}
@@ -584,7 +585,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if !running.get.is_at_item() {
             return;
         }
-        let (segment, generation) = running.get.place();
+        let ItemPlace { segment, generation } = running.get.place();
         running.by_counts = self.metadata.stood(segment, generation);
         if !running.by_counts {
             self.lines.need(running.needs_line, false);
@@ -608,7 +609,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     /// Queues the generation of the item's segment, to be fetched after the item.
     fn queue_behind(&mut self, at: usize) {
         let Some(running) = &self.gets[at] else { return };
-        let offset = generation_offset(&self.reader.geometry, running.get.place().0);
+        let offset = generation_offset(&self.reader.geometry, running.get.place().segment);
         self.queue_fetch(FetchPurpose::Behind(self.owner(at)), offset, 8, To::Probe);
     }
 
@@ -625,7 +626,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         });
         if running.get.is_at_item() && (!self.options.in_order || running.needs_line == SequenceNumber::NEVER)
         {
-            let (segment, generation) = running.get.place();
+            let ItemPlace { segment, generation } = running.get.place();
             // The counter may have changed since the request.
             running.by_counts = running.by_counts && self.metadata.stood(segment, generation);
             if running.by_counts {
