@@ -48,6 +48,19 @@ impl Format {
     }
 }
 
+/// A record of a trace, as it was read.
+enum TraceEntry {
+    Record(Record),
+    /// A record that is malformed, and how.
+    Malformed(anyhow::Error),
+}
+
+impl From<Result<Record>> for TraceEntry {
+    fn from(record: Result<Record>) -> TraceEntry {
+        record.map_or_else(TraceEntry::Malformed, TraceEntry::Record)
+    }
+}
+
 /// Reads a trace.
 pub struct Reader {
     /// The source's name, for errors.
@@ -127,7 +140,7 @@ impl Reader {
         }
     }
 
-    fn read_oracle(&mut self) -> std::io::Result<Option<Result<Record>>> {
+    fn read_oracle(&mut self) -> std::io::Result<Option<TraceEntry>> {
         self.line.clear();
         self.input.by_ref().take(ORACLE_BYTES as u64).read_to_end(&mut self.line)?;
         if self.line.is_empty() {
@@ -136,20 +149,22 @@ impl Reader {
         let record = <&[u8; ORACLE_BYTES]>::try_from(self.line.as_slice())
             .with_context(|| format!("it ends after {} bytes", self.line.len()))
             .and_then(Record::of_oracle);
-        Ok(Some(record))
+        Ok(Some(record.into()))
     }
 
-    fn read_line(&mut self) -> std::io::Result<Option<Result<Record>>> {
+    fn read_line(&mut self) -> std::io::Result<Option<TraceEntry>> {
         if self.read_part()? == 0 {
             return Ok(None);
         }
         if self.line.last() != Some(&b'\n') && self.line.len() == LINE_BYTES_MAX {
             // A chunk at a time: a file without line breaks takes no more memory.
             while self.line.last() != Some(&b'\n') && self.read_part()? > 0 {}
-            return Ok(Some(Err(anyhow::anyhow!("it is longer than {LINE_BYTES_MAX} bytes"))));
+            return Ok(Some(TraceEntry::Malformed(anyhow::anyhow!(
+                "it is longer than {LINE_BYTES_MAX} bytes"
+            ))));
         }
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        Ok(Some(Record::of_line(line.strip_suffix(b"\r").unwrap_or(line))))
+        Ok(Some(Record::of_line(line.strip_suffix(b"\r").unwrap_or(line)).into()))
     }
 
     /// Reads to the end of the line, but at most the maximum length of a line.
@@ -170,15 +185,15 @@ impl Iterator for Reader {
                 Format::Oracle => self.read_oracle(),
                 Format::Csv => self.read_line(),
             };
-            let record = match read.with_context(|| format!("cannot read the trace {}", self.name)) {
-                Ok(record) => record?,
+            let entry = match read.with_context(|| format!("cannot read the trace {}", self.name)) {
+                Ok(entry) => entry?,
                 Err(error) => return Some(Err(error)),
             };
             self.seen += 1;
-            match record {
-                Ok(record) => return Some(Ok(record)),
-                Err(_) if self.skips_malformed => self.skipped += 1,
-                Err(error) => return Some(Err(error.context(self.place()))),
+            match entry {
+                TraceEntry::Record(record) => return Some(Ok(record)),
+                TraceEntry::Malformed(_) if self.skips_malformed => self.skipped += 1,
+                TraceEntry::Malformed(error) => return Some(Err(error.context(self.place()))),
             }
         }
     }
