@@ -17,11 +17,11 @@ pub struct TestServer {
     socket: String,
 }
 
-impl Running {
+impl TestServer {
     /// On a Unix socket, with shared memory.
-    pub fn start(name: &str, flags: &str) -> Running {
+    pub fn start(name: &str, flags: &str) -> TestServer {
         let (server, path) = LocalServer::unix(&format!("bench-{name}"), &format!("--shm {flags}"));
-        Running { server, socket: path.display().to_string() }
+        TestServer { server, socket: path.display().to_string() }
     }
 
     /// Starts a server on a TCP port of 127.0.0.1.
