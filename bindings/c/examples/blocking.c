@@ -27,7 +27,7 @@ static void print_found(void *context, size_t key, const void *value, const fabc
 static void print_transport(void *context, const char *server, int transport, const char *why) {
   static const char *const names[] = {"not at all yet", "TCP", "a Unix socket", "shared memory", "the fabric"};
   (void)context;
-  printf("%s is reached by %s", server, names[transport]);
+  printf("%s is reached over %s", server, names[transport]);
   if (why != NULL)
     printf(" (not as asked for: %s)", why);
   putchar('\n');

@@ -26,7 +26,7 @@ fn unescaped(line: &str) -> Vec<u8> {
 }
 
 #[test]
-fn syntax_errors_are_libmemcacheds() {
+fn syntax_errors_match_libmemcached() {
     let mut lines = RECORDED.lines();
     let mut compared = 0;
     while let Some(line) = lines.next() {
@@ -112,8 +112,8 @@ fn checked(string: &[u8]) -> String {
 }
 
 #[test]
-fn handles_are_set_to_what_strings_ask_for() {
-    // SAFETY: null, so that it has memory of its own.
+fn configuration_string_sets_up_the_handle() {
+    // SAFETY: null, so the library allocates it.
     let fresh = unsafe { memcached_create(ptr::null_mut()) };
     let mut compared = 0;
     let mut lines = RECORDED.lines().peekable();
@@ -140,7 +140,7 @@ fn handles_are_set_to_what_strings_ask_for() {
 }
 
 #[test]
-fn nothing_is_left_in_a_handle_that_is_reset() {
+fn reset_handle_keeps_no_settings() {
     let string = b"--CONFIGURE-FILE=\"tests/libmemcached/good.conf\" --SERVER=other --NAMESPACE=\"mine\"";
     // SAFETY: the string has the stated length.
     let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
@@ -162,17 +162,17 @@ fn nothing_is_left_in_a_handle_that_is_reset() {
 }
 
 #[test]
-fn files_that_include_themselves_come_to_an_end() {
+fn self_including_file_is_rejected() {
     let path = std::env::temp_dir().join(format!("fabcache-c-include-{}.conf", std::process::id()));
     let string = format!("INCLUDE \"{}\"", path.display());
     std::fs::write(&path, format!("--SERVER=host\n{string}\n")).expect("a file");
     assert_eq!(checked(string.as_bytes()), "43 Failed to parse configuration file");
-    std::fs::remove_file(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("the file exists");
 }
 
 #[test]
-fn a_check_without_a_string_or_room_for_words_is_told_so() {
-    // SAFETY: nothing is given.
+fn check_without_string_or_buffer_is_rejected() {
+    // SAFETY: null arguments.
     let rc = unsafe { libmemcached_check_configuration(ptr::null(), 5, ptr::null_mut(), 0) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: the string has the stated length; there is no buffer.
@@ -252,7 +252,7 @@ fn owned(setting: Setting<'_>) -> Read {
 
 proptest! {
     #[test]
-    fn settings_are_read_as_they_are_written(settings in proptest::collection::vec(setting(), 1..8)) {
+    fn settings_round_trip(settings in proptest::collection::vec(setting(), 1..8)) {
         let (words, expected): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         let string = words.join(" ");
         let read: Result<Vec<_>, _> = Settings::new(string.as_bytes()).collect();
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_come_to_an_end(
+    fn any_bytes_parse_or_fail(
         bytes in proptest::collection::vec(any::<u8>(), 0..64),
         words in proptest::collection::vec(
             prop_oneof![

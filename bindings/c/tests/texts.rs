@@ -17,7 +17,7 @@ fn text(text: *const c_char) -> String {
 }
 
 #[test]
-fn names_and_errors_are_libmemcacheds() {
+fn names_and_error_texts_match_libmemcached() {
     let mut compared = 0;
     for line in TEXTS.lines() {
         let mut words = line.splitn(3, ' ');
@@ -42,7 +42,7 @@ fn names_and_errors_are_libmemcacheds() {
 }
 
 #[test]
-fn hashes_are_libhashkits() {
+fn hashes_match_libhashkit() {
     let mut compared = 0;
     for line in HASHKIT.lines().filter_map(|line| line.strip_prefix("digest of \"")) {
         let (key, rest) = line.rsplit_once("\" by ").expect(line);
@@ -63,8 +63,8 @@ unsafe extern "C" fn own(_: *const c_char, length: usize, context: *mut c_void) 
 }
 
 #[test]
-fn a_kit_is_chosen_copied_and_compared() {
-    // SAFETY: null, so that it has memory of its own.
+fn hashkit_is_selected_copied_and_compared() {
+    // SAFETY: null, so the library allocates it.
     let kit = unsafe { hashkit_create(ptr::null_mut()) };
     // SAFETY: the kit was just created.
     let first = unsafe { kit.as_ref() };
@@ -93,7 +93,7 @@ fn a_kit_is_chosen_copied_and_compared() {
 }
 
 #[test]
-fn what_is_not_offered_refuses_and_nothing_is_null_but_absent() {
+fn unsupported_calls_fail_and_exported_symbols_are_not_null() {
     assert!(!hashkit_key(None, c"key".as_ptr(), 3));
     assert!(hashkit_encrypt(None, c"text".as_ptr(), 4).is_null());
     assert!(hashkit_decrypt(None, c"text".as_ptr(), 4).is_null());

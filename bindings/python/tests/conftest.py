@@ -1,4 +1,4 @@
-"""Servers for the tests: FABCACHED names the program, and MEMCACHED another that all must work with as well, if there is one."""
+"""Servers for the tests: FABCACHED names the program; MEMCACHED optionally names a memcached that the tests also run against."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ import fabcache
 
 
 class Server:
-    """A server that is stopped with the tests: on a Unix socket, with shared memory if it is a fabcached, or on TCP."""
+    """A server that stops with the tests: on TCP, or on a Unix socket, with shared memory if it is a fabcached."""
 
     def __init__(self, *flags, path=None, port=None, program="FABCACHED"):
         self.path, self.port = path, port
@@ -30,7 +30,7 @@ class Server:
                 self.connect().close()
                 return
             except OSError:
-                assert self.process.poll() is None, "the server ended"
+                assert self.process.poll() is None, "the server exited"
                 assert time.monotonic() < deadline, "the server does not answer"
                 time.sleep(0.01)
 
@@ -47,7 +47,7 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        assert self.process.wait(60) == 0, "the server did not end well"
+        assert self.process.wait(60) == 0, "the server did not exit cleanly"
 
     def kill(self):
         self.process.kill()
@@ -137,7 +137,7 @@ def server(way, request):
 
 @pytest.fixture
 def options(way):
-    """What makes a client take this way."""
+    """Return the options that select a transport."""
     return {"shared_memory": WAYS[way], "timeout": 30, "connect_timeout": 10}
 
 
@@ -154,7 +154,7 @@ def cache(way, server, options):
 
 @pytest.fixture
 def new_server(folder, request):
-    """Makes servers that the test may kill."""
+    """Return a factory of servers that the test may kill."""
     made = []
 
     def make(kind="local", *flags, name="new"):

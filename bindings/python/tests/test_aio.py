@@ -50,7 +50,7 @@ def test_every_call(cache, server, options):
     run(main())
 
 
-def test_many_tasks_each_get_their_own(cache, server, options):
+def test_concurrent_tasks_get_their_own_results(cache, server, options):
     async def main():
         c = Client(server.place, serde=pickle_serde, **options)
 
@@ -64,7 +64,7 @@ def test_many_tasks_each_get_their_own(cache, server, options):
     run(main())
 
 
-def test_requests_are_awaited_as_they_are(cache):
+def test_requests_are_awaitable(cache):
     async def main():
         assert await cache.iset("a", "1") is True
         request = cache.iget("a")
@@ -75,7 +75,7 @@ def test_requests_are_awaited_as_they_are(cache):
     run(main())
 
 
-def test_refusals_are_told(cache, server, options):
+def test_refusals_raise(cache, server, options):
     async def main():
         c = Client(server.place, **options)
         with pytest.raises(fabcache.MemcacheServerError):
@@ -91,7 +91,7 @@ def test_refusals_are_told(cache, server, options):
     run(main())
 
 
-def test_loops_one_after_the_other(cache, server, options):
+def test_successive_event_loops(cache, server, options):
     c = Client(server.place, **options)
     for turn in range(5):
 
@@ -101,22 +101,22 @@ def test_loops_one_after_the_other(cache, server, options):
 
         assert run(main()) == [str(turn).encode()] * 20
     gc.collect()
-    # One that is closed is forgotten.
+    # A closed loop is forgotten.
     assert len(fabcache.aio._waiting) == 0
 
 
 @pytest.fixture
 def silent():
-    """A server that takes everything and answers nothing."""
+    """A server that reads everything and never replies."""
     server = Answering(b"", False)
     yield server.place
     server.listener.close()
 
 
-def test_a_task_can_be_cancelled(silent):
+def test_task_can_be_cancelled(silent):
     async def main():
         c = Client(silent, timeout=30)
-        # The loop goes on while the server is connected to and does not answer.
+        # The loop runs on while the client connects to a server that does not reply.
         tasks = [asyncio.ensure_future(c.get("a")) for _ in range(10)]
         tasks += [asyncio.ensure_future(c.set("a", "1")) for _ in range(10)]
         for _ in range(20):
@@ -133,7 +133,7 @@ def test_a_task_can_be_cancelled(silent):
     run(main())
 
 
-def test_a_loop_is_closed_while_something_is_awaited(silent):
+def test_loop_closes_while_a_request_is_pending(silent):
     request = fabcache.Client(silent, timeout=0.5).iget("a")
     loop = asyncio.new_event_loop()
 
@@ -148,7 +148,7 @@ def test_a_loop_is_closed_while_something_is_awaited(silent):
         request.wait()
 
 
-def test_timeouts_are_told(silent):
+def test_timeouts_raise(silent):
     async def main():
         c = Client(silent, timeout=0.2)
         begun = time.monotonic()
@@ -162,7 +162,7 @@ def test_timeouts_are_told(silent):
     run(main())
 
 
-def test_a_server_comes_back(new_server):
+def test_restarted_server_is_used_again(new_server):
     server = new_server(name="aio")
 
     async def main():

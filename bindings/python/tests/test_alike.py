@@ -1,4 +1,4 @@
-"""The same calls to pymemcache and to fabcache, against the same server: the same results, and the same exceptions."""
+"""The same calls of pymemcache and fabcache, against the same server, have the same results and exceptions."""
 
 import collections
 import datetime
@@ -45,14 +45,14 @@ def do(name, *arguments, **options):
     return name, arguments, options
 
 
-# Each is a script: calls one behind the other on one client.
+# Each script is a list of calls, made in order on one client.
 SCRIPTS = {
     "strings": [
         do("set", "a", "text"), do("get", "a"), do("get", b"a"), do("set", b"a", b"\x00\xff\r\n"), do("get", "a"),
         do("set", "a", ""), do("get", "a"), do("get", "a", 5), do("get", "no"), do("get", "no", 5), do("get", "no", default=[]),
         do("set", LONG, b"1"), do("get", LONG), do("delete", LONG),
     ],
-    "what is no text": [
+    "values that are not text": [
         do("set", "a", 5), do("get", "a"), do("set", "a", None), do("get", "a"), do("set", "a", 1.5), do("get", "a"),
         do("set", "a", [1, "b"]), do("get", "a"), do("set", "a", bytearray(b"x")), do("get", "a"), do("set", "a", "ü"),
         do("get", "a"), do("set", "a", Text("t")), do("get", "a"), do("set", "a", "\ud800"),
@@ -114,7 +114,7 @@ SCRIPTS = {
         do("__setitem__", "a", "1"), do("__getitem__", "a"), do("__getitem__", "no"), do("__delitem__", "a"),
         do("__getitem__", "a"), do("check_key", "a", b"p:"), do("check_key", "a b", b""), do("check_key", "a", b"p" * 250),
     ],
-    "what is too long": [
+    "overlong keys and values": [
         do("set", "big", b"x" * (2 << 20), 0, False), do("get", "big"), do("set", "big", b"x" * 900_000), do("get", "big"),
         do("set", "mid", b"y" * 70_000), do("get", "mid"), do("append", "mid", b"z" * 1000), do("get", "mid"),
     ],
@@ -157,17 +157,17 @@ def made(package, serdes, place, options, **more):
 
 
 def outcome(client, call):
-    """What a call returns, or the exception's name and arguments."""
+    """Return a call's result, or the exception's name and arguments."""
     name, arguments, options = call
     try:
         return "returned", getattr(client, name)(*arguments, **options)
     except Exception as error:
         family = [base.__name__ for base in type(error).__mro__]
-        # Python words wrong arguments of functions in its own way.
+        # Python words wrong arguments of functions differently.
         return "raised", family, () if isinstance(error, (TypeError, AttributeError)) else error.args
 
 
-def test_every_public_call_is_in_a_script():
+def test_scripts_cover_every_public_call():
     called = {call[0] for script in SCRIPTS.values() for call in script}
     public = {name for name in dir(pymemcache.Client) if not name.startswith("_")}
     assert public - called == set()
@@ -175,7 +175,7 @@ def test_every_public_call_is_in_a_script():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("make", MAKE)
-def test_results_are_pymemcaches(make, script, cache, server, way):
+def test_results_match_pymemcache(make, script, cache, server, way):
     calls = SCRIPTS[script]
     theirs = made(pymemcache, pymemcache.serde, server.place, MAKE[make])
     ours = made(fabcache, fabcache.serde, server.place, MAKE[make], shared_memory=WAYS[way])
@@ -189,7 +189,7 @@ def test_results_are_pymemcaches(make, script, cache, server, way):
 
 
 @pytest.mark.parametrize("script", ["strings", "storing", "many", "numbers", "removing", "wrong keys", "values"])
-def test_results_of_pools_are_pymemcaches(script, cache, server, way):
+def test_pool_results_match_pymemcache(script, cache, server, way):
     calls = [call for call in SCRIPTS[script] if not (call[0] == "gets" and len(call[1]) > 1)]
     options = {"max_pool_size": 2, "pool_idle_timeout": 5, "timeout": 30, "default_noreply": False}
     theirs = pymemcache.PooledClient(server.place, **options)
@@ -204,7 +204,7 @@ def test_results_of_pools_are_pymemcaches(script, cache, server, way):
 
 
 @pytest.mark.parametrize("make", MAKE)
-def test_either_reads_what_the_other_stored(make, cache, server, way):
+def test_both_clients_read_each_others_values(make, cache, server, way):
     theirs = made(pymemcache, pymemcache.serde, server.place, MAKE[make])
     ours = made(fabcache, fabcache.serde, server.place, MAKE[make], shared_memory=WAYS[way])
     for number, value in enumerate(VALUES):
@@ -219,7 +219,7 @@ def test_either_reads_what_the_other_stored(make, cache, server, way):
             assert outcome(other, do("gets", key)) == outcome(one, do("gets", key))
 
 
-def test_versions_are_as_bytes_and_serve_either(cache, server, way):
+def test_cas_versions_are_bytes_for_both_clients(cache, server, way):
     theirs = made(pymemcache, pymemcache.serde, server.place, {})
     cache.set("a", "1")
     value, version = cache.gets("a")
@@ -232,7 +232,7 @@ def test_versions_are_as_bytes_and_serve_either(cache, server, way):
     assert cache.cas("a", "4", version) is None
 
 
-def test_statistics_have_the_same_names_and_types(cache, server):
+def test_statistics_match_in_names_and_types(cache, server):
     theirs = made(pymemcache, pymemcache.serde, server.place, {})
     for topic in [(), ("settings",), ("items",)]:
         told, expected = cache.stats(*topic), theirs.stats(*topic)
@@ -240,7 +240,7 @@ def test_statistics_have_the_same_names_and_types(cache, server):
     assert len(cache.stats()) > 30
 
 
-def test_times_to_live(cache):
+def test_times_to_live_match_pymemcache(cache):
     cache.set("short", "1", expire=1)
     cache.set("touched", "1")
     cache.touch("touched", 1)
@@ -256,7 +256,7 @@ def test_times_to_live(cache):
     assert cache.get_many(["seen", "dated"]) == {"seen": b"1", "dated": b"1"}
 
 
-def test_pymemcaches_wrappers_take_these_clients(cache):
+def test_pymemcache_wrappers_accept_our_clients(cache):
     from pymemcache.client.retrying import RetryingClient
     from pymemcache.fallback import FallbackClient
 

@@ -25,7 +25,7 @@ def handler(place, backend="fabcache.django.FabcacheCache", **settings):
 
 @pytest.fixture
 def cache(cache, server):
-    """Django's, of a server in which nothing is."""
+    """Return a Django cache of an empty server."""
     return handler(location(server))["default"]
 
 
@@ -34,7 +34,7 @@ class Thing:
         self.what = what
 
 
-def test_values(cache):
+def test_values_round_trip(cache):
     for value in ["text", "ünïcode", b"bytes", 5, -5, True, None, 1.5, [1], {"a": (1, 2)}, {1, 2}]:
         cache.set("key", value)
         found = cache.get("key", "missing")
@@ -44,14 +44,14 @@ def test_values(cache):
     assert cache.get("no") is None and cache.get("no", 7) == 7
 
 
-def test_add_and_delete(cache):
+def test_add_stores_once_and_delete_removes(cache):
     assert cache.add("a", 1) is True and cache.add("a", 2) is False
     assert cache.get("a") == 1 and "a" in cache and cache.has_key("a")
     assert cache.delete("a") is True and cache.delete("a") is False
     assert "a" not in cache
 
 
-def test_numbers(cache):
+def test_incr_and_decr_count(cache):
     cache.set("n", 10)
     assert (cache.incr("n"), cache.incr("n", 5), cache.decr("n"), cache.decr("n", 3)) == (11, 16, 15, 12)
     assert (cache.incr("n", -2), cache.decr("n", -5)) == (10, 15)
@@ -61,7 +61,7 @@ def test_numbers(cache):
             call("no")
 
 
-def test_many(cache):
+def test_many_keys_are_stored_and_read(cache):
     assert cache.set_many({"a": 1, "b": "two", "c": [3]}) == []
     assert cache.get_many(["a", "b", "c", "no"]) == {"a": 1, "b": "two", "c": [3]}
     cache.delete_many(["a", "b"])
@@ -71,7 +71,7 @@ def test_many(cache):
     assert cache.get("c") is None
 
 
-def test_versions(cache):
+def test_versions_are_separate(cache):
     cache.set("a", 1)
     cache.set("a", 2, version=2)
     assert (cache.get("a"), cache.get("a", version=1), cache.get("a", version=2)) == (1, 1, 2)
@@ -85,7 +85,7 @@ def test_versions(cache):
     assert cache.get("x", version=3) is None
 
 
-def test_times_to_live(cache):
+def test_items_expire(cache):
     cache.set("never", 1, None)
     cache.set("month", 1, 60 * 60 * 24 * 40)
     cache.set("at_once", 1, 0)
@@ -109,7 +109,7 @@ def test_get_or_set(cache):
     assert cache.get_or_set("none", None) is None
 
 
-def test_keys(cache):
+def test_invalid_keys_warn_or_raise(cache):
     for wrong in ["a b", "x" * 300, "a\x00"]:
         with pytest.raises(InvalidCacheKey):
             cache.set(wrong, 1)
@@ -121,7 +121,7 @@ def test_keys(cache):
     assert cache.get("ключ") == 1
 
 
-def test_what_is_too_long_is_told_and_not_left_as_it_was(cache):
+def test_too_long_value_raises_and_removes_the_old_one(cache):
     import fabcache
 
     cache.set("a", 1)
@@ -130,7 +130,7 @@ def test_what_is_too_long_is_told_and_not_left_as_it_was(cache):
     assert cache.get("a") is None
 
 
-def test_async(cache):
+def test_async_calls_work(cache):
     async def main():
         await cache.aset("a", 1)
         assert await cache.aget("a") == 1
@@ -142,7 +142,7 @@ def test_async(cache):
     asyncio.run(main())
 
 
-def test_djangos_own_backend_reads_the_same(cache, server):
+def test_django_backend_reads_the_same_values(cache, server):
     other = handler(location(server), "django.core.cache.backends.memcached.PyMemcacheCache")["default"]
     for value in ["text", b"bytes", 5, [1, 2], None]:
         cache.set("a", value)
@@ -152,7 +152,7 @@ def test_djangos_own_backend_reads_the_same(cache, server):
     assert other.get_many(["a", "b"]) == cache.get_many(["a", "b"])
 
 
-def test_threads_share_connections_which_outlive_requests(cache, server):
+def test_threads_share_connections_across_requests(cache, server):
     caches = handler(location(server))
     seen = []
 
@@ -168,7 +168,7 @@ def test_threads_share_connections_which_outlive_requests(cache, server):
     assert len(set(map(id, seen))) == 1
 
 
-def test_many_servers(local, network):
+def test_keys_spread_over_servers(local, network):
     both = [f"unix:{local.path}", "%s:%d" % network.place]
     for place in (both, ";".join(both), ",".join(both)):
         cache = handler(place)["default"]
@@ -182,7 +182,7 @@ def test_many_servers(local, network):
         assert cache.get_many(values) == {}
 
 
-def test_options(cache, server):
+def test_options_reach_the_client(cache, server):
     other = handler(location(server), KEY_PREFIX="site", OPTIONS={"key_prefix": b"x:", "timeout": 5}, TIMEOUT=100)["default"]
     other.set("a", 5)
     assert other.get("a") == 5 and cache.get("a") is None

@@ -1,4 +1,4 @@
-"""Servers that are reached over the fabric, by libfabric's provider that FABCACHE_PROVIDER names: `fab://host:port`."""
+"""Servers reached over the fabric; FABCACHE_PROVIDER names libfabric's provider: `fab://host:port`."""
 
 import multiprocessing
 import os
@@ -41,7 +41,7 @@ def pattern(number, length):
     return (number.to_bytes(4, "little") * (length // 4 + 1))[:length]
 
 
-def test_values_of_all_lengths_come_whole(cache):
+def test_values_of_all_lengths_are_read_whole(cache):
     for number, length in enumerate([0, 1, 100, 8_000, 20_000, 300_000, 5_000_000]):
         assert cache.set(f"k{number}", pattern(number, length))
         for _ in range(3):
@@ -51,7 +51,7 @@ def test_values_of_all_lengths_come_whole(cache):
     assert transport == "fabric"
 
 
-def test_windows_and_many(cache):
+def test_request_windows_and_multigets(cache):
     values = {f"w{number}": pattern(number, number * 97) for number in range(200)}
     assert all(request.wait() for request in [cache.iset(key, value) for key, value in values.items()])
     assert [request.wait() for request in [cache.iget(key) for key in values]] == list(values.values())
@@ -60,13 +60,14 @@ def test_windows_and_many(cache):
     assert cache.incr("counter", 1) == 42 and cache.delete("counter") and cache.get("counter") is None
 
 
-def test_a_child_has_connections_of_its_own(cache):
+def test_child_opens_its_own_connections(cache):
     cache.set("a", b"parent")
     assert cache.get("a") == b"parent"
     flying = cache.iset("b", b"1")
 
     def child():
-        # However it goes in there, it is over soon, and neither hangs nor takes the parent's answers.
+        # Any outcome is allowed in the child, but it must end soon and not take the parent's
+        # replies.
         signal.alarm(60)
         for number in range(50):
             own = b"%d" % number
@@ -79,7 +80,7 @@ def test_a_child_has_connections_of_its_own(cache):
     assert cache.get("a") == b"parent" and cache.set("a", b"again") and cache.get("a") == b"again"
 
 
-def test_parent_and_children_at_once(fabric):
+def test_parent_and_children_run_concurrently(fabric):
     cache = fabcache.Client(fabric.address, timeout=20, connect_timeout=20)
     assert cache.set("all", b"here")
 
@@ -100,7 +101,7 @@ def test_parent_and_children_at_once(fabric):
 
 
 @pytest.mark.parametrize("mode", ["one-sided", "request"])
-def test_a_server_that_dies_is_told_and_its_successor_found(mode):
+def test_killed_server_raises_and_successor_is_found(mode):
     port = free_port()
     server = FabricServer(port=port)
     cache = fabcache.Client(server.address, fabric=mode, timeout=3, connect_timeout=10)
@@ -123,7 +124,7 @@ def test_a_server_that_dies_is_told_and_its_successor_found(mode):
     successor.stop()
 
 
-def test_where_there_is_no_fabric_that_is_told(network):
+def test_missing_fabric_is_reported(network):
     cache = fabcache.Client(f"fab://127.0.0.1:{network.port}", timeout=5)
     error = raised(lambda: cache.get("a"))
     assert error is not None and "--fabric" in str(error), error

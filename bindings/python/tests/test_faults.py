@@ -32,7 +32,7 @@ def family(error):
 # ---- servers ----
 
 
-def test_a_server_that_is_not_there_is_told_as_pymemcache_does(folder):
+def test_missing_server_raises_as_in_pymemcache(folder):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         for place in [unused.getsockname(), str(folder / "none.sock"), str(folder)]:
@@ -58,7 +58,7 @@ def test_a_server_that_is_not_there_is_told_as_pymemcache_does(folder):
         (b"VA 5 f0 c1\r\nhel", True, fabcache.MemcacheUnexpectedCloseError),
     ],
 )
-def test_what_servers_do_is_told(answer, closes, kind):
+def test_server_faults_raise(answer, closes, kind):
     server = Answering(answer, closes)
     ours, theirs = fabcache.Client(server.place, timeout=0.3), pymemcache.Client(server.place, timeout=0.3)
     assert type(raised(lambda: ours.get("a"))) is kind
@@ -67,13 +67,13 @@ def test_what_servers_do_is_told(answer, closes, kind):
         set_one = [raised(lambda: c.set("a", 1, noreply=False)) for c in (ours, theirs)]
         assert family(set_one[0]) == family(set_one[1])
     if b"ERROR" not in answer:
-        # Behind a refusal more is to come, which is waited for.
+        # After a refusal more bytes are due, and are awaited.
         assert type(raised(lambda: ours.get_many(["a", "b"]))) is kind
     assert type(raised(lambda: ours.iget("a").wait())) is kind
     server.listener.close()
 
 
-def test_who_waits_for_a_connection_does_not_wait_longer_than_told(folder):
+def test_waiting_for_a_pooled_connection_times_out(folder):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "silent.sock"))
         listener.listen()
@@ -84,7 +84,7 @@ def test_who_waits_for_a_connection_does_not_wait_longer_than_told(folder):
             assert 0.2 < time.monotonic() - begun < 5
 
 
-def test_a_server_comes_back(new_server):
+def test_restarted_server_is_used_again(new_server):
     for kind, shared in [("local", True), ("local", False), ("tcp", None)]:
         server = new_server(kind, name="back")
         cache = fabcache.Client(server.place, timeout=10, shared_memory=shared, default_noreply=False)
@@ -98,7 +98,7 @@ def test_a_server_comes_back(new_server):
         again.kill()
 
 
-def test_memory_that_is_insisted_on(folder):
+def test_required_shared_memory(folder):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "plain.sock"))
         listener.listen()
@@ -108,7 +108,7 @@ def test_memory_that_is_insisted_on(folder):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_arguments_that_are_none():
+def test_invalid_arguments_raise():
     for wrong in [{"timeout": 0}, {"timeout": -1}, {"connect_timeout": float("nan")}]:
         with pytest.raises(ValueError):
             fabcache.Client("h", **wrong)
@@ -137,7 +137,7 @@ def test_arguments_that_are_none():
 # ---- input ----
 
 
-def test_keys_of_any_bytes(cache):
+def test_keys_may_hold_any_bytes(cache):
     for key in [b"\x01\x7f\x80\xff", b"\xff" * 186, "ü" * 93]:
         cache.allow_unicode_keys = True
         assert cache.set(key, "1") and cache.get(key) == b"1" and cache.get_many([key]) == {key: b"1"}
@@ -146,15 +146,15 @@ def test_keys_of_any_bytes(cache):
 
 
 
-def test_nothing_that_is_given_panics(cache):
-    """A panic is no Exception, so it would end this test."""
+def test_no_argument_panics(cache):
+    """A panic is not an Exception, so it would fail this test."""
     chance = random.Random(5)
     things = [
         None, True, 0, -1, 1 << 31, 1 << 64, 1 << 70, -(1 << 70), 1.5, float("nan"), "", "a", "a b", "k" * 300, "ü", "\ud800",
         b"", b"a", b"\xff", b"\x00", bytearray(b"x"), memoryview(b"x"), [], ["a"], [None], ["a", 5], ("a", "b"), {}, {"a": 1},
         {"a b": 1}, {5: 5}, {"a": "\ud800"}, set(), object(), lambda: 1, iter(["a"]), range(3), Exception, cache,
     ]  # fmt: skip
-    # One does not end, the others are the tests' own server.
+    # The first server never replies; the others are the tests' own.
     calls = [n for n in dir(cache) if callable(getattr(cache, n)) and not n.startswith("__")]
     calls = [n for n in calls if n not in ("shutdown", "client_class", "raw_command", "cache_memlimit", "_configure")]
     calls += ["__getitem__", "__setitem__", "__delitem__"]
@@ -174,7 +174,7 @@ def test_nothing_that_is_given_panics(cache):
     assert cache.get("a") == b"1"
 
 
-def test_wrong_arguments_of_what_is_not_public(cache):
+def test_private_calls_reject_wrong_arguments(cache):
     from fabcache._fabcache import BaseClient, Request, Value, Wakeups, murmur3_32, rendezvous_score
 
     for call in [
@@ -186,7 +186,7 @@ def test_wrong_arguments_of_what_is_not_public(cache):
 
 
 class Odd:
-    """A serializer that does something else meanwhile."""
+    """A serializer that calls the client."""
 
     def __init__(self):
         self.cache = None
@@ -205,7 +205,7 @@ class Odd:
         return value
 
 
-def test_a_serializer_may_use_the_client(server, options):
+def test_serializer_may_use_the_client(server, options):
     odd = Odd()
     cache = fabcache.Client(server.place, serde=odd, default_noreply=False, **options)
     odd.cache = cache
@@ -227,7 +227,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_nothing_is_kept(cache):
+def test_calls_leak_no_references(cache):
     big = b"x" * 100_000
     cache.set("big", big)
 
@@ -249,14 +249,14 @@ def test_nothing_is_kept(cache):
     before = resident_bytes()
     for _ in range(4):
         turn()
-    assert resident_bytes() - before < 30 << 20, "a quarter of what one value kept by one of the calls would be"
+    assert resident_bytes() - before < 30 << 20, "a quarter of what leaking one value per call would be"
 
 
 # ---- threads ----
 
 
-def test_a_soak_from_eight_threads(cache, server, options):
-    """Each has keys of its own, and all write to some that each writes whole: nothing else is ever read."""
+def test_soak_with_eight_threads(cache, server, options):
+    """Threads have their own keys, and share some keys that each writes whole; no other value is ever read."""
     shared = fabcache.Client(server.place, serde=pickle_serde, default_noreply=False, **options)
     seconds = float(os.environ.get("SOAK_SECONDS", "3"))
     end = time.monotonic() + seconds
@@ -313,7 +313,7 @@ def test_a_soak_from_eight_threads(cache, server, options):
     assert next(turns) > 500
 
 
-def test_clients_are_closed_and_changed_while_others_use_them(cache):
+def test_clients_are_closed_and_changed_while_in_use(cache):
     stop = threading.Event()
     faults = []
 
@@ -323,7 +323,7 @@ def test_clients_are_closed_and_changed_while_others_use_them(cache):
                 key = f"busy{number}"
                 assert cache.set(key, b"1" * 100)
                 assert cache.get(key) == b"1" * 100
-                # Requests of before and behind a close are on different connections.
+                # Requests before and after a close use different connections.
                 assert [r.wait() for r in [cache.iget(key) for _ in range(10)]] == [b"1" * 100] * 10
                 assert cache.iset(key, b"2").wait()
                 assert cache.get_many([key]) == {key: b"2"}
@@ -348,7 +348,7 @@ def test_clients_are_closed_and_changed_while_others_use_them(cache):
     assert turns > 50
 
 
-def test_other_threads_run_while_one_waits():
+def test_waiting_releases_the_gil():
     server = Answering(b"", False)
     cache = fabcache.Client(server.place, timeout=1)
     thread = threading.Thread(target=lambda: raised(lambda: cache.get("a")))
@@ -365,7 +365,7 @@ def test_other_threads_run_while_one_waits():
 
 
 def in_child(body):
-    """Whether a child in which this runs ends well."""
+    """Return whether a child running this exits cleanly."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -383,7 +383,7 @@ def connections(cache):
     return cache.stats()[b"total_connections"]
 
 
-def test_a_child_has_connections_of_its_own(cache):
+def test_child_opens_its_own_connections(cache):
     cache.set("a", b"parent")
     flying = cache.iset("b", b"1")
     before = connections(cache)
@@ -392,7 +392,7 @@ def test_a_child_has_connections_of_its_own(cache):
         assert cache.get("a") == b"parent"
         assert cache.transport() is not None
         assert cache.set("a", b"child") and cache.get("a") == b"child"
-        # The parent's requests stay with the parent.
+        # Replies to the parent stay with the parent.
         for call in (flying.test, flying.wait):
             assert isinstance(raised(call), fabcache.MemcacheUnexpectedCloseError)
         for number in range(200):
@@ -403,10 +403,10 @@ def test_a_child_has_connections_of_its_own(cache):
     assert in_child(child)
     assert flying.wait() is True
     assert cache.get("a") == b"child" and cache.set("a", b"parent") and cache.get("a") == b"parent"
-    assert connections(cache) - before >= 2, "the child made one"
+    assert connections(cache) - before >= 2, "the child opened a connection"
 
 
-def test_parent_and_children_at_once(cache):
+def test_parent_and_children_run_concurrently(cache):
     def work(name):
         for turn in range(300):
             assert cache.set(name, b"%d" % turn)
@@ -432,7 +432,7 @@ def test_parent_and_children_at_once(cache):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_fork_while_other_threads_are_at_it(cache):
+def test_fork_while_threads_use_the_client(cache):
     stop = threading.Event()
 
     def busy():
@@ -463,7 +463,7 @@ def add_one(_):
     return of_all_processes.incr("n", 1)
 
 
-def test_multiprocessing(cache):
+def test_multiprocessing_workers_use_the_client(cache):
     global of_all_processes
     of_all_processes = cache
     cache.set("n", "0")

@@ -1,4 +1,4 @@
-"""Many servers, as pymemcache's HashClient has them."""
+"""Many servers, as in pymemcache's HashClient."""
 
 import time
 
@@ -27,7 +27,7 @@ def made(package, serdes, servers, options, **more):
 
 
 def takes_more(call):
-    """Calls of which pymemcache's pool takes the key alone."""
+    """Calls that pymemcache's pool supports with a single key only."""
     name, arguments, options = call
     return name == "gets" and len(arguments) + len(options) > 1
 
@@ -38,7 +38,7 @@ def pair(servers, options, **more):
 
 @pytest.mark.parametrize("script", ["strings", "storing", "many", "versions", "numbers", "removing", "wrong keys", "values"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_results_are_pymemcaches(script, options, local, network):
+def test_results_match_pymemcache(script, options, local, network):
     theirs, ours = pair([local.path, network.place], OPTIONS[options])
     calls = [call for call in SCRIPTS[script] if not (options == "pooled" and takes_more(call))]
     ours.flush_all(noreply=False)
@@ -48,14 +48,14 @@ def test_results_are_pymemcaches(script, options, local, network):
     for call, expected in zip(calls, expected):
         told = outcome(ours, call)
         if told[0] == "returned" and call[0].startswith("gets"):
-            # Versions are other ones.
+            # CAS versions differ.
             assert repr(told)[:20] == repr(expected)[:20]
         else:
             assert told == expected, call
     ours.close()
 
 
-def test_keys_are_where_pymemcache_looks_for_them(local, network):
+def test_keys_map_to_the_same_servers_as_in_pymemcache(local, network):
     theirs, ours = pair([local.path, "127.0.0.1:%d" % network.port], OPTIONS["plain"])
     ours.flush_all()
     keys = [f"key{n}" for n in range(300)]
@@ -70,12 +70,12 @@ def test_keys_are_where_pymemcache_looks_for_them(local, network):
 
 
 def of(client, name):
-    """Keys that belong to this server."""
+    """Return keys of this server."""
     return [key for key in (f"key{n}" for n in range(100)) if client.hasher.get_node(key) == name]
 
 
 @pytest.mark.parametrize("ignore_exc", [False, True])
-def test_a_server_that_fails_is_left_alone_and_then_left_out(ignore_exc, local, new_server):
+def test_failed_server_is_retried_then_removed(ignore_exc, local, new_server):
     servers = [local.path, ("127.0.0.1", 1)]
     theirs, ours = pair(
         servers, {"ignore_exc": ignore_exc, "retry_attempts": 1, "retry_timeout": 0.4, "dead_timeout": 2.0}
@@ -85,13 +85,13 @@ def test_a_server_that_fails_is_left_alone_and_then_left_out(ignore_exc, local, 
     seen = []
     for client in (theirs, ours):
         told = [outcome(client, do("get", key, default=7))]
-        # It is not asked again so soon.
+        # The server is not retried this soon.
         told.append(outcome(client, do("get", key, default=7)))
         time.sleep(0.5)
         told.append(outcome(client, do("get", key, default=7)))
         time.sleep(0.5)
         told.append(outcome(client, do("set", key, "1")))
-        # Now its keys belong to the other.
+        # Now its keys belong to the other server.
         told.append(outcome(client, do("set", key, "1", noreply=False)))
         told.append(outcome(client, do("get", key)))
         ours.clients[local.path].delete(key, noreply=False)
@@ -101,7 +101,7 @@ def test_a_server_that_fails_is_left_alone_and_then_left_out(ignore_exc, local, 
     assert seen[1] == seen[0]
 
 
-def test_servers_come_and_go(local, network):
+def test_servers_are_added_and_removed(local, network):
     client = fabcache.HashClient([local.path], default_noreply=False)
     client.flush_all()
     client.add_server("127.0.0.1", network.port)

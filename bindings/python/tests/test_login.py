@@ -1,4 +1,4 @@
-"""Servers whose clients authenticate, and what is spoken with them."""
+"""Servers that require authentication, with each protocol."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def all_is_answered(cache):
 
 @pytest.mark.parametrize("protocol", ["auto", "meta", "text"])
 @pytest.mark.parametrize("kind", ["local", "tcp"])
-def test_users_of_text(new_server, users, kind, protocol):
+def test_text_authentication(new_server, users, kind, protocol):
     server = new_server(kind, "-Y", users, name="login")
     insists = {"shared_memory": True if kind == "local" else None, "protocol": protocol, "timeout": 10}
     all_is_answered(fabcache.Client(server.place, **ANN, **insists))
@@ -37,7 +37,7 @@ def test_users_of_text(new_server, users, kind, protocol):
 
 
 @pytest.mark.parametrize("kind", ["local", "tcp"])
-def test_users_of_sasl(new_server, users, kind):
+def test_sasl_authentication(new_server, users, kind):
     server = new_server(kind, "-S", "--sasl-pwdb", users, name="login")
     options = {"protocol": "binary", "timeout": 10}
     cache = fabcache.Client(server.place, **ANN, **options)
@@ -49,7 +49,7 @@ def test_users_of_sasl(new_server, users, kind):
 
 
 def strangers_are_told(stranger, why):
-    """Also by calls that do not tell refusals: nothing that this client asks for can be done."""
+    """Calls that ignore refusals raise as well: this client cannot run any request."""
     calls = [
         lambda: stranger.get("a"),
         lambda: stranger.set("a", b"1", noreply=True),
@@ -63,7 +63,7 @@ def strangers_are_told(stranger, why):
             call()
 
 
-def test_all_clients_take_it(new_server, users):
+def test_every_client_accepts_credentials(new_server, users):
     server = new_server("tcp", "-Y", users)
     host, port = server.place
     for cache in [fabcache.PooledClient(server.place, **ANN), fabcache.HashClient([f"tcp://{host}:{port}"], **ANN)]:
@@ -72,7 +72,7 @@ def test_all_clients_take_it(new_server, users):
 
 
 @pytest.mark.parametrize("protocol", ["auto", "meta", "binary", "text"])
-def test_protocols(network, protocol):
+def test_protocol_option_selects_the_protocol(network, protocol):
     all_is_answered(fabcache.Client(network.place, protocol=protocol, timeout=10))
     refused = {"protocol": "ascii"}, {"username": "ann"}, {"password": "guess"}
     for wrong in refused:
@@ -80,7 +80,7 @@ def test_protocols(network, protocol):
             fabcache.Client(network.place, **wrong)
 
 
-def test_what_insists_on_memory_is_told_that_nothing_was_stored(new_server, folder):
+def test_required_memory_failure_says_nothing_was_stored(new_server, folder):
     server = new_server("local", "--shm-users", "4242", name="others")
     insisting = fabcache.Client(server.place, shared_memory=True, timeout=10)
     with pytest.raises(fabcache.MemcacheClientError, match="unix://.*others.sock.*--shm-users"):

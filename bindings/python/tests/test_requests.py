@@ -1,4 +1,4 @@
-"""Calls that do not wait, and views of values."""
+"""Non-blocking calls, and views of values."""
 
 import gc
 import threading
@@ -9,17 +9,17 @@ import fabcache
 from fabcache.serde import pickle_serde
 
 
-def test_a_window_of_requests(cache):
+def test_request_window_completes(cache):
     keys = [f"key{n}" for n in range(1000)]
     stored = [cache.iset(key, key.encode() * 9) for key in keys]
-    # A get sees what a set before it has stored.
+    # A get sees the values of earlier sets.
     found = [cache.iget(key) for key in keys]
     assert all(request.wait() is True for request in stored)
     assert [request.wait() for request in found] == [key.encode() * 9 for key in keys]
     assert cache.get_many(keys) == {key: key.encode() * 9 for key in keys}
 
 
-def test_a_request_is_over_at_some_time_and_stays_so(cache):
+def test_request_completes_and_stays_completed(cache):
     cache.set("a", "1")
     for request, result in [
         (cache.iget("a"), b"1"),
@@ -39,7 +39,7 @@ def test_a_request_is_over_at_some_time_and_stays_so(cache):
     assert cache.get_many(["b", "c"]) == {"b": b"2", "c": b"3" * 100_000}
 
 
-def test_what_a_server_refuses_is_told_by_wait(cache):
+def test_wait_raises_the_servers_refusal(cache):
     request = cache.iset("big", b"x" * (2 << 20))
     for _ in range(2):
         with pytest.raises(fabcache.MemcacheServerError):
@@ -51,7 +51,7 @@ def test_what_a_server_refuses_is_told_by_wait(cache):
         cache.iset("a", "1", 1 << 70)
 
 
-def test_a_dropped_request_is_done_all_the_same(cache):
+def test_dropped_request_still_runs(cache):
     for number in range(100):
         cache.iset(f"dropped{number}", "1")
         cache.iget(f"dropped{number}")
@@ -60,7 +60,7 @@ def test_a_dropped_request_is_done_all_the_same(cache):
     assert len(cache.get_many([f"dropped{number}" for number in range(100)])) == 100
 
 
-def test_many_threads_wait_for_one_request(cache):
+def test_threads_may_wait_for_one_request(cache):
     cache.set("a", b"1" * 50_000)
     for _ in range(50):
         request = cache.iget("a")
@@ -92,7 +92,7 @@ def test_requests_use_the_clients_serializer(cache, server, options):
     assert isinstance(cache.get("p:a"), bytes)
 
 
-def test_views_outlive_everything(server, options):
+def test_views_outlive_client_and_request(server, options):
     cache = fabcache.Client(server.place, default_noreply=False, **options)
     views = []
     for size in (0, 1, 64, 5000, 500_000):
@@ -113,7 +113,7 @@ def test_views_outlive_everything(server, options):
         assert view == value and bytes(view[1:]) == value[1:]
 
 
-def test_a_view_of_nothing(cache):
+def test_view_of_an_empty_value(cache):
     assert cache.get_view("no") is None
     assert cache.get_view("no", 5) == 5
     with pytest.raises(fabcache.MemcacheIllegalInputError):

@@ -164,7 +164,7 @@ pub unsafe extern "C" fn memcached_servers_parse(server_strings: *const c_char) 
         arguments!(servers: text(server_strings));
         let Some(servers) = servers else { return null_mut() };
         let mut list = null_mut();
-        for Named { host, port, weight } in parse(servers) {
+        for HostEntry { host, port, weight } in parse(servers) {
             // SAFETY: NULL or a list that this loop made, and has alone.
             match unsafe { append(list, host, port, weight) } {
                 Ok(grown) => list = grown,
@@ -180,13 +180,13 @@ pub unsafe extern "C" fn memcached_servers_parse(server_strings: *const c_char) 
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Named<'a> {
+struct HostEntry<'a> {
     host: &'a [u8],
     port: u16,
     weight: u32,
 }
 
-fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
+fn parse(servers: &[u8]) -> impl Iterator<Item = HostEntry<'_>> {
     let mut rest = servers;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -202,13 +202,13 @@ fn parse(servers: &[u8]) -> impl Iterator<Item = Named<'_>> {
     })
 }
 
-fn named(server: &[u8]) -> Named<'_> {
+fn named(server: &[u8]) -> HostEntry<'_> {
     let start = if behind_fabric(server).is_some() { FABRIC.len() } else { 0 };
     // An IPv6 address is in brackets.
     let bracket = server[start..].iter().position(|byte| *byte == b']');
     let from = start + bracket.filter(|_| server[start..].starts_with(b"[")).unwrap_or(0);
     let Some(colon) = server[from..].iter().position(|byte| *byte == b':').map(|at| from + at) else {
-        return Named { host: server, port: 0, weight: 1 };
+        return HostEntry { host: server, port: 0, weight: 1 };
     };
     let (host, numbers) = (&server[..colon], &server[colon + 1..]);
     let weight = numbers
@@ -216,7 +216,7 @@ fn named(server: &[u8]) -> Named<'_> {
         .position(|byte| *byte == b' ')
         .or_else(|| numbers.iter().position(|byte| *byte == b':'))
         .map_or(1, |at| number(&numbers[at + 1..]) as u32);
-    Named { host, port: number(numbers) as u16, weight }
+    HostEntry { host, port: number(numbers) as u16, weight }
 }
 
 /// Parses a number as strtoul(3) does: spaces and a sign may precede it, anything may follow.
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_libmemcached_reads_them() {
+    fn host_strings_parse_as_in_libmemcached() {
         for (text, expected) in [
             ("h:1:5", vec![("h", 1, 5)]),
             ("h:1 5", vec![("h", 1, 5)]),
@@ -256,10 +256,10 @@ mod tests {
             (",a", vec![("", 0, 1), ("a", 0, 1)]),
             ("", vec![]),
         ] {
-            let named: Vec<Named<'_>> = parse(text.as_bytes()).collect();
-            let expected: Vec<Named<'_>> = expected
+            let named: Vec<HostEntry<'_>> = parse(text.as_bytes()).collect();
+            let expected: Vec<HostEntry<'_>> = expected
                 .into_iter()
-                .map(|(host, port, weight)| Named { host: host.as_bytes(), port, weight })
+                .map(|(host, port, weight)| HostEntry { host: host.as_bytes(), port, weight })
                 .collect();
             assert_eq!(named, expected, "{text:?}");
         }

@@ -34,7 +34,7 @@ pub struct Request {
 
 /// Memory of the caller that belongs to the operation.
 #[derive(Clone, Copy)]
-enum Lent {
+enum LentMemory {
     Nothing,
     /// The buffer to which the value found is copied.
     Buffer(CallerBuffer),
@@ -64,7 +64,7 @@ impl AsRef<[u8]> for LentValue {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Stage::InFlight(Lent::Value | Lent::Registered) = self.stage {
+        if let Stage::InFlight(LentMemory::Value | LentMemory::Registered) = self.stage {
             // The caller may reuse its memory as soon as this is dropped.
             self.request.wait();
             self.give_back();
@@ -74,7 +74,7 @@ impl Drop for Request {
 
 enum Stage {
     Idle,
-    InFlight(Lent),
+    InFlight(LentMemory),
     Over(Result<Code, Fault>),
 }
 
@@ -216,7 +216,7 @@ fn store(
 ) -> Result<Code, Fault> {
     request.begin()?;
     // Set before the operation starts, so that a panic in between leaves the memory to it.
-    request.stage = Stage::InFlight(if lends { Lent::Value } else { Lent::Nothing });
+    request.stage = Stage::InFlight(if lends { LentMemory::Value } else { LentMemory::Nothing });
     if lends {
         let lent = LentValue { start: value.as_ptr(), length: value.len() };
         request.request.iset_from(key, lent, ttl, flags);
@@ -231,7 +231,8 @@ fn load(request: &mut Request, key: &[u8], buffer: CallerBuffer) -> Result<Code,
     request.begin()?;
     let value = std::mem::take(&mut request.value);
     request.request.bget(key, value);
-    request.stage = Stage::InFlight(if buffer.is_null() { Lent::Nothing } else { Lent::Buffer(buffer) });
+    request.stage =
+        Stage::InFlight(if buffer.is_null() { LentMemory::Nothing } else { LentMemory::Buffer(buffer) });
     Ok(Code::InProgress)
 }
 
@@ -258,7 +259,7 @@ impl Request {
             return Err(fault);
         }
         self.registered = Some(Arc::clone(from));
-        self.stage = Stage::InFlight(Lent::Registered);
+        self.stage = Stage::InFlight(LentMemory::Registered);
         start(&mut self.request, buffer);
         Ok(Code::InProgress)
     }
@@ -286,8 +287,8 @@ impl Request {
                     let length = self.registered.as_ref().map_or(self.value.len(), |buffer| buffer.value().1);
                     self.found = Some(Item { length, cas, flags });
                     let fits = match lent {
-                        Lent::Nothing | Lent::Value | Lent::Registered => true,
-                        Lent::Buffer(buffer) => buffer.fill(&self.value),
+                        LentMemory::Nothing | LentMemory::Value | LentMemory::Registered => true,
+                        LentMemory::Buffer(buffer) => buffer.fill(&self.value),
                     };
                     Ok(if fits { Code::Ok } else { Code::BufferTooSmall })
                 }

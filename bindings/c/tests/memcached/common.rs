@@ -159,7 +159,7 @@ impl Handle {
     pub fn server(&self, at: u32) -> &memcached_instance_st {
         let server = call!(memcached_server_instance_by_position(Some(self), at));
         // SAFETY: the handle keeps its servers.
-        unsafe { server.as_ref() }.expect("there is one")
+        unsafe { server.as_ref() }.expect("a server")
     }
 }
 
@@ -190,7 +190,7 @@ pub fn c_text(start: *const c_char) -> String {
 /// Returns a value that the caller frees, checking the zero after it.
 pub fn text_and_free(value: *mut c_char, len: usize) -> String {
     if value.is_null() {
-        assert_eq!(len, 0, "only empty ones have no memory");
+        assert_eq!(len, 0, "only empty values have no memory");
         return String::new();
     }
     assert_eq!(c_text(value).len(), len);

@@ -34,7 +34,7 @@ fn closed_port() -> u16 {
 }
 
 #[test]
-fn without_servers_nothing_can_be_asked() {
+fn calls_without_servers_fail() {
     let memc = Handle::new();
     assert_eq!(memc.last_error(), (MEMCACHED_SUCCESS, "SUCCESS".into()));
     assert_eq!(memc.set("k", "v"), MEMCACHED_NO_SERVERS);
@@ -49,7 +49,7 @@ fn without_servers_nothing_can_be_asked() {
 }
 
 #[test]
-fn without_a_handle_nothing_happens() {
+fn null_handle_is_rejected() {
     let (k, v, one) = (c"k".as_ptr(), c"v".as_ptr(), 1);
     let (len, flags, code, number) = (out(), out(), out(), out());
     assert_eq!(call!(memcached_set(None, k, 1, v, 1, 0, 0)), MEMCACHED_INVALID_ARGUMENTS);
@@ -72,7 +72,7 @@ fn without_a_handle_nothing_happens() {
 }
 
 #[test]
-fn lengths_beyond_all_memory_are_too_long() {
+fn impossible_lengths_are_rejected() {
     let server = Running::start();
     for handle in server.handles() {
         let (key, value) = (c"key".as_ptr(), c"value".as_ptr());
@@ -88,7 +88,7 @@ fn lengths_beyond_all_memory_are_too_long() {
 }
 
 #[test]
-fn a_length_of_minus_one_is_refused_without_reading() {
+fn a_length_of_minus_one_is_rejected_without_reading() {
     let server = Running::start();
     let (k, v, minus_one) = (c"key".as_ptr(), c"value".as_ptr(), usize::MAX);
     for handle in server.handles() {
@@ -130,7 +130,7 @@ fn a_length_of_minus_one_is_refused_without_reading() {
 }
 
 #[test]
-fn a_handle_that_its_cleanup_function_frees_is_freed_once() {
+fn handle_freed_by_its_cleanup_callback_is_freed_once() {
     unsafe extern "C" fn free_too(memc: *const memcached_st) -> memcached_return_t {
         // SAFETY: the handle is being freed.
         unsafe { memcached_free(memc.cast_mut()) };
@@ -146,7 +146,7 @@ fn a_handle_that_its_cleanup_function_frees_is_freed_once() {
 }
 
 #[test]
-fn a_server_that_refuses_is_left_alone_for_a_while() {
+fn failed_server_is_not_retried_before_the_timeout() {
     let memc = Handle::new();
     let port = closed_port();
     memc.add(c"127.0.0.1", port);
@@ -171,7 +171,7 @@ fn a_server_that_refuses_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn a_socket_that_is_not_there() {
+fn missing_unix_socket_is_a_connection_error() {
     let memc = Handle::new();
     memc.add_socket(c"/no/such/socket");
     assert_eq!(memc.set("k", "v"), MEMCACHED_ERRNO);
@@ -180,7 +180,7 @@ fn a_socket_that_is_not_there() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_asked_again() {
+fn restarted_server_is_used_again() {
     let memc = Handle::new();
     let path = std::env::temp_dir().join(format!("fabcache-c-late-{}", std::process::id()));
     let server = Running::start();
@@ -196,26 +196,26 @@ fn a_server_that_comes_back_is_asked_again() {
     }
     assert!(since.elapsed() > Duration::from_millis(20), "not at once");
     assert_eq!(memc.get("k"), Ok("v".into()));
-    std::fs::remove_file(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("the link exists");
 }
 
 #[test]
-fn a_server_that_does_not_answer_in_time() {
+fn unresponsive_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let memc = Handle::new();
     memc.add(c"127.0.0.1", listener.local_addr().expect("a port").port());
     memc.behave(MEMCACHED_BEHAVIOR_POLL_TIMEOUT, 50);
     assert_eq!(memc.set("k", "v"), MEMCACHED_TIMEOUT);
     assert_eq!(memc.last_error().0, MEMCACHED_TIMEOUT);
-    assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT), "it is not refused meanwhile");
+    assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT), "the server is not disabled yet");
     memc.behave(MEMCACHED_BEHAVIOR_SERVER_TIMEOUT_LIMIT, 3);
     memc.behave(MEMCACHED_BEHAVIOR_RETRY_TIMEOUT, 100);
     assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT));
-    assert_eq!(memc.get("k"), Err(MEMCACHED_SERVER_TEMPORARILY_DISABLED), "that were too many");
+    assert_eq!(memc.get("k"), Err(MEMCACHED_SERVER_TEMPORARILY_DISABLED), "the failure limit is reached");
 }
 
 #[test]
-fn keys_of_a_failed_server_go_to_the_others() {
+fn keys_of_failed_server_move_to_the_others() {
     let server = Running::start();
     let memc = Handle::new();
     memc.add_socket(&server.socket);
@@ -236,7 +236,7 @@ fn keys_of_a_failed_server_go_to_the_others() {
 }
 
 #[test]
-fn codes_have_words() {
+fn return_codes_have_texts() {
     let words = |code| c_text(call!(memcached_strerror(None, code)));
     assert_eq!(words(MEMCACHED_SUCCESS), "SUCCESS");
     assert_eq!(words(MEMCACHED_E2BIG), "ITEM TOO BIG");

@@ -52,19 +52,19 @@ fn fetched(handle: &Handle) -> Result<String, memcached_return_t> {
 }
 
 #[test]
-fn parent_and_child_use_one_handle_at_once() {
+fn parent_and_child_share_a_handle() {
     let server = Running::start();
     for handle in server.handles() {
         assert!(is_by_itself(&handle, "before"));
         let children = ["first", "second"].map(|name| in_child(|| is_by_itself(&handle, name)));
         assert!(is_by_itself(&handle, "parent"));
         assert_eq!(children.map(was_well), [true; 2]);
-        assert!(is_by_itself(&handle, "parent"), "that they let go is nothing to it");
+        assert!(is_by_itself(&handle, "parent"), "the child's exit does not affect the parent");
     }
 }
 
 #[test]
-fn what_a_parent_asked_for_comes_to_the_parent() {
+fn replies_to_the_parent_stay_with_the_parent() {
     let server = Running::start();
     for handle in server.handles() {
         assert_eq!([handle.set("a", "of a"), handle.set("b", "of b")], [MEMCACHED_SUCCESS; 2]);
@@ -82,7 +82,7 @@ fn what_a_parent_asked_for_comes_to_the_parent() {
 }
 
 #[test]
-fn what_a_parent_stores_later_is_stored_once_and_by_the_parent() {
+fn buffered_stores_are_sent_once_by_the_parent() {
     let server = Running::start();
     for handle in server.handles() {
         handle.behave(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);

@@ -24,7 +24,7 @@ fn filled(memc: &Handle) {
 }
 
 #[test]
-fn all_that_is_found_is_fetched_and_then_no_more() {
+fn fetch_returns_every_hit_then_ends() {
     let server = Running::start();
     for memc in server.handles() {
         filled(&memc);
@@ -41,7 +41,7 @@ fn all_that_is_found_is_fetched_and_then_no_more() {
 }
 
 #[test]
-fn values_are_fetched_into_the_callers_memory() {
+fn fetch_copies_into_caller_buffers() {
     let server = Running::start();
     for memc in server.handles() {
         filled(&memc);
@@ -68,7 +68,7 @@ fn values_are_fetched_into_the_callers_memory() {
 }
 
 #[test]
-fn a_result_of_the_callers_is_used_again_and_its_value_may_be_taken() {
+fn caller_result_is_reusable_and_its_value_can_be_taken() {
     let server = Running::start();
     for memc in server.handles() {
         filled(&memc);
@@ -96,7 +96,7 @@ fn a_result_of_the_callers_is_used_again_and_its_value_may_be_taken() {
 }
 
 #[test]
-fn results_hold_what_they_are_given() {
+fn results_store_assigned_values() {
     let memc = Handle::new();
     let result = call!(memcached_result_create(memc.get_ref(), null_mut()));
     // SAFETY: the result was just created.
@@ -110,7 +110,7 @@ fn results_hold_what_they_are_given() {
         assert_eq!(
             lossy(call!(memcached_result_value(held)), len),
             whole,
-            "it is added, as libmemcached does"
+            "the value is appended, as in libmemcached"
         );
     }
     call!(memcached_result_set_flags(held, 9));
@@ -144,7 +144,7 @@ unsafe extern "C" fn refuse(
 }
 
 #[test]
-fn functions_are_told_of_each() {
+fn fetch_execute_calls_every_callback() {
     let server = Running::start();
     for memc in server.handles() {
         filled(&memc);
@@ -160,12 +160,12 @@ fn functions_are_told_of_each() {
         let mut refusing: [memcached_execute_fn; 1] = [Some(refuse)];
         let refused = call!(memcached_fetch_execute(memc.get_ref(), refusing.as_mut_ptr(), null_mut(), 1));
         assert_eq!(refused, MEMCACHED_SOME_ERRORS);
-        assert_eq!(memc.fetch_all().0, [], "all were taken");
+        assert_eq!(memc.fetch_all().0, [], "all results were fetched");
     }
 }
 
 #[test]
-fn many_keys_of_many_servers() {
+fn multiget_spans_servers() {
     let servers: Vec<Running> = (0..3).map(|_| Running::start()).collect();
     let memc = Handle::new();
     memc.add_socket(&servers[0].socket);
@@ -183,15 +183,15 @@ fn many_keys_of_many_servers() {
     assert!(found.iter().all(|(key, value)| *value == format!("value of {key}")));
     found.sort();
     found.dedup();
-    assert_eq!(found.len(), keys.len(), "each once");
+    assert_eq!(found.len(), keys.len(), "each key is returned once");
     for server in &servers {
         let [only, _] = server.handles();
-        assert!(keys.iter().filter(|key| only.get(key).is_ok()).count() > 500, "all have their share");
+        assert!(keys.iter().filter(|key| only.get(key).is_ok()).count() > 500, "every server holds a share");
     }
 }
 
 #[test]
-fn what_nobody_fetches_is_forgotten() {
+fn unfetched_results_are_discarded() {
     let server = Running::start();
     for memc in server.handles() {
         filled(&memc);
@@ -209,7 +209,7 @@ fn what_nobody_fetches_is_forgotten() {
 }
 
 #[test]
-fn a_group_is_on_one_server() {
+fn group_key_selects_one_server() {
     let servers = [Running::start(), Running::start()];
     let memc = Handle::new();
     for server in &servers {

@@ -49,7 +49,7 @@ fn listed(memc: &Handle) -> Vec<(String, u16)> {
 }
 
 #[test]
-fn a_list_is_made_from_text_and_handed_over() {
+fn server_list_is_parsed_and_pushed() {
     let list = call!(memcached_servers_parse(c"one:22222:3, two,/tmp/socket,[::1]:5 7".as_ptr()));
     assert_eq!(call!(memcached_server_list_count(list)), 4);
     // SAFETY: the list has this many entries.
@@ -84,7 +84,7 @@ fn a_list_is_made_from_text_and_handed_over() {
 }
 
 #[test]
-fn names_that_are_none() {
+fn invalid_host_names_are_rejected() {
     let memc = Handle::new();
     let long = CString::new("h".repeat(2000)).expect("text");
     let add = |name: *const _| call!(memcached_server_add(memc.get_ref(), name, 0));
@@ -119,7 +119,7 @@ fn ways() -> Vec<(Vec<(memcached_behavior_t, u64)>, Hashing)> {
 }
 
 #[test]
-fn keys_belong_to_the_servers_that_the_client_library_says() {
+fn keys_map_to_the_same_servers_as_in_the_client_library() {
     let names = ["alpha", "beta:5555", "gamma", "10.1.2.3:22222"];
     let addresses: Vec<Address> = names.iter().map(|name| name.parse().expect("an address")).collect();
     for (behaviors, hashing) in ways() {
@@ -141,7 +141,7 @@ fn keys_belong_to_the_servers_that_the_client_library_says() {
 }
 
 #[test]
-fn how_a_host_is_reached_makes_no_difference_to_keys() {
+fn transport_does_not_change_key_placement() {
     let [tcp, fabric] = ["one:1,two:2,[::1]:3", "fab://one:1,FAB://two:2,fab://[::1]:3"].map(|servers| {
         let text = CString::new(servers).expect("no zero");
         let list = call!(memcached_servers_parse(text.as_ptr()));
@@ -162,7 +162,7 @@ fn how_a_host_is_reached_makes_no_difference_to_keys() {
 }
 
 #[test]
-fn a_copy_has_the_same_servers_and_connections_of_its_own() {
+fn clone_has_the_same_servers_and_its_own_connections() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1);
@@ -181,7 +181,7 @@ fn a_copy_has_the_same_servers_and_connections_of_its_own() {
 }
 
 #[test]
-fn a_servers_version_is_known_once_it_was_asked() {
+fn server_version_is_known_after_a_version_call() {
     let server = Running::start();
     for memc in server.handles() {
         let parts = || {

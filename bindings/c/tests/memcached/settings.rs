@@ -22,7 +22,7 @@ fn behavior(memc: &Handle, flag: memcached_behavior_t) -> u64 {
 }
 
 #[test]
-fn behaviors_are_what_they_are_set_to() {
+fn behaviors_round_trip() {
     let memc = Handle::new();
     let defaults = [
         (MEMCACHED_BEHAVIOR_POLL_TIMEOUT, 5000),
@@ -51,7 +51,7 @@ fn behaviors_are_what_they_are_set_to() {
 }
 
 #[test]
-fn distributions_and_hashes_by_number() {
+fn distributions_and_hashes_are_set_by_number() {
     let memc = Handle::new();
     memc.behave(MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1);
     assert_eq!(behavior(&memc, MEMCACHED_BEHAVIOR_HASH), MEMCACHED_HASH_MD5.into());
@@ -77,7 +77,7 @@ unsafe extern "C" fn first_byte(key: *const c_char, len: usize, _: *mut c_void) 
 }
 
 #[test]
-fn a_hash_of_the_callers_says_where_keys_are() {
+fn custom_hash_places_keys() {
     let memc = Handle::new();
     let kit = call!(memcached_get_hashkit(memc.get_ref()));
     // SAFETY: the context is the handle's.
@@ -101,7 +101,7 @@ unsafe extern "C" fn spread(key: *const c_char, len: usize, _: *mut c_void) -> u
 }
 
 #[test]
-fn a_hash_of_the_callers_gives_servers_their_places_on_a_ring() {
+fn custom_hash_places_servers_on_the_ring() {
     let memc = Handle::new();
     memc.behave(MEMCACHED_BEHAVIOR_KETAMA, 1);
     let kit = call!(memcached_get_hashkit(memc.get_ref()));
@@ -122,7 +122,7 @@ fn a_hash_of_the_callers_gives_servers_their_places_on_a_ring() {
 }
 
 #[test]
-fn a_namespace_stands_before_each_key() {
+fn namespace_prefixes_every_key() {
     let server = Running::start();
     for memc in server.handles() {
         let [plain, _] = server.handles();
@@ -139,10 +139,10 @@ fn a_namespace_stands_before_each_key() {
         assert_eq!(memc.get("k"), Ok("v".into()));
         assert_eq!(plain.get("ns:k"), Ok("v".into()));
         memc.mget(&["k"]);
-        assert_eq!(memc.fetch_all().0, [("k".into(), "v".into())], "it is not told with the key");
+        assert_eq!(memc.fetch_all().0, [("k".into(), "v".into())], "returned keys have no namespace");
         assert_eq!(set(Some(c"a b")), MEMCACHED_BAD_KEY_PROVIDED);
         assert_eq!(set(Some(c"")), MEMCACHED_INVALID_ARGUMENTS);
-        assert_eq!(memc.get("k"), Ok("v".into()), "what is none changes nothing");
+        assert_eq!(memc.get("k"), Ok("v".into()), "an invalid namespace changes nothing");
         assert_eq!(set(None), MEMCACHED_SUCCESS);
         assert_eq!(memc.get("k"), Err(MEMCACHED_NOTFOUND));
     }
@@ -180,7 +180,7 @@ unsafe extern "C" fn cloned(_: *mut memcached_st, _: *const memcached_st) -> mem
 }
 
 #[test]
-fn functions_of_the_callers_are_called() {
+fn caller_callbacks_are_called() {
     let server = Running::start();
     let [memc, _] = server.handles();
     let set = |flag, function: *const c_void| {
@@ -194,7 +194,7 @@ fn functions_of_the_callers_are_called() {
     set(MEMCACHED_CALLBACK_CLONE_FUNCTION, cloned as *const c_void);
     assert_eq!(memc.get("absent"), Ok("made".into()));
     let [plain, _] = server.handles();
-    assert_eq!(plain.get("absent"), Ok("made".into()), "it is stored");
+    assert_eq!(plain.get("absent"), Ok("made".into()), "the created value is stored");
     assert_eq!(call!(memcached_delete(memc.get_ref(), c"absent".as_ptr(), 6, 0)), MEMCACHED_SUCCESS);
     assert_eq!(TOLD.get(), 6);
     drop(Handle::of(call!(memcached_clone(null_mut(), memc.get_ref()))));
@@ -212,7 +212,7 @@ unsafe extern "C" fn takes_servers_away(_: *const c_char, _: usize, memc: *mut c
 }
 
 #[test]
-fn a_hash_of_the_callers_may_call_us_again() {
+fn custom_hash_may_reenter_the_library() {
     for distribution in [MEMCACHED_DISTRIBUTION_MODULA, MEMCACHED_DISTRIBUTION_CONSISTENT] {
         let memc = Handle::new();
         memc.behave(MEMCACHED_BEHAVIOR_DISTRIBUTION, distribution.into());
@@ -231,7 +231,7 @@ fn a_hash_of_the_callers_may_call_us_again() {
 }
 
 #[test]
-fn a_handle_is_not_copied_over_itself() {
+fn handle_cannot_be_cloned_onto_itself() {
     let memc = Handle::new();
     memc.add(c"127.0.0.1", 1);
     let at = std::ptr::from_ref::<memcached_st>(&memc).cast_mut();
@@ -273,7 +273,7 @@ unsafe extern "C" fn no_malloc(_: *const memcached_st, _: usize, _: *mut c_void)
 }
 
 #[test]
-fn values_are_in_memory_of_the_callers_allocator() {
+fn values_use_the_custom_allocator() {
     let server = Running::start();
     let [memc, _] = server.handles();
     let counter = Cell::new(0i32);
@@ -293,16 +293,16 @@ fn values_are_in_memory_of_the_callers_allocator() {
     assert_eq!(call!(memcached_get_memory_allocators_context(memc.get_ref())), context);
     memc.set("k", "v");
     assert_eq!(memc.get("k"), Ok("v".into()));
-    assert_eq!(counter.get(), 1, "the caller has freed it otherwise");
+    assert_eq!(counter.get(), 1, "the caller freed it itself");
     memc.mget(&["k"]);
     assert_eq!(memc.fetch_all().0.len(), 1);
-    assert_eq!(counter.get(), 1, "the result has given its memory back");
+    assert_eq!(counter.get(), 1, "the result freed its memory");
     assert_eq!(use_these(Some(no_malloc)), MEMCACHED_SUCCESS);
     assert_eq!(memc.get("k"), Err(MEMCACHED_MEMORY_ALLOCATION_FAILURE));
 }
 
 #[test]
-fn what_the_caller_keeps_with_a_handle() {
+fn user_data_is_kept_with_the_handle() {
     let memc = Handle::new();
     let (mut one, mut other) = (1, 2);
     let (one, other): (*mut c_void, *mut c_void) = ((&raw mut one).cast(), (&raw mut other).cast());

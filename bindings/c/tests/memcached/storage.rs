@@ -23,7 +23,7 @@ macro_rules! store {
 }
 
 #[test]
-fn every_way_to_store() {
+fn every_storage_call_stores() {
     let server = Running::start();
     for memc in server.handles() {
         assert_eq!(call!(memcached_flush(memc.get_ref(), 0)), MEMCACHED_SUCCESS);
@@ -48,7 +48,7 @@ fn every_way_to_store() {
 }
 
 #[test]
-fn items_that_another_changed_are_not_replaced() {
+fn cas_rejects_items_changed_meanwhile() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1);
@@ -67,7 +67,7 @@ fn items_that_another_changed_are_not_replaced() {
 }
 
 #[test]
-fn the_binary_protocol_has_other_words_for_it() {
+fn binary_protocol_returns_its_own_codes() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_BINARY_PROTOCOL, 1);
@@ -81,7 +81,7 @@ fn the_binary_protocol_has_other_words_for_it() {
 }
 
 #[test]
-fn numbers_are_counted() {
+fn increment_and_decrement_count() {
     let server = Running::start();
     for memc in server.handles() {
         call!(memcached_flush(memc.get_ref(), 0));
@@ -98,7 +98,7 @@ fn numbers_are_counted() {
         assert!(memc.last_error().1.contains("cannot increment or decrement non-numeric value"));
         let begin =
             || call!(memcached_increment_with_initial(memc.get_ref(), start("i"), 1, 3, 10, 0, value));
-        assert_eq!(begin(), MEMCACHED_INVALID_ARGUMENTS, "by text there is no such thing");
+        assert_eq!(begin(), MEMCACHED_INVALID_ARGUMENTS, "the text protocol has no such call");
         memc.behave(MEMCACHED_BEHAVIOR_BINARY_PROTOCOL, 1);
         assert_eq!((begin(), taken(&number)), (MEMCACHED_SUCCESS, 10));
         assert_eq!((begin(), taken(&number)), (MEMCACHED_SUCCESS, 13));
@@ -109,7 +109,7 @@ fn numbers_are_counted() {
 }
 
 #[test]
-fn keys_are_touched_looked_for_and_removed() {
+fn touch_exist_and_delete_work() {
     let server = Running::start();
     for memc in server.handles() {
         memc.set("k", "v");
@@ -125,12 +125,12 @@ fn keys_are_touched_looked_for_and_removed() {
         assert_eq!(delete("k", 0), MEMCACHED_NOTFOUND);
         memc.set("k", "v");
         assert_eq!(touch("k", -1), MEMCACHED_SUCCESS);
-        assert_eq!(exists("k"), MEMCACHED_NOTFOUND, "it has expired");
+        assert_eq!(exists("k"), MEMCACHED_NOTFOUND, "the item expired");
     }
 }
 
 #[test]
-fn keys_that_are_none() {
+fn invalid_keys_are_rejected() {
     let server = Running::start();
     for memc in server.handles() {
         let long = "k".repeat(251);
@@ -141,7 +141,7 @@ fn keys_that_are_none() {
         }
         assert_eq!(memc.set(&long[1..], "v"), MEMCACHED_SUCCESS);
         for bad in ["a b", "a\r\nb"] {
-            assert_eq!(memc.set(bad, "v"), MEMCACHED_CLIENT_ERROR, "it would end a word");
+            assert_eq!(memc.set(bad, "v"), MEMCACHED_CLIENT_ERROR, "a separator in the key");
             assert!(memc.last_error().1.contains("bad command line format"));
         }
         memc.behave(MEMCACHED_BEHAVIOR_VERIFY_KEY, 1);
@@ -151,7 +151,7 @@ fn keys_that_are_none() {
 }
 
 #[test]
-fn what_is_stored_without_waiting_is_there_for_the_next() {
+fn buffered_store_is_visible_to_the_next_read() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);
@@ -175,7 +175,7 @@ fn what_is_stored_without_waiting_is_there_for_the_next() {
 }
 
 #[test]
-fn answers_that_nobody_wants() {
+fn noreply_calls_ignore_replies() {
     let server = Running::start();
     for memc in server.handles() {
         call!(memcached_flush(memc.get_ref(), 0));
@@ -191,7 +191,7 @@ fn answers_that_nobody_wants() {
 }
 
 #[test]
-fn what_is_said_by_a_handle_that_goes_is_done() {
+fn freed_handle_sends_its_buffered_commands() {
     let server = Running::start();
     for memc in server.handles() {
         memc.behave(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);
@@ -205,7 +205,7 @@ fn what_is_said_by_a_handle_that_goes_is_done() {
 }
 
 #[test]
-fn copies_are_found_when_the_first_is_gone() {
+fn replicas_are_read_when_the_first_copy_is_missing() {
     let (first, second) = (Running::start(), Running::start());
     let memc = Handle::new();
     memc.add_socket(&first.socket);
@@ -219,7 +219,7 @@ fn copies_are_found_when_the_first_is_gone() {
     for server in [&first, &second] {
         let [one, _] = server.handles();
         for key in &keys {
-            assert_eq!(one.get(key), Ok(key.clone()), "each has all");
+            assert_eq!(one.get(key), Ok(key.clone()), "each server has all keys");
         }
     }
     let [only, _] = first.handles();
@@ -232,6 +232,6 @@ fn copies_are_found_when_the_first_is_gone() {
     assert_eq!(memc.fetch_all().0.len(), keys.len());
     for key in &keys {
         call!(memcached_delete(memc.get_ref(), start(key), key.len(), 0));
-        assert_eq!(memc.get(key), Err(MEMCACHED_NOTFOUND), "all copies go");
+        assert_eq!(memc.get(key), Err(MEMCACHED_NOTFOUND), "all copies are deleted");
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn addresses_are_looked_at() {
+fn invalid_addresses_are_rejected() {
     let open = |addresses: &[*const c_char]| {
         let mut cache = std::ptr::dangling_mut::<Cache>();
         let code = call!(fabcache_open(addresses.as_ptr(), addresses.len(), null(), &raw mut cache));

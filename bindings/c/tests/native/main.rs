@@ -104,7 +104,7 @@ fn over_both(name: &str, test: impl Fn(&Open)) {
 }
 
 #[test]
-fn values_are_stored_and_read() {
+fn values_round_trip() {
     over_both("values", |cache| {
         assert_eq!(cache.set("key", b"value"), Code::Ok);
         let (code, buffer, item) = cache.get("key", 5);
@@ -139,7 +139,7 @@ fn values_are_stored_and_read() {
 }
 
 #[test]
-fn values_are_stored_in_every_way() {
+fn every_storage_call_stores() {
     over_both("ways", |cache| {
         let (key, a) = (c"key".as_ptr(), c"a".as_ptr().cast());
         assert_eq!(call!(fabcache_replace(cache.0, key, 3, a, 1, 0, 0)), Code::NotStored);
@@ -218,7 +218,7 @@ unsafe extern "C" fn found(context: *mut c_void, key: usize, value: *const c_voi
 }
 
 #[test]
-fn many_keys_are_read_at_once() {
+fn multiget_reads_many_keys() {
     over_both("many", |cache| {
         cache.set("a", b"1");
         cache.set("b", b"");
@@ -239,7 +239,7 @@ fn many_keys_are_read_at_once() {
 }
 
 #[test]
-fn what_some_servers_fail_is_told_of() {
+fn failures_of_some_servers_are_reported() {
     let server = Running::tcp();
     let cache = Open::at(&[&server.address, "tcp://127.0.0.1:1"]);
     assert_eq!(call!(fabcache_server_count(cache.0)), 2);
@@ -306,7 +306,7 @@ unsafe extern "C" fn way(context: *mut c_void, server: *const c_char, way: c_int
 }
 
 #[test]
-fn servers_tell_of_themselves() {
+fn servers_report_statistics_and_versions() {
     let sharing = Running::sharing("tell");
     let tcp = Running::tcp();
     let cache = Open::at(&[&sharing.address, &tcp.address]);
@@ -332,7 +332,7 @@ fn servers_tell_of_themselves() {
 }
 
 #[test]
-fn requests_need_not_be_waited_for() {
+fn non_blocking_requests_complete() {
     over_both("requests", |cache| {
         let requests: Vec<_> = (0..32).map(|_| call!(fabcache_request_new(cache.0))).collect();
         for round in 0..4 {
@@ -374,7 +374,7 @@ fn requests_need_not_be_waited_for() {
 }
 
 #[test]
-fn requests_tell_what_they_came_to() {
+fn requests_report_their_result() {
     over_both("outcomes", |cache| {
         let request = call!(fabcache_request_new(cache.0));
         assert_eq!(call!(fabcache_wait(request)), Code::NothingAsked);
@@ -399,8 +399,8 @@ fn requests_tell_what_they_came_to() {
         let asked = call!(fabcache_bset(request, c"key".as_ptr(), 3, huge.as_ptr().cast(), huge.len(), 0, 0));
         assert_eq!(asked, Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::Refused);
-        assert_eq!(call!(fabcache_wait(request)), Code::Refused, "as often as it is asked");
-        // Freed in flight, it takes nothing of the caller's along.
+        assert_eq!(call!(fabcache_wait(request)), Code::Refused, "waiting again returns the same");
+        // Freeing an object in flight leaves the caller's memory alone.
         let asked = call!(fabcache_iset(request, c"left".as_ptr(), 4, c"x".as_ptr().cast(), 1, 0, 0));
         assert_eq!(asked, Code::InProgress);
         let second = call!(fabcache_request_new(cache.0));
@@ -413,7 +413,7 @@ fn requests_tell_what_they_came_to() {
 
 /// Far more than is sent at once: the values stay in place until their operations complete.
 #[test]
-fn long_values_are_lent() {
+fn long_values_are_sent_without_a_copy() {
     over_both("lent", |cache| {
         let values: Vec<Vec<u8>> = (0..16u8).map(|number| vec![number; 900_000]).collect();
         let requests: Vec<_> = values.iter().map(|_| call!(fabcache_request_new(cache.0))).collect();
@@ -448,7 +448,7 @@ fn long_values_are_lent() {
 
 /// The server reports its protocol, then reads nothing: the lent value is returned at the timeout.
 #[test]
-fn what_was_lent_to_a_server_that_hangs_is_given_back() {
+fn lent_value_is_returned_when_the_server_hangs() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound");
     let hung = std::thread::spawn(move || {
@@ -466,11 +466,11 @@ fn what_was_lent_to_a_server_that_hangs_is_given_back() {
     assert_eq!(call!(fabcache_iset(request, key, 4, start, value.len(), 0, 0)), Code::InProgress);
     assert_eq!(call!(fabcache_test(request)), Code::InProgress);
     call!(fabcache_request_free(request));
-    drop(hung.join().expect("it was asked"));
+    drop(hung.join().expect("the server got a request"));
 }
 
 #[test]
-fn values_go_by_memory_that_stays_registered() {
+fn registered_buffers_carry_values() {
     over_both("registered", |cache| {
         let (key, buffer) = (c"key".as_ptr(), call!(fabcache_register(cache.0, 100_000)));
         let value = || {
@@ -489,7 +489,7 @@ fn values_go_by_memory_that_stays_registered() {
             assert_eq!(call!(fabcache_set_registered(cache.0, key, 3, buffer, 0, 1)), Code::Ok);
             assert!(cache.value("key") == expected);
             let asked = call!(fabcache_iset_registered(request, c"other".as_ptr(), 5, buffer, 0, 2));
-            assert_eq!((asked, value()), (Code::InProgress, None), "an operation has it");
+            assert_eq!((asked, value()), (Code::InProgress, None), "an operation uses it");
             assert_eq!(
                 call!(fabcache_get_registered(cache.0, key, 3, buffer, null_mut())),
                 Code::InvalidArgument
@@ -528,7 +528,7 @@ fn request_objects_outlive_their_client() {
 }
 
 #[test]
-fn a_client_is_shared_among_threads() {
+fn client_is_shared_among_threads() {
     over_both("threads", |cache| {
         std::thread::scope(|scope| {
             for thread in 0..8 {
@@ -548,7 +548,7 @@ fn a_client_is_shared_among_threads() {
 
 /// Options with each of their values.
 #[test]
-fn options_say_what_there_is() {
+fn options_list_every_field() {
     let options = fabcache_options_new();
     for ok in [
         call!(fabcache_options_timeout_ms(options, 100)),
@@ -602,7 +602,7 @@ fn options_say_what_there_is() {
 }
 
 #[test]
-fn a_server_that_is_not_on_the_fabric_is_told_of_or_reached_by_tcp() {
+fn server_without_fabric_fails_or_is_reached_by_tcp() {
     let tcp = Running::tcp();
     let address = tcp.address.replace("tcp://", "fab://");
     let cache = Open::at(&[&address]);
@@ -622,7 +622,7 @@ fn a_server_that_is_not_on_the_fabric_is_told_of_or_reached_by_tcp() {
 }
 
 #[test]
-fn options_are_heeded() {
+fn options_take_effect() {
     let sharing = Running::sharing("heeded");
     let keeping = Running::at_socket("keeping", "");
     let options = |shared| {
@@ -662,7 +662,7 @@ fn options_are_heeded() {
 }
 
 #[test]
-fn who_this_is_is_told_to_servers_that_ask() {
+fn credentials_are_sent_to_servers_that_require_them() {
     let users = std::env::temp_dir().join(format!("fabcache-c-users-{}", std::process::id()));
     std::fs::write(&users, "user:secret\n").expect("written");
     let server = Running::tcp_with(&format!("-Y {}", users.display()));
@@ -673,11 +673,11 @@ fn who_this_is_is_told_to_servers_that_ask() {
         assert_eq!(cache.set("key", b"v"), wanted, "{}", last_error());
     }
     assert_eq!(Open::at(&[&server.address]).set("key", b"v"), Code::Refused);
-    std::fs::remove_file(users).expect("it is there");
+    std::fs::remove_file(users).expect("the file exists");
 }
 
 #[test]
-fn keys_of_a_server_that_is_down_go_to_others_if_that_is_wanted() {
+fn keys_of_failed_server_move_if_ejection_is_on() {
     let server = Running::tcp();
     let options = fabcache_options_new();
     call!(fabcache_options_failures(options, 1, 60_000, 1));
@@ -698,7 +698,7 @@ fn codes_have_texts() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_waited_for_no_longer_than_allowed() {
+fn silent_server_times_out() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound").to_string();
     let options = fabcache_options_new();

@@ -57,9 +57,9 @@ impl Drop for Pool {
 }
 
 #[test]
-fn as_many_are_handed_out_as_the_pool_is_large() {
+fn pool_hands_out_at_most_its_size() {
     let pool = Pool::of("--SERVER=localhost --POOL-MIN=1 --POOL-MAX=3").expect("a pool");
-    let taken: HashSet<_> = (0..3).map(|_| pool.pop(false).expect("one is left")).collect();
+    let taken: HashSet<_> = (0..3).map(|_| pool.pop(false).expect("a free handle")).collect();
     assert_eq!(taken.len(), 3);
     assert_eq!(pool.pop(false), Err(MEMCACHED_NOTFOUND));
     assert_eq!(pool.fetch(0, 0), Err(MEMCACHED_NOTFOUND));
@@ -71,10 +71,10 @@ fn as_many_are_handed_out_as_the_pool_is_large() {
     for handle in taken {
         assert_eq!(pool.push(handle), MEMCACHED_SUCCESS);
     }
-    let again = pool.pop(false).expect("all are back");
+    let again = pool.pop(false).expect("all handles are free");
     assert_eq!(pool.push(again), MEMCACHED_SUCCESS);
-    assert_eq!(pool.push(again), MEMCACHED_INVALID_ARGUMENTS, "nobody had it");
-    let handed_out: HashSet<_> = (0..3).map(|_| pool.pop(false).expect("one is left")).collect();
+    assert_eq!(pool.push(again), MEMCACHED_INVALID_ARGUMENTS, "the handle was not taken");
+    let handed_out: HashSet<_> = (0..3).map(|_| pool.pop(false).expect("a free handle")).collect();
     assert_eq!(handed_out.len(), 3);
     assert_eq!(pool.pop(false), Err(MEMCACHED_NOTFOUND));
     for handle in handed_out {
@@ -83,7 +83,7 @@ fn as_many_are_handed_out_as_the_pool_is_large() {
 }
 
 #[test]
-fn pools_that_cannot_be_are_none() {
+fn impossible_pools_are_rejected() {
     assert!(Pool::of("--SERVER=localhost --POOL-MIN=4 --POOL-MAX=3").is_none());
     assert!(Pool::of("--NO-SUCH-OPTION").is_none());
     let handle = Handle::new("--SERVER=localhost");
@@ -104,7 +104,7 @@ fn pools_that_cannot_be_are_none() {
 }
 
 #[test]
-fn the_handle_that_is_copied_goes_back_to_its_owner() {
+fn destroying_a_pool_returns_the_cloned_handle() {
     let handle = Handle::new("--SERVER=localhost --NAMESPACE=\"mine\"");
     // SAFETY: a handle.
     let pool = unsafe { memcached_pool_create(handle.0, 1, 2) };
@@ -118,7 +118,7 @@ fn the_handle_that_is_copied_goes_back_to_its_owner() {
 }
 
 #[test]
-fn a_behavior_takes_hold_of_all_handles_at_last() {
+fn behavior_reaches_every_pooled_handle() {
     let pool = Pool::of("--SERVER=localhost --POOL-MAX=2").expect("a pool");
     let is_verifying = |handle: *mut memcached_st| {
         // SAFETY: a handle taken from the pool.
@@ -130,10 +130,10 @@ fn a_behavior_takes_hold_of_all_handles_at_last() {
     let rc = memcached_pool_behavior_set(pool.some(), MEMCACHED_BEHAVIOR_VERIFY_KEY, 1);
     assert_eq!(rc, MEMCACHED_SUCCESS);
     assert_eq!(is_verifying(taken), 0);
-    let idle = pool.pop(false).expect("it is there");
+    let idle = pool.pop(false).expect("a free handle");
     assert_eq!(is_verifying(idle), 1);
     assert_eq!(pool.push(taken), MEMCACHED_SUCCESS);
-    let taken = pool.pop(false).expect("it is back");
+    let taken = pool.pop(false).expect("a free handle");
     assert_eq!(is_verifying(taken), 1);
     for handle in [taken, idle] {
         assert_eq!(pool.push(handle), MEMCACHED_SUCCESS);
@@ -145,7 +145,7 @@ fn a_behavior_takes_hold_of_all_handles_at_last() {
 }
 
 #[test]
-fn threads_take_turns() {
+fn threads_share_pooled_handles() {
     let (_server, socket) = Running::shared("pool");
     let pool = Pool::of(&format!("{socket} --POOL-MIN=1 --POOL-MAX=3")).expect("a pool");
     let taken = AtomicU32::new(0);
@@ -155,7 +155,7 @@ fn threads_take_turns() {
             scope.spawn(move || {
                 for turn in 0..50 {
                     let handle = if turn % 2 == 0 { pool.pop(true) } else { pool.fetch(60, 0) };
-                    let handle = std::mem::ManuallyDrop::new(Handle(handle.expect("one comes back")));
+                    let handle = std::mem::ManuallyDrop::new(Handle(handle.expect("a handle is returned")));
                     assert!(taken.fetch_add(1, Ordering::Relaxed) < 3);
                     let (key, value) = (format!("key{thread}"), format!("{thread}:{turn}"));
                     assert_eq!(handle.set(&key, &value), MEMCACHED_SUCCESS);

@@ -72,7 +72,7 @@ fn over_each_transport(test: impl Fn(&Handle)) {
 }
 
 #[test]
-fn a_window_of_requests_shares_a_value_and_is_used_again() {
+fn request_window_shares_a_value_and_is_reusable() {
     over_each_transport(|handle| {
         let value = b"shared by all";
         let window: Vec<_> = (0..32).map(|_| Request::new(handle, value)).collect();
@@ -112,7 +112,7 @@ fn a_window_of_requests_shares_a_value_and_is_used_again() {
 }
 
 #[test]
-fn a_value_goes_where_there_is_room_for_it() {
+fn value_is_written_to_the_buffer_when_it_fits() {
     over_each_transport(|handle| {
         assert_eq!(handle.set("key", "0123456789"), MEMCACHED_SUCCESS);
         let mut room = [b'x'; 16];
@@ -147,7 +147,7 @@ fn a_value_goes_where_there_is_room_for_it() {
 }
 
 #[test]
-fn room_that_is_given_later_counts_as_it_is() {
+fn later_buffer_size_is_used() {
     over_each_transport(|handle| {
         assert_eq!(handle.set("key", "0123456789"), MEMCACHED_SUCCESS);
         assert_eq!(handle.set("short", "012"), MEMCACHED_SUCCESS);
@@ -181,7 +181,7 @@ fn room_that_is_given_later_counts_as_it_is() {
 }
 
 #[test]
-fn bad_requests_are_told_so() {
+fn invalid_requests_are_rejected() {
     let handle = Handle::new("--SERVER=127.0.0.1:1");
     let request = Request::new(&handle, b"value");
     // Nothing was requested yet.
@@ -208,7 +208,7 @@ fn bad_requests_are_told_so() {
 }
 
 #[test]
-fn a_request_in_progress_is_not_begun_again_and_may_be_let_go() {
+fn running_request_cannot_restart_and_can_be_freed() {
     over_each_transport(|handle| {
         let request = Request::new(handle, b"value");
         assert_eq!(request.set("key", 0, false), MEMCACHED_SUCCESS);

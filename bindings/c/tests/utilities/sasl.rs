@@ -75,7 +75,7 @@ fn told(handle: &Handle) -> Option<(String, String)> {
 }
 
 #[test]
-fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
+fn sasl_callbacks_return_credentials_and_are_cloned() {
     let handle = Handle::new("--SERVER=localhost");
     assert_eq!(told(&handle), None);
     for password in ["", "short", "eight888", "a longer one, of more than one word"] {
@@ -90,8 +90,8 @@ fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
     let copy = Handle(unsafe { memcached_clone(ptr::null_mut(), handle.some()) });
     assert_eq!(memcached_destroy_sasl_auth_data(handle.some()), MEMCACHED_SUCCESS);
     assert_eq!(told(&handle), None);
-    assert_eq!(told(&copy).expect("its own").0, "somebody");
-    // SAFETY: here and below, something is missing.
+    assert_eq!(told(&copy).expect("the copy's callbacks").0, "somebody");
+    // SAFETY: here and below, an argument is null.
     let rc = unsafe { memcached_set_sasl_auth_data(None, c"a".as_ptr(), c"b".as_ptr()) };
     assert_eq!(rc, MEMCACHED_INVALID_ARGUMENTS);
     // SAFETY: as above.
@@ -101,7 +101,7 @@ fn a_name_and_a_password_are_told_by_callbacks_and_copied_with_the_handle() {
 }
 
 #[test]
-fn callbacks_of_the_caller_stay_the_callers() {
+fn caller_sasl_callbacks_stay_with_the_caller() {
     let (first, second) = (Handle::new("--SERVER=localhost"), Handle::new("--SERVER=localhost"));
     // SAFETY: both end with a zero.
     let rc = unsafe { memcached_set_sasl_auth_data(first.some(), c"somebody".as_ptr(), c"secret".as_ptr()) };

@@ -39,7 +39,7 @@ fn value(handle: &Handle, stat: *mut memcached_stat_st, key: *const c_char) -> O
 }
 
 #[test]
-fn statistics_of_all_servers_are_told_by_name_and_compared() {
+fn statistics_of_all_servers_are_returned_by_name() {
     let ((_first, one), (_second, other)) = (Running::tcp(), Running::tcp());
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{one} --SERVER=127.0.0.1:{other}"));
     for i in 0..20 {
@@ -89,7 +89,7 @@ fn statistics_of_all_servers_are_told_by_name_and_compared() {
 }
 
 #[test]
-fn a_dead_server_is_an_error_among_statistics() {
+fn dead_server_is_reported_among_statistics() {
     let (_server, port) = Running::tcp();
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{port} --SERVER=127.0.0.1:{NOBODY}"));
     let (stats, rc) = stat(&handle, None);
@@ -103,7 +103,7 @@ fn a_dead_server_is_an_error_among_statistics() {
 }
 
 #[test]
-fn topics_that_are_none_and_handles_without_servers_are_told_of() {
+fn unknown_topics_and_empty_handles_are_rejected() {
     let (_server, port) = Running::tcp();
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{port}"));
     for (topic, expected) in [
@@ -145,7 +145,7 @@ unsafe extern "C" fn note_stat(
 }
 
 #[test]
-fn each_statistic_goes_to_a_function_whose_answer_does_not_count() {
+fn stat_execute_ignores_callback_results() {
     let (_server, port) = Running::tcp();
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{port}"));
     let noted: RefCell<Vec<(String, String)>> = RefCell::default();
@@ -196,7 +196,7 @@ unsafe extern "C" fn refuse_key(
 }
 
 #[test]
-fn a_dump_tells_every_key_to_every_function() {
+fn dump_passes_every_key_to_every_callback() {
     let ((_first, one), (_second, other)) = (Running::tcp(), Running::tcp());
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{one} --SERVER=127.0.0.1:{other}"));
     let mut keys: Vec<String> = (0..50).map(|i| format!("key{i}")).collect();
@@ -228,7 +228,7 @@ fn a_dump_tells_every_key_to_every_function() {
 }
 
 #[test]
-fn a_server_is_pinged_and_emptied_and_tells_its_process_and_release() {
+fn ping_flush_pid_and_version_work() {
     let (_server, port) = Running::tcp();
     let host = c"127.0.0.1".as_ptr();
     let handle = Handle::new(&format!("--SERVER=127.0.0.1:{port}"));

@@ -1,4 +1,4 @@
-"""Clients of one server, with the names and results of pymemcache's."""
+"""Clients of one server, with pymemcache's names and results."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
     if on_fabric is not None:
         pair = normalize_server_spec(on_fabric)
         if isinstance(pair, str):
-            raise ValueError(f"{server!r} is no address of a server: a Unix socket is not on the fabric")
+            raise ValueError(f"{server!r} is not a server address: a Unix socket is not on the fabric")
         return FABRIC + _written(pair)
     by_tcp = behind("tcp://", server)
     server = server if by_tcp is None else by_tcp
@@ -44,7 +44,7 @@ def normalize_server_spec(server: ServerSpec) -> ServerSpec:
     try:
         return host, int(port)
     except ValueError:
-        raise ValueError(f"{server!r} is no address of a server: {port!r} is no port") from None
+        raise ValueError(f"{server!r} is not a server address: {port!r} is not a port") from None
 
 
 def _address(server: ServerSpec) -> str:
@@ -66,8 +66,8 @@ def _written(pair: Tuple[str, int]) -> str:
 
 
 class KeepaliveOpts:
-    """Times of TCP's keepalive. They are taken for pymemcache's sake, and change nothing: a connection that broke is found by
-    the next call, which makes another."""
+    """Times of TCP's keepalive. Accepted for compatibility, without effect: the next call detects a broken connection
+    and reconnects."""
 
     __slots__ = ("idle", "intvl", "cnt")
 
@@ -92,7 +92,7 @@ def _flag(value: bytes) -> bool:
     return int(value) != 0
 
 
-# The statistics that are no integers.
+# The statistics that are not integers.
 STAT_TYPES: Dict[bytes, Callable[[bytes], Any]] = {
     b"version": bytes,
     b"rusage_user": _float,
@@ -129,7 +129,7 @@ def _login(username: Optional[str], password: Optional[str]) -> Optional[Tuple[s
     if username is None and password is None:
         return None
     if username is None or password is None:
-        raise ValueError("username and password are given together, or neither")
+        raise ValueError("give both username and password, or neither")
     return username, password
 
 
@@ -143,7 +143,7 @@ class Client(BaseClient):
     TCP serves where there is no fabric.
 
     ``username`` and ``password`` say who this is where clients authenticate: by text, or with ``protocol="binary"`` by SASL PLAIN.
-    ``protocol`` is what is spoken over sockets: "meta", "text", "binary", or of the first two what the server takes ("auto").
+    ``protocol`` is the socket protocol: "meta", "text", "binary", or "auto" for whichever of the first two the server speaks.
 
     The other arguments, and what the calls take, return and raise, are pymemcache's. Connections are made when they are
     needed, and again after a failure.
@@ -177,11 +177,11 @@ class Client(BaseClient):
         password: Optional[str] = None,
     ) -> None:
         if socket_module is not socket:
-            raise ValueError("socket_module: connections are not Python's, so no module can take their place")
+            raise ValueError("socket_module: connections are not Python sockets, so no module can replace them")
         if tls_context is not None:
-            raise ValueError("tls_context: there is no TLS in this client")
+            raise ValueError("tls_context: this client has no TLS")
         if socket_keepalive is not None and not isinstance(socket_keepalive, KeepaliveOpts):
-            raise ValueError(f"socket_keepalive is a KeepaliveOpts, not {socket_keepalive!r}")
+            raise ValueError(f"socket_keepalive must be a KeepaliveOpts, not {socket_keepalive!r}")
         self.server = normalize_server_spec(server)
         self.connect_timeout = connect_timeout
         self.timeout = timeout
@@ -227,7 +227,7 @@ class Client(BaseClient):
     # ---- the server ----
 
     def stats(self, *args: Union[str, bytes]) -> Dict[bytes, Any]:
-        """What the server tells of itself, or of a topic; numbers as such."""
+        """Return the server's statistics, or a topic's; numbers as numbers."""
         topics = [self.check_key(topic, b"") for topic in args]
         try:
             found: Dict[bytes, Any] = self._told(topics)
@@ -243,7 +243,7 @@ class Client(BaseClient):
         return found
 
     def version(self) -> bytes:
-        """The server's version."""
+        """Return the server's version."""
         if self._speaks_binary:
             return self._version()
         line = self._ask(b"version", b"version")
@@ -253,7 +253,7 @@ class Client(BaseClient):
         return version
 
     def flush_all(self, delay: int = 0, noreply: Optional[bool] = None) -> bool:
-        """Forget everything, after so many seconds."""
+        """Flush everything, after this many seconds."""
         command = b"flush_all " + _integer(delay, "delay")
         if self._speaks_binary:
             self._flush(delay)
@@ -261,12 +261,12 @@ class Client(BaseClient):
         return self._ask(command, b"flush_all", noreply) == b"OK"
 
     def cache_memlimit(self, memlimit: int) -> bool:
-        """Let the server use so many megabytes."""
+        """Set the server's memory limit in megabytes."""
         self._ask(b"cache_memlimit " + _integer(memlimit, "memlimit"), b"cache_memlimit", False)
         return True
 
     def raw_command(self, command: Union[str, bytes], end_tokens: Union[str, bytes] = "\r\n") -> bytes:
-        """Send any command of the text protocol, and return what comes up to the end that is named."""
+        """Send any command of the text protocol, and return the reply up to the given end."""
         encoding = "utf8" if self.allow_unicode_keys else "ascii"
         command = command.encode(encoding) if isinstance(command, str) else command
         end = end_tokens.encode(encoding) if isinstance(end_tokens, str) else end_tokens
@@ -277,7 +277,7 @@ class Client(BaseClient):
         return answer
 
     def shutdown(self, graceful: bool = False) -> None:
-        """Stop the server, if it lets clients do that."""
+        """Stop the server, if it allows clients to."""
         try:
             self._ask(b"shutdown graceful" if graceful else b"shutdown", b"shutdown", False)
         except (MemcacheUnexpectedCloseError, ConnectionResetError):
@@ -295,10 +295,10 @@ class Client(BaseClient):
 
     def _text(self) -> TextConnection:
         if self._speaks_binary and self._login is not None:
-            raise MemcacheClientError("this call is one of the text protocol, which a server with SASL does not take")
+            raise MemcacheClientError("this call needs the text protocol, which a server with SASL rejects")
         server = self.server
         if isinstance(server, str) and server.startswith(FABRIC):
-            # Both go to the same port.
+            # Both use the same port.
             server = normalize_server_spec(server[len(FABRIC) :])
         return TextConnection(server, self.connect_timeout, self.timeout, self._login)
 
@@ -320,7 +320,7 @@ def _integer(value: int, name: str) -> bytes:
 
 
 class PooledClient(Client):
-    """pymemcache's client for threads. Every client here is one, so what bounds its pool bounds nothing."""
+    """pymemcache's client for threads. Every client here has a pool, so its pool limits have no effect."""
 
     client_class: Type[Client] = Client
 
@@ -383,5 +383,5 @@ class PooledClient(Client):
         )
 
     def check_key(self, key: Key, key_prefix: Optional[bytes] = None) -> bytes:
-        """The key with the client's prefix, as the server gets it."""
+        """Return the key with the client's prefix, as sent to the server."""
         return super().check_key(key, self.key_prefix if key_prefix is None else key_prefix)

@@ -1,4 +1,4 @@
-"""A client of many servers, which puts a key where pymemcache's HashClient does."""
+"""A client of many servers that places keys like pymemcache's HashClient."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hasher(Protocol):
-    """What decides which server has a key."""
+    """Chooses the server of a key."""
 
     def add_node(self, node: str) -> None: ...
 
@@ -27,7 +27,7 @@ class Hasher(Protocol):
 
 
 class RendezvousHash:
-    """Each key's server is the one whose name and the key together hash highest: without a server only its keys move."""
+    """Each key's server is the one whose name and the key together hash highest: removing a server moves only its keys."""
 
     def __init__(
         self,
@@ -40,22 +40,22 @@ class RendezvousHash:
         self._hash = hash_function
 
     def hash_function(self, data: str) -> int:
-        """The hash of a node and a key."""
+        """Return the hash of a node and a key."""
         return self._hash(data, self.seed)
 
     def add_node(self, node: str) -> None:
-        """Give it a part of the keys."""
+        """Add a node."""
         if node not in self.nodes:
             self.nodes.append(node)
 
     def remove_node(self, node: str) -> None:
-        """Leave its keys to the others."""
+        """Remove a node; its keys move to the others."""
         if node not in self.nodes:
             raise ValueError(f"No such node {node} to remove")
         self.nodes.remove(node)
 
     def get_node(self, key: Key) -> Optional[str]:
-        """Which of them has a key; None if there is none."""
+        """Return the node of a key, or None without nodes."""
         if len(self.nodes) == 1:
             return self.nodes[0]
         best, winner = -1, None
@@ -70,7 +70,7 @@ class RendezvousHash:
 
 
 class _Failing:
-    """A server that has failed, and how often it was tried since."""
+    """A failed server, and the number of retries since."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -167,7 +167,7 @@ class HashClient:
     # ---- servers ----
 
     def add_server(self, server: ServerSpec, port: Optional[int] = None) -> None:
-        """Give a server a part of the keys."""
+        """Add a server."""
         server = _with_port(server, port)
         name = _name(server)
         client_class: Any = PooledClient if self.use_pooling else self.client_class
@@ -175,7 +175,7 @@ class HashClient:
         self.hasher.add_node(name)
 
     def remove_server(self, server: ServerSpec, port: Optional[int] = None) -> None:
-        """Leave its keys to the others, for dead_timeout seconds."""
+        """Remove a server for dead_timeout seconds; its keys move to the others."""
         server = _with_port(server, port)
         name = _name(server)
         self.hasher.remove_node(name)
@@ -186,7 +186,7 @@ class HashClient:
         now = time.time()
         for name, (server, since) in list(self._dead.items()):
             if now - since > self.dead_timeout and self._dead.pop(name, None) is not None:
-                logger.debug("a server has keys again: %s", name)
+                logger.debug("server is back in rotation: %s", name)
                 self.add_server(server)
 
     def _server_of(self, key: Key) -> Optional[str]:
@@ -198,7 +198,7 @@ class HashClient:
         return name
 
     def _ask(self, name: Optional[str], default: Any, call: Callable[[Client], Any]) -> Any:
-        """Calls a server, unless it is down after recent failures."""
+        """Call a server, unless it is down after recent failures."""
         if name is None:
             return default
         failing = self._failing.get(name)
@@ -234,13 +234,13 @@ class HashClient:
             self._bury(name)
 
     def _bury(self, name: str) -> None:
-        # Another thread may have done so.
+        # Another thread may have removed it.
         if name not in self._dead:
-            logger.debug("a server is left out: %s", name)
+            logger.debug("server is removed after failures: %s", name)
             self.remove_server(self.clients[name].server)
 
     def _key(self, name: str, key: Key, missing: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # An invalid key is reported before any server is chosen.
+        # An invalid key raises before any server is chosen.
         server = self._server_of(_checked(self, key))
         return self._ask(server, missing, lambda client: getattr(client, name)(key, *args, **kwargs))
 
@@ -364,7 +364,7 @@ def _with_port(server: ServerSpec, port: Optional[int]) -> ServerSpec:
 
 
 def _name(server: ServerSpec) -> str:
-    # How a host is reached makes no difference to its keys.
+    # The transport to a host does not change its keys.
     if not isinstance(server, str):
         return "%s:%s" % server
     on_fabric = behind(FABRIC, server)

@@ -1,4 +1,4 @@
-"""How values become bytes, and are made of them again: with pymemcache's flags, so that either reads what the other stored."""
+"""Serialization of values with pymemcache's flags, so that both clients read each other's values."""
 
 import logging
 import pickle
@@ -19,17 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 class Serde(Protocol):
-    """What a client takes as its ``serde``."""
+    """The interface of a client's ``serde``."""
 
     def serialize(self, key: Any, value: Any) -> Tuple[Any, int]:
-        """The bytes of a value, and flags by which deserialize knows what to do."""
+        """Return the bytes of a value, and the flags that deserialize needs."""
 
     def deserialize(self, key: Any, value: bytes, flags: int) -> Any:
-        """The value that was stored as these bytes with these flags."""
+        """Return the value that was stored as these bytes with these flags."""
 
 
 def _serialize(key: Any, value: Any, pickle_version: int) -> Tuple[Any, int]:
-    # By the exact type: a subclass is pickled, to come back as what it was.
+    # By the exact type: a subclass is pickled, so that its type is restored.
     if type(value) is bytes:
         return value, FLAG_BYTES
     if type(value) is str:
@@ -42,7 +42,7 @@ def _serialize(key: Any, value: Any, pickle_version: int) -> Tuple[Any, int]:
 def get_python_memcache_serializer(
     pickle_version: int = DEFAULT_PICKLE_VERSION,
 ) -> Callable[[Any, Any], Tuple[Any, int]]:
-    """A serializer that pickles with this version of the protocol."""
+    """Return a serializer that pickles with this protocol version."""
     return partial(_serialize, pickle_version=pickle_version)
 
 
@@ -50,7 +50,7 @@ python_memcache_serializer = get_python_memcache_serializer()
 
 
 def python_memcache_deserializer(key: Any, value: bytes, flags: int) -> Any:
-    """The value of what such a serializer made. None if it cannot be unpickled, as a miss would be."""
+    """Return the unpickled value, or None, as for a miss, if it cannot be unpickled."""
     if flags == FLAG_BYTES:
         return value
     if flags & FLAG_TEXT:
@@ -61,13 +61,13 @@ def python_memcache_deserializer(key: Any, value: bytes, flags: int) -> Any:
         try:
             return pickle.loads(value)
         except Exception:
-            _log.info("a value cannot be unpickled", exc_info=True)
+            _log.info("cannot unpickle a value", exc_info=True)
             return None
     return value
 
 
 class PickleSerde:
-    """Bytes as they are, text and numbers as text, all else pickled. Read only what programs you trust have stored."""
+    """Stores bytes unchanged, text and numbers as text, and pickles everything else. Only read values from programs you trust."""
 
     def __init__(self, pickle_version: int = DEFAULT_PICKLE_VERSION) -> None:
         self._serialize_func = get_python_memcache_serializer(pickle_version)
@@ -83,7 +83,7 @@ pickle_serde = PickleSerde()
 
 
 class CompressedSerde:
-    """Another serde, with what is longer than ``min_compress_len`` compressed if that makes it no longer."""
+    """Wraps a serde; compresses values longer than ``min_compress_len`` if that does not lengthen them."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ compressed_serde = CompressedSerde()
 
 
 class LegacyWrappingSerde:
-    """A serde of two functions, of which either may be missing."""
+    """A serde of two functions, either of which may be missing."""
 
     def __init__(
         self,
