@@ -14,7 +14,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Tests that cannot run under the sanitizer, and why.
 const SKIPPED: &[(&str, &str)] =
-    &[("limits_of_the_system_are_told", "the sanitizer's shadow memory needs all of the address space")];
+    &[("system_limits_are_reported", "the sanitizer's shadow memory needs all of the address space")];
 
 /// Runs the tests under AddressSanitizer.
 #[derive(clap::Args)]

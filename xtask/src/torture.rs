@@ -12,10 +12,10 @@ use crate::workspace;
 
 /// Guards that can be compiled out, and the tests that must then fail.
 const CONTROLS: &[(&str, &str, &str)] = &[
-    ("behind", "remote", "a_state_that_was_written_over_is_not_the_items"),
-    ("behind", "remote", "a_line_from_before_the_item_came_does_not_settle_it"),
-    ("grace", "grace", "what_was_emptied_is_left_alone_for_a_while"),
-    ("lease", "remote", "what_was_flushed_is_not_read_by_an_older_line"),
+    ("behind", "remote", "overwritten_state_word_is_not_trusted"),
+    ("behind", "remote", "status_line_older_than_the_item_does_not_validate_it"),
+    ("grace", "grace", "emptied_segment_is_reused_after_the_grace_period"),
+    ("lease", "remote", "flushed_item_is_not_read_with_an_older_status_line"),
 ];
 
 /// Reads a region from another process while it is written.
@@ -48,15 +48,15 @@ pub fn run(args: &Args) -> Result<()> {
     check_controls()
 }
 
-/// Guards that remote readers are built without, and the test that must then find wrong values: dead items, and torn
-/// ones.
-const BLIND: &[(&[&str], &str)] = &[
-    (&["dead_mark"], "memory_is_short"),
-    (&["behind", "checksum", "generation", "grace", "lease"], "values_are_long"),
+/// Guards that remote readers are built without, and the test that must then find wrong values: dead
+/// items, and torn ones.
+const WITHOUT_CHECKS: &[(&[&str], &str)] = &[
+    (&["dead_mark"], "reads_are_right_while_memory_is_short"),
+    (&["behind", "checksum", "generation", "grace", "lease"], "reads_are_right_while_values_are_long"),
 ];
 
-/// For what is read wrongly then to be seen.
-const BLIND_READS: &str = "100000";
+/// Enough reads for the wrong values to appear.
+const WITHOUT_CHECKS_READS: &str = "100000";
 
 /// Reads over the fabric, with all guards and then without.
 fn over_fabric(args: &Args, provider: &str) -> Result<()> {
@@ -82,15 +82,15 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
     };
     let status = torture(None, &args.reads.to_string(), "").status().context("cargo cannot be started")?;
     ensure!(status.success(), "reading over the fabric failed; see above");
-    for (without, test) in BLIND {
+    for (without, test) in WITHOUT_CHECKS {
         let flags = without.iter().map(|without| flag(without)).collect::<Vec<_>>().join(" ");
-        let output = torture(Some(&flags), BLIND_READS, test).output().context("cargo cannot be started")?;
+        let output =
+            torture(Some(&flags), WITHOUT_CHECKS_READS, test).output().context("cargo cannot be started")?;
         let told = [output.stdout, output.stderr].concat();
         let told = String::from_utf8_lossy(&told);
         let found = WRONG.iter().find(|wrong| told.contains(*wrong));
-        let found = found.with_context(|| {
-            format!("{test} does not find out wrong values where nothing prevents them:\n{told}")
-        })?;
+        let found = found
+            .with_context(|| format!("{test} does not detect wrong values without the checks:\n{told}"))?;
         println!("without {}: {test} says \"{found}\", as it must", without.join(", "));
     }
     Ok(())
@@ -116,7 +116,7 @@ fn check_controls() -> Result<()> {
         let told = String::from_utf8_lossy(&output.stdout);
         ensure!(
             told.contains(&format!("test {test} ... FAILED")) || told.contains("1 failed"),
-            "{test} holds without {without}: it does not find what it is there to find"
+            "{test} holds without {without}: it does not detect the error"
         );
         println!("without {without}: {test} FAILED, as it must");
     }

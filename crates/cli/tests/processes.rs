@@ -15,7 +15,7 @@ fn bench(line: &str) -> Output {
 }
 
 #[test]
-fn clients_of_several_processes_are_measured_together() {
+fn clients_run_in_several_processes() {
     let json = temporary("processes.json");
     let (server, socket) = LocalServer::unix("processes", "--shm");
     for scheme in ["unix", "shm"] {

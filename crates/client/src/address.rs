@@ -66,7 +66,7 @@ impl FromStr for Address {
             None => (false, behind(place, "tcp://").unwrap_or(place)),
         };
         if place.contains("://") {
-            return Err(wrong("the ways to a server are tcp://, fab:// and unix://"));
+            return Err(wrong("the schemes are tcp://, fab:// and unix://"));
         }
         let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
@@ -84,10 +84,10 @@ impl FromStr for Address {
             Some(_) => return Err(wrong("a port is a number from 1 to 65535")),
         };
         if host.is_empty() {
-            return Err(wrong("there is no host"));
+            return Err(wrong("the host is missing"));
         }
         if host.contains('/') {
-            return Err(wrong("a host's name has no slash; a Unix socket is unix:///run/fabcached.sock"));
+            return Err(wrong("a host name has no slash; a Unix socket is unix:///run/fabcached.sock"));
         }
         // An interface name may follow a %.
         let address = host.split_once('%').map_or(host, |(address, _)| address);

@@ -24,8 +24,8 @@ pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
 /// Sets the server's log verbosity.
 pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
     if connection.form() == Encoding::Binary {
-        // memcached does not know this packet, which others have, and waits for more bytes.
-        return Err(Failure::Refused("memcached knows no packet that asks for it".into()));
+        // memcached does not know this packet, which other servers have, and waits for more bytes.
+        return Err(Failure::Refused("memcached has no binary command for it".into()));
     }
     done(connection, &format!("verbosity {level}"))
 }
@@ -68,7 +68,7 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
 /// The server refuses, as over the binary protocol, the connection breaks, or it takes too long.
 pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Failure> {
     if connection.form() == Encoding::Binary {
-        return Err(Failure::Refused("keys are not told of in the binary protocol".into()));
+        return Err(Failure::Refused("the binary protocol does not list keys".into()));
     }
     let mut keys = Vec::new();
     stat_lines(connection, &format!("cachedump {class} 0"), "ITEM ", |key, _| keys.push(key.to_vec()))?;

@@ -41,7 +41,7 @@ pub fn count(
             (other, _) => return Err(Failure::unexpected(&other)),
         }
     }
-    Err(Failure::Refused("others store and remove the number all the time".into()))
+    Err(Failure::Refused("other clients keep storing and removing the number".into()))
 }
 
 /// Stores a number if the key is absent. Returns whether it was stored.

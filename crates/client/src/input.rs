@@ -206,7 +206,7 @@ impl Input {
             self.make_room();
             return receive(stream, &mut self.bytes);
         }
-        debug_assert_eq!(self.at, self.bytes.len(), "the value has what was there");
+        debug_assert_eq!(self.at, self.bytes.len(), "the buffered bytes belong to the value");
         let whole = value.len() + missing;
         let received = receive(stream, value)?;
         if value.len() > whole {
@@ -274,7 +274,7 @@ mod tests {
             let Some(piece) = self.0.front_mut() else { return Ok(None) };
             let len = piece.len().min(into.capacity() - into.len());
             if len == 0 {
-                assert!(piece.is_empty(), "there is room");
+                assert!(piece.is_empty(), "the buffer has room");
                 self.0.pop_front();
             } else {
                 into.extend(piece.drain(..len));
@@ -357,7 +357,7 @@ mod tests {
             Encoding::Meta => as_lines(said),
             Encoding::Binary => as_packet(said),
             Encoding::Text => as_text(said),
-            Encoding::Mixed => unreachable!("it is one or the other"),
+            Encoding::Mixed => unreachable!("the encoding is text or binary"),
         }
     }
 
@@ -371,7 +371,7 @@ mod tests {
             Ok((Answer::Done(_), _)) => b"STORED\r\n".into(),
             Ok((Answer::Miss, _)) => b"END\r\n".into(),
             Ok((Answer::NotFound, _)) => b"NOT_FOUND\r\n".into(),
-            Ok((other, _)) => unreachable!("{other:?} is of the others"),
+            Ok((other, _)) => unreachable!("{other:?} is an admin answer"),
             Err(why) => format!("SERVER_ERROR {why}\r\n").into(),
         }
     }
@@ -395,7 +395,7 @@ mod tests {
             Ok((Answer::NotFound, _)) => {
                 form(opcode::DELETE, Flags::default()).reply(&Reply::NotFound, &mut packet);
             }
-            Ok((other, _)) => unreachable!("{other:?} comes in lines"),
+            Ok((other, _)) => unreachable!("{other:?} is an answer in lines"),
             Err(_) => form(opcode::SET, Flags::default()).reply(&Reply::OutOfMemory, &mut packet),
         }
         packet
@@ -502,7 +502,7 @@ mod tests {
     fn endless_line_is_an_error() {
         let (mut stream, mut input) = (Pieces([vec![b'x'; 1 << 20]].into()), Input::default());
         let received = (0..).find(|_| {
-            input.receive(&mut stream, &mut Vec::new()).expect("there is more");
+            input.receive(&mut stream, &mut Vec::new()).expect("bytes to receive");
             input.line().is_err()
         });
         assert!(received.is_some_and(|received| received < 4));

@@ -442,7 +442,7 @@ mod tests {
         for cut in 0..stat.len() {
             assert!(said(&stat[..cut]).is_none(), "{cut}");
         }
-        let (answer, len) = said(&stat).expect("all of it is there");
+        let (answer, len) = said(&stat).expect("a whole packet");
         assert_eq!(answer.expect("an answer"), AdminAnswer { key: b"name", value: b"value" });
         assert_eq!(len, stat.len());
         let failure = |packet: &[u8]| said(packet).expect("enough of it").0.expect_err("none");
@@ -491,7 +491,7 @@ mod tests {
                 })
             };
             let by_packet = answered(&packet, &reply);
-            let (by_packet, len) = head(&by_packet).expect("all of it is there");
+            let (by_packet, len) = head(&by_packet).expect("a whole packet");
             // A line touches a key by a read, which misses.
             let reply = if matches!(action, Action::Touch(_)) { Reply::Miss } else { reply };
             let by_line = String::from_utf8(answered(&line, &reply)).expect("text");
@@ -500,7 +500,7 @@ mod tests {
                 meta::head(by_line.trim_end()).expect("an answer"),
                 "{command:?}"
             );
-            assert!(len > HEADER, "it says so in words as well");
+            assert!(len > HEADER, "the packet has a text as well");
         }
     }
 
@@ -515,8 +515,7 @@ mod tests {
             packet[8..12].copy_from_slice(&body.to_be_bytes());
             packet
         };
-        let failed =
-            |packet: &[u8]| head(packet).expect("there is enough of it").0.expect_err("no answer").breaks();
+        let failed = |packet: &[u8]| head(packet).expect("a whole header").0.expect_err("no answer").breaks();
         for packet in [
             packet(opcode::GET, status::OK, 0, 4),
             packet(opcode::GET, status::OK, 4, 3),

@@ -390,8 +390,8 @@ impl Pipeline {
     }
 }
 
-/// Nothing of a parent's stream is used: the answers are the parent's.
-const FORKED: &str = "it was asked for by the process that this one was forked from";
+/// A forked child uses nothing of its parent's stream, whose answers are the parent's.
+const FORKED: &str = "the request was made before fork(2), by the parent process";
 
 const NO_PANIC: &str = "no thread panics while it holds a connection's state";
 
@@ -572,7 +572,7 @@ impl State {
     }
 
     fn end_first(&mut self, result: Result<Answer, Failure>) {
-        let first = self.operations.pop_front().expect("what is answered was asked for");
+        let first = self.operations.pop_front().expect("an answer has an operation");
         self.unsent = self.unsent.saturating_sub(1);
         self.was_answered = true;
         if first.payload != Payload::None {

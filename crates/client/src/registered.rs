@@ -180,7 +180,7 @@ impl RegisteredBuffer {
         };
         match self.memory.insert(CallerMemory::Exclusive(memory)) {
             CallerMemory::Exclusive(memory) => memory,
-            CallerMemory::Readable(_) => unreachable!("it was just put there"),
+            CallerMemory::Readable(_) => unreachable!("just set"),
         }
     }
 }

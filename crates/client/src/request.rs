@@ -464,7 +464,7 @@ impl Request {
         };
         let over = self.slot.lock().over.take();
         let CompletedOperation { key, mut value, lent, result, at } =
-            over.expect("it is taken only when it is over");
+            over.expect("a completed operation has a result");
         if let (Some(sample), Some(at), Ok(answer)) = (self.sample.take(), at, &result) {
             let is_hit = matches!(answer, Answer::Value(_));
             pipeline.note_time(sample, at, is_hit.then_some(value.len()));

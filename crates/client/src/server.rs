@@ -264,15 +264,15 @@ mod tests {
         let path = path("closed");
         let listener = UnixListener::bind(&path).expect("a path");
         let server = server(&path, SharedMemory::Never);
-        let connection = server.take().expect("it listens");
+        let connection = server.take().expect("the server listens");
         server.give_back(connection, &Ok(()));
         assert_eq!(server.state().idle(), 1);
-        drop(listener.accept().expect("it came"));
+        drop(listener.accept().expect("a connection"));
         std::thread::sleep(2 * TRUSTED_IDLE);
-        listener.set_nonblocking(true).expect("it can");
+        listener.set_nonblocking(true).expect("a listener");
         server.report_accesses(&[(KeyHash(1), 1)]);
-        assert!(listener.accept().is_ok(), "it was told over another");
-        std::fs::remove_file(path).expect("its own");
+        assert!(listener.accept().is_ok(), "a new connection was opened");
+        std::fs::remove_file(path).expect("the socket file");
     }
 
     #[test]
@@ -281,11 +281,12 @@ mod tests {
         let path = path("many");
         let listener = UnixListener::bind(&path).expect("a path");
         let server = server(&path, SharedMemory::Never);
-        let take_all = || -> Vec<_> { (0..THREADS).map(|_| server.take().expect("it listens")).collect() };
+        let take_all =
+            || -> Vec<_> { (0..THREADS).map(|_| server.take().expect("the server listens")).collect() };
         let mut accepted = Vec::new();
         for _ in 0..3 {
             take_all().into_iter().for_each(|connection| server.give_back(connection, &Ok(())));
-            listener.set_nonblocking(true).expect("it can");
+            listener.set_nonblocking(true).expect("a listener");
             accepted.extend(std::iter::from_fn(|| listener.accept().ok()));
         }
         assert_eq!((accepted.len(), server.state().idle()), (THREADS, THREADS));
@@ -293,12 +294,12 @@ mod tests {
         let used = all.split_off(THREADS / 2);
         all.iter_mut().for_each(|connection| connection.age(IDLE_TIME_MAX));
         all.into_iter().chain(used).for_each(|connection| server.give_back(connection, &Ok(())));
-        assert_eq!(server.state().idle(), THREADS / 2, "nobody has used the others lately");
+        assert_eq!(server.state().idle(), THREADS / 2, "the others were unused for long");
         let mut all = take_all();
         all.iter_mut().for_each(|connection| connection.age(IDLE_TIME_MAX));
         all.into_iter().for_each(|connection| server.give_back(connection, &Ok(())));
         assert_eq!(server.state().idle(), IDLE_CONNECTIONS_KEPT);
-        std::fs::remove_file(path).expect("its own");
+        std::fs::remove_file(path).expect("the socket file");
     }
 
     #[test]
@@ -312,25 +313,22 @@ mod tests {
         };
         let server = server(&path, SharedMemory::Required);
         let first = start();
-        drop(server.take().expect("it shares its memory"));
+        drop(server.take().expect("the server shares its memory"));
         let (late, idle) = (server.new_reader().expect("memory"), server.new_reader().expect("memory"));
         first.stop().expect("no thread failed");
         let second = start();
-        drop(server.take().expect("it shares its memory"));
+        drop(server.take().expect("the server shares its memory"));
         let current = server.new_reader().expect("memory");
         for reader in [idle, current] {
             server.memory.readers.put(reader);
         }
         server.keep(late, true);
-        assert!(
-            server.memory.readers.take().is_some_and(|reader| reader.is_alive()),
-            "the one that is of use"
-        );
+        assert!(server.memory.readers.take().is_some_and(|reader| reader.is_alive()), "the usable reader");
         assert!(server.memory.readers.take().is_none(), "and no other");
         let former = server.new_reader().expect("the second server's memory is still read");
         server.memory.readers.change_region();
         server.memory.readers.put(former);
-        assert!(server.memory.readers.take().is_none(), "it lives, but is another region's by now");
+        assert!(server.memory.readers.take().is_none(), "the reader's region is outdated");
         second.stop().expect("no thread failed");
     }
 }

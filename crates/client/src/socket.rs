@@ -182,7 +182,7 @@ pub fn request_packet(
     deadline: Instant,
 ) -> Result<String, Failure> {
     let (packet, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
-    let (said, _) = packet::said(&packet).expect("all of it is there");
+    let (said, _) = packet::said(&packet).expect("a whole packet");
     said.map(|said| String::from_utf8_lossy(said.value).into_owned())
 }
 

@@ -15,7 +15,7 @@ proptest! {
     // Each case takes four servers.
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn calls_come_to_the_same_through_memory_and_over_tcp_in_all_protocols(calls in vec(call(ttl()), 1..60)) {
+    fn memory_and_tcp_calls_return_the_same_in_all_protocols(calls in vec(call(ttl()), 1..60)) {
         let flags = format!("-m 16 -I {ITEM_BYTES_MAX}");
         let (_shared, address) = Running::unix("alike", &format!("{flags} {MEMORY}"));
         let shared_memory = SharedMemory::Required;

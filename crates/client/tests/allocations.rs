@@ -64,7 +64,7 @@ fn round(
 }
 
 #[test]
-fn what_is_used_again_allocates_nothing() {
+fn reused_requests_and_buffers_allocate_nothing() {
     let server = Running::tcp("");
     let cache = client(&server.address());
     let mut requests: Vec<Request> = (0..32).map(|_| cache.request()).collect();
@@ -78,7 +78,7 @@ fn what_is_used_again_allocates_nothing() {
         round(&cache, &mut requests, &mut buffers, &bytes, &mut done);
     }
     let before = ALLOCATIONS.get();
-    assert!(before > 0, "it counts");
+    assert!(before > 0, "the allocator counts");
     for _ in 0..20 {
         round(&cache, &mut requests, &mut buffers, &bytes, &mut done);
     }

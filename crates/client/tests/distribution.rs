@@ -23,7 +23,7 @@ fn hash_of(name: &str) -> Hash {
 }
 
 #[test]
-fn every_hash_is_that_of_libmemcached() {
+fn every_hash_matches_libmemcached() {
     let mut checked = 0;
     for line in include_str!("hashes.txt").lines().filter(|line| !line.starts_with('#')) {
         let (name, expected) = line.split_once(' ').expect("a name and hashes");
@@ -38,7 +38,7 @@ fn every_hash_is_that_of_libmemcached() {
 }
 
 #[test]
-fn every_key_is_where_libmemcached_looks_for_it() {
+fn every_key_maps_as_in_libmemcached() {
     let mut checked = 0;
     let mut servers: Vec<Address> = Vec::new();
     for line in include_str!("distribution.txt").lines().filter(|line| !line.starts_with('#')) {
@@ -95,7 +95,7 @@ fn distribution_of(words: &[&str], servers: u32) -> Distribution {
 }
 
 #[test]
-fn a_bucket_of_no_server_is_refused() {
+fn bucket_without_a_server_is_rejected() {
     let with = |buckets: &[u32]| {
         let placement = Placement::Buckets(buckets.into());
         let distribution = Distribution::Custom(Hashing { placement, ..Hashing::default() });

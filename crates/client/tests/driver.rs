@@ -33,7 +33,7 @@ fn until_no_driver_is_left() {
 }
 
 #[test]
-fn each_future_is_woken_once_and_the_thread_that_does_so_ends() {
+fn each_future_is_woken_once_and_the_driver_thread_exits() {
     let server = Running::tcp("");
     let cache = client(&server.address());
     let wakes = Arc::new(Count(AtomicUsize::new(0), thread::current()));
@@ -48,7 +48,7 @@ fn each_future_is_woken_once_and_the_thread_that_does_so_ends() {
             is_pending.then_some(drivers())
         });
         let pending: Vec<usize> = pending.collect();
-        assert!(pending.iter().all(|drivers| *drivers <= 1), "one for the connection");
+        assert!(pending.iter().all(|drivers| *drivers <= 1), "at most one driver thread for the connection");
         while wakes.0.load(Ordering::SeqCst) < pending.len() {
             thread::park();
         }

@@ -34,7 +34,7 @@ const MODES: [FabricMode; 3] = [FabricMode::Auto, FabricMode::OneSided, FabricMo
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn calls_come_to_the_same_over_the_fabric_and_over_tcp() {
+fn fabric_and_tcp_calls_return_the_same() {
     let cases = amount(8, 2) as u32;
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let flags_alike = format!("-m 64 -I {ITEM_BYTES_MAX}");
@@ -70,7 +70,7 @@ fn calls_come_to_the_same_over_the_fabric_and_over_tcp() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn values_of_all_lengths_come_whole() {
+fn values_of_all_lengths_are_read_whole() {
     let (_server, address, _path) = served("fabric-lengths", "-m 1024 -I 512m");
     let mut lengths: Vec<usize> =
         vec![0, 1, 63, 64, 100, 4000, 4096, 8159, 8160, 8161, 16 << 10, (16 << 10) + 1];
@@ -95,7 +95,7 @@ fn values_of_all_lengths_come_whole() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn the_longest_value_comes_whole() {
+fn longest_value_is_read_whole() {
     if std::env::var_os("FABCACHE_LONG").is_none() {
         eprintln!("not checked: FABCACHE_LONG=1 moves a value of 1 GiB");
         return;
@@ -111,7 +111,7 @@ fn the_longest_value_comes_whole() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn windows_of_calls_that_do_not_wait() {
+fn non_blocking_windows_complete() {
     let (_server, address, _path) = served("fabric-windows", "-m 64");
     let count = amount(400, 150);
     for mode in MODES {
@@ -133,7 +133,7 @@ fn windows_of_calls_that_do_not_wait() {
             let completed = match number % 3 {
                 0 => block_on(&mut window[number % 100]),
                 1 => {
-                    wait_until("it is over", || window[number % 100].test());
+                    wait_until("the request completes", || window[number % 100].test());
                     window[number % 100].wait()
                 }
                 _ => window[number % 100].wait(),
@@ -158,7 +158,7 @@ fn windows_of_calls_that_do_not_wait() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn many_threads_and_writers_beside_readers() {
+fn readers_and_writers_run_concurrently() {
     const KEYS: usize = 20;
     let (_server, address, _path) = served("fabric-threads", "-t 2 -m 64");
     for mode in MODES {
@@ -200,7 +200,7 @@ fn many_threads_and_writers_beside_readers() {
             }
             is_over.store(true, Ordering::Relaxed);
             for reader in readers {
-                assert!(reader.join().expect("nothing wrong") > 4, "it read");
+                assert!(reader.join().expect("only correct values") > 4, "the reader read values");
             }
         });
     }
@@ -209,7 +209,7 @@ fn many_threads_and_writers_beside_readers() {
 /// Over shm each read queues at one worker, which may sleep; the client also has connections to the others.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn threads_that_begin_at_once_open_no_end_each() {
+fn threads_starting_together_share_endpoints() {
     const THREADS: usize = 32;
     let (_server, address, path) = served("fabric-begin", "");
     let control = beside(&path.0);
@@ -235,7 +235,7 @@ fn threads_that_begin_at_once_open_no_end_each() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn reads_go_on_whichever_workers_the_connections_are_of() {
+fn reads_work_with_connections_on_any_worker() {
     const READS: u64 = 1500;
     let (_server, address, path) = served("fabric-workers", "-t 4 -m 64");
     let control = at(&path.0);
@@ -252,17 +252,17 @@ fn reads_go_on_whichever_workers_the_connections_are_of() {
             assert!(cache.get(b"key").expect("answered").expect("there").value == value);
         }
         let asked = stat(&control, "", "cmd_get") - before;
-        // Reads that do not end are requests then, as are those that come soon behind such.
-        assert!(asked < READS / 20, "round {round}: {asked} of {READS} were not read");
+        // Reads that time out become requests, as do those shortly after them.
+        assert!(asked < READS / 20, "round {round}: {asked} of {READS} reads became requests");
     }
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_is_refused_is_told_or_takes_tcp() {
+fn refused_client_fails_or_falls_back_to_tcp() {
     let without = Running::tcp("");
     let cache = over(&without.address(), options(FabricMode::Auto));
-    let error = cache.set(b"key", b"v", Ttl::NEVER).expect_err("there is no fabric");
+    let error = cache.set(b"key", b"v", Ttl::NEVER).expect_err("the server has no fabric");
     assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error:?}");
     let text = error.to_string();
     assert!(
@@ -280,8 +280,8 @@ fn who_is_refused_is_told_or_takes_tcp() {
         }
     });
     let cache = over(&address, options(FabricMode::Auto));
-    let text = cache.get(b"key").expect_err("it knows no fabric").to_string();
-    assert!(text.contains("no server that has one, for it answers \"ERROR\""), "{text}");
+    let text = cache.get(b"key").expect_err("the server does not know the command").to_string();
+    assert!(text.contains("the server has no fabric; it answers \"ERROR\""), "{text}");
     drop(cache);
     foreign.join().expect("it is gone");
     let or_tcp = Options { fabric: Fabric { or_tcp: true, ..Fabric::default() }, ..Options::default() };
@@ -297,14 +297,14 @@ fn who_is_refused_is_told_or_takes_tcp() {
     assert!(text.contains("\"nobodys\""), "{text}");
     let elsewhere = Running::tcp(&flags("--fabric-peers 192.0.2.0/24"));
     let cache = over(&elsewhere.address(), options(FabricMode::Auto));
-    let text = cache.get(b"key").expect_err("it is not let in").to_string();
+    let text = cache.get(b"key").expect_err("this host is not allowed").to_string();
     assert!(text.contains("--fabric-peers"), "{text}");
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_comes_by_an_address_of_another_kind_than_the_fabrics_is_served() {
-    // Of this host's addresses the fabric's is one of IPv4.
+fn client_of_another_address_family_is_served() {
+    // The fabric endpoint of this host has an IPv4 address.
     let server = Running::start(&format!("-l [::1] -p -1 {}", flags("")));
     let cache = over(&server.address(), options(FabricMode::OneSided));
     cache.set(b"key", b"by IPv6", Ttl::NEVER).expect("it is stored");
@@ -337,7 +337,7 @@ fn answer_no_end(socket: TcpStream, hello: &str, attached: &AtomicUsize) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_end_that_is_not_reached_is_told_or_gone_round() {
+fn unreachable_endpoint_fails_or_falls_back_to_tcp() {
     let real = Running::tcp(&flags(""));
     let mut asked =
         BufReader::new(TcpStream::connect(real.address().replace("tcp://", "")).expect("it listens"));
@@ -365,9 +365,9 @@ fn an_end_that_is_not_reached_is_told_or_gone_round() {
             let cache = over(&address, Options { fabric, timeout, retry_after, ..options(FabricMode::Auto) });
             let began = Instant::now();
             let got = cache.get(b"key");
-            assert!(began.elapsed() < Duration::from_secs(30), "{got:?} came late");
+            assert!(began.elapsed() < Duration::from_secs(30), "{got:?} took too long");
             if !or_tcp {
-                let text = got.expect_err("nobody is there").to_string();
+                let text = got.expect_err("the endpoint does not exist").to_string();
                 assert!(text.contains("cannot connect: the fabric was agreed on, but not reached"), "{text}");
                 continue;
             }
@@ -396,7 +396,7 @@ fn serve() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_killed_server_is_told_and_its_successor_found() {
+fn killed_server_fails_calls_and_its_successor_is_found() {
     for mode in MODES {
         let name = format!("fabric-killed-{mode:?}");
         let (mut server, address, leftover) = served(&name, "");
@@ -406,14 +406,14 @@ fn a_killed_server_is_told_and_its_successor_found() {
         assert!(cache.get(b"key").expect("answered").is_some());
         server.0.kill();
         let began = Instant::now();
-        let error = cache.get(b"key").expect_err("nobody is there");
-        assert!(began.elapsed() < Duration::from_secs(15), "{error} came late");
+        let error = cache.get(b"key").expect_err("the server was killed");
+        assert!(began.elapsed() < Duration::from_secs(15), "{error} took too long");
         assert!(matches!(error, Error::Server { .. }), "{error:?}");
         assert!(cache.set(b"key", b"value", Ttl::NEVER).is_err());
         let port = address.rsplit(':').next().expect("a port");
         let _next = Server::started(&leftover.0, &flags(&format!("-l 127.0.0.1 -p {port}")));
         until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
-        assert_eq!(cache.get(b"key").expect("answered"), None, "{mode:?}: it is another server");
+        assert_eq!(cache.get(b"key").expect("answered"), None, "{mode:?}: the successor is empty");
         assert_eq!(cache.get(b"next").expect("answered").expect("there").value, b"other");
         is_one_sided(&cache);
     }
@@ -423,7 +423,7 @@ const ADDRESS: &str = "FABCACHE_TEST_ADDRESS";
 
 #[test]
 #[ignore = "a client, run by the others"]
-fn be_a_client() {
+fn client_process() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let cache = over(&address, options(FabricMode::OneSided));
     let value = vec![1; 300_000];
@@ -435,14 +435,14 @@ fn be_a_client() {
 
 #[test]
 #[ignore = "a client, run by the others"]
-fn be_a_client_that_may_not_pin_memory() {
+fn client_process_without_memlock() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
-    // Root may pin what it likes, by a capability.
-    let mut sets = capabilities(None).expect("it may know its own");
+    // Root may lock any amount of memory, by a capability.
+    let mut sets = capabilities(None).expect("reading own capabilities is allowed");
     sets.effective.remove(CapabilitySet::IPC_LOCK);
-    set_capabilities(None, sets).expect("it may have less");
+    set_capabilities(None, sets).expect("dropping capabilities is allowed");
     let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
-    prlimit(None, Resource::Memlock, limit).expect("it may have less");
+    prlimit(None, Resource::Memlock, limit).expect("lowering a limit is allowed");
     let error = over(&address, options(FabricMode::Auto)).set(b"key", b"v", Ttl::NEVER);
     let text = error.expect_err("the fabric is required").to_string();
     assert!(text.contains("not over the fabric") && text.contains("ulimit -l"), "{text}");
@@ -457,29 +457,29 @@ fn be_a_client_that_may_not_pin_memory() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_may_not_pin_memory_is_told_or_takes_tcp() {
+fn client_without_memlock_fails_or_falls_back_to_tcp() {
     if !provider().starts_with("verbs") {
         eprintln!("not checked: {} pins no memory", provider());
         return;
     }
     let (_server, address, _path) = served("fabric-pin", "-m 64");
-    let status = again("be_a_client_that_may_not_pin_memory").env(ADDRESS, &address).status();
-    assert!(status.expect("it starts").success(), "it says why");
+    let status = again("client_process_without_memlock").env(ADDRESS, &address).status();
+    assert!(status.expect("it starts").success(), "the client process reports why");
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn killed_clients_leave_nothing_behind() {
+fn killed_clients_leak_nothing() {
     let (_server, address, path) = served("fabric-clients", "-m 64");
     let control = beside(&path.0);
     let mut buffers = None;
     for _ in 0..amount(4, 2) {
-        let mut client = Process(again("be_a_client").env(ADDRESS, &address).spawn().expect("it starts"));
-        wait_until("it stores", || stat(&control, "", "cmd_set") > 20);
+        let mut client = Process(again("client_process").env(ADDRESS, &address).spawn().expect("it starts"));
+        wait_until("the client stores", || stat(&control, "", "cmd_set") > 20);
         control.stats("reset").remove(0).expect("answered");
         client.kill();
-        wait_until("it is gone", || on_fabric(&control) == 0);
-        // Its memory is reused by the next one.
+        wait_until("the link is closed", || on_fabric(&control) == 0);
+        // The next client reuses its memory.
         let now = stat(&control, "fabcache", "fabric_buffer_bytes");
         assert_eq!(*buffers.get_or_insert(now), now);
     }
@@ -496,7 +496,7 @@ fn on_fabric(control: &Client) -> usize {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_stopped_server_is_read_where_reads_are_one_sided() {
+fn stopped_server_is_readable_with_one_sided_reads() {
     let (server, address, path) = served("fabric-stopped", "");
     let timeout = Duration::from_secs(6);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::OneSided) });
@@ -525,7 +525,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
             // The kernel copies from the server's memory, stopped or not.
             assert!(got.expect("read").expect("there").value == pattern(2, 200));
         } else {
-            let error = got.expect_err("nobody answers");
+            let error = got.expect_err("the server is stopped");
             let is_timeout = matches!(
                 &error,
                 Error::Server { failure: Failure::Broken(error), .. }
@@ -545,7 +545,7 @@ fn a_stopped_server_is_read_where_reads_are_one_sided() {
 /// Over shm, libfabric 1.17 crashes a server that finds a connect request of an endpoint that has since closed.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
+fn resumed_server_survives_readers_that_left_meanwhile() {
     let (mut server, address, path) = served("fabric-left", "");
     let (timeout, later) = (Duration::from_millis(500), patient(&path.0));
     for round in 0..3 {
@@ -554,13 +554,15 @@ fn a_server_that_stood_still_bears_readers_that_have_left_meanwhile() {
         until_up(|| cache.set(b"key", b"value", Ttl::NEVER).is_ok());
         server.stop_asleep();
         let got = cache.get(b"key");
-        // An earlier reader's connection may be established by now, and the kernel serves reads of a stopped server's
-        // memory.
-        assert!(got.is_err() || round > 0, "{got:?}: the ends do not know each other, and nobody answers");
+        // An earlier reader may be connected by now, and the kernel serves reads of a stopped server's memory.
+        assert!(
+            got.is_err() || round > 0,
+            "{got:?}: the endpoints are not connected, and the server is stopped"
+        );
         drop(cache);
         server.resume();
         until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
-        assert_eq!(server.0.0.try_wait().expect("a child"), None, "round {round}: the server has ended");
+        assert_eq!(server.0.0.try_wait().expect("a child"), None, "round {round}: the server exited");
     }
     let cache = over(&address, options(FabricMode::OneSided));
     for _ in 0..10 {
@@ -629,7 +631,7 @@ fn while_stopped<R: Send>(
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn reads_end_with_the_servers_connections() {
+fn reads_fail_when_the_servers_connections_close() {
     let (server, address, _path) = served("fabric-cut", "");
     let passage = Passage::to(&address);
     let retry_after = Duration::from_millis(1);
@@ -648,7 +650,7 @@ fn reads_end_with_the_servers_connections() {
         };
         let (result, took) = while_stopped(&server, get, |is_over| {
             passage.cut();
-            wait_until("it is over", is_over);
+            wait_until("the read fails", is_over);
         });
         // A successful read happened before the stop. Reads alone would be waited for up to two seconds.
         assert!(result.is_err() || took < Duration::from_secs(1), "{result:?} after {took:?}");
@@ -667,7 +669,7 @@ fn own_ends() -> usize {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
+fn memory_of_a_closed_link_is_not_written() {
     const BYTES: usize = 1 << 20;
     const TIMEOUT: Duration = Duration::from_millis(500);
     let (server, address, path) = served("fabric-late", "-m 256 -I 128m");
@@ -692,20 +694,23 @@ fn what_was_a_links_memory_is_not_written_when_it_has_ended() {
         let got = cache.get(b"long").map(drop);
         drop(cache);
         let is_kept = own_ends() > 0;
-        assert!(is_kept || !is_there, "{round}: given back while the server may write to it; get: {got:?}");
-        // Freed memory is used again, as programs do.
+        assert!(
+            is_kept || !is_there,
+            "{round}: released while the server may still write to it; get: {got:?}"
+        );
+        // Reuse the freed memory, as programs do.
         let memory: Vec<Vec<u8>> = (0..32).map(|_| vec![0; BYTES]).collect();
         memory.iter().for_each(|block| assert!(block[0] == 0));
         server.resume();
-        wait_until("the link has ended", || stat(&control, "", "curr_connections") <= others);
+        wait_until("the link is closed", || stat(&control, "", "curr_connections") <= others);
         let is_written = memory.iter().any(|block| block.iter().any(|byte| *byte != 0));
-        assert!(!is_written, "{round}: the server wrote to what is the program's by now; get: {got:?}");
+        assert!(!is_written, "{round}: the server wrote to released memory; get: {got:?}");
     }
     let is_given_back = || {
         let _cache = new_client();
         own_ends() == 1
     };
     if provider() == "shm" {
-        wait_until("what the server has ended is given back", is_given_back);
+        wait_until("the memory of ended reads is released", is_given_back);
     }
 }

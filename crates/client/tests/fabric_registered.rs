@@ -20,10 +20,10 @@ fn get(cache: &Client, key: &str, buffer: &mut RegisteredBuffer) -> Option<u32> 
     match cache.get_registered(key.as_bytes(), buffer).expect("answered") {
         Outcome::Found { flags, .. } => Some(flags),
         Outcome::NotFound => {
-            assert!(buffer.is_empty(), "there is no value, and what was is gone");
+            assert!(buffer.is_empty(), "a miss empties the buffer");
             None
         }
-        Outcome::Stored => panic!("nothing was to be stored"),
+        Outcome::Stored => panic!("nothing was stored"),
     }
 }
 
@@ -37,7 +37,7 @@ fn serve() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn values_of_all_lengths_come_whole() {
+fn values_of_all_lengths_are_read_whole() {
     let (_server, address, _path) = served("registered-lengths", "-m 256 -I 64m");
     let mut lengths =
         vec![0, 1, 64, 1000, 4096, 16 << 10, 65 << 10, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20];
@@ -84,8 +84,8 @@ fn completed(request: &mut Request, number: usize) -> CompletedRequest {
     match number % 3 {
         0 => block_on(&mut *request),
         1 => {
-            wait_until("it is over", || request.test());
-            assert!(request.take_buffer().is_none(), "it was not waited for");
+            wait_until("the request completes", || request.test());
+            assert!(request.take_buffer().is_none(), "the request was not awaited");
             request.wait()
         }
         _ => request.wait(),
@@ -94,7 +94,7 @@ fn completed(request: &mut Request, number: usize) -> CompletedRequest {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn windows_of_calls_that_do_not_wait() {
+fn non_blocking_windows_complete() {
     let (_server, address, _path) = served("registered-windows", "-m 128");
     let count = amount(400, 100);
     for mode in MODES {
@@ -112,7 +112,7 @@ fn windows_of_calls_that_do_not_wait() {
                 assert!(matches!(completed.result, Ok(Outcome::Found { .. })), "{mode:?}: {completed:?}");
                 assert!(completed.value.is_empty());
                 let buffer = request.take_buffer().expect("it was given one");
-                assert!(request.take_buffer().is_none(), "it is given back once");
+                assert!(request.take_buffer().is_none(), "the buffer is returned once");
                 assert!(buffer.value() == value((number - 20) % 50), "{mode:?}: {}", number - 20);
                 buffers.push(buffer);
             }
@@ -125,7 +125,7 @@ fn windows_of_calls_that_do_not_wait() {
             }
         }
         let mut request = cache.request();
-        request.iget_registered("none", buffers.pop().expect("it came back"));
+        request.iget_registered("none", buffers.pop().expect("the buffer was returned"));
         assert_eq!(request.wait().result.expect("answered"), Outcome::NotFound);
         assert!(request.take_buffer().expect("given back").is_empty());
         request.iget_registered("", cache.register(1));
@@ -138,7 +138,7 @@ fn windows_of_calls_that_do_not_wait() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn reads_that_are_given_up_write_to_nobodys_memory() {
+fn abandoned_reads_do_not_write_to_released_memory() {
     const LEN: usize = 200_000;
     let (server, address, path) = served("registered-late", "-m 64");
     let (timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
@@ -163,7 +163,7 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
         .collect();
     for mut request in began {
         let result = request.wait().result;
-        let buffer = request.take_buffer().expect("it comes back, whatever came of it");
+        let buffer = request.take_buffer().expect("the buffer is returned whatever the result");
         match result {
             // Some providers read a stopped server.
             Ok(_) => assert!(buffer.value() == "one".repeat(LEN / 3).as_bytes(), "{}", provider()),
@@ -182,10 +182,13 @@ fn reads_that_are_given_up_write_to_nobodys_memory() {
         }
         thread::sleep(Duration::from_millis(10));
         for buffer in &buffers {
-            assert!(buffer.value() == "other".repeat(LEN / 5).as_bytes(), "it was written to late");
+            assert!(
+                buffer.value() == "other".repeat(LEN / 5).as_bytes(),
+                "the buffer was written after its return"
+            );
         }
     }
-    wait_until("reads are tried again", || {
+    wait_until("reads are retried", || {
         get(&cache, "other", &mut buffers[0]);
         buffers[0].is_in_place()
     });
@@ -214,7 +217,7 @@ fn values_of_all_lengths_are_stored_whole() {
             let value = pattern(number, len);
             put(&mut buffer, &value);
             cache.set_registered(key.as_bytes(), &mut buffer, Ttl::NEVER, 7).expect("stored");
-            assert!(buffer.value() == value, "it keeps it");
+            assert!(buffer.value() == value, "the buffer keeps its value");
             assert_eq!(
                 buffer.is_readable_by_servers(),
                 (16 << 10..=ROOM).contains(&len),
@@ -251,7 +254,7 @@ fn values_of_all_lengths_are_stored_whole() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn windows_of_sets_that_do_not_wait() {
+fn non_blocking_set_windows_complete() {
     let (_server, address, path) = served("registered-set-windows", "-m 128");
     let count = amount(300, 100);
     let cache = over(&address, options(FabricMode::Auto));
@@ -266,7 +269,7 @@ fn windows_of_sets_that_do_not_wait() {
             assert!(matches!(completed.result, Ok(Outcome::Stored)), "{completed:?}");
             assert_eq!(completed.key, key(number - 20).as_bytes());
             let buffer = request.take_buffer().expect("it was given one");
-            assert!(buffer.value() == value(number - 20), "it comes back as it was");
+            assert!(buffer.value() == value(number - 20), "the buffer is returned unchanged");
             buffers.push(buffer);
         }
         if number < count {
@@ -287,14 +290,14 @@ fn windows_of_sets_that_do_not_wait() {
         }
     }
     let mut request = cache.request();
-    request.iset_registered("", buffers.pop().expect("it came back"), Ttl::NEVER, 0);
+    request.iset_registered("", buffers.pop().expect("the buffer was returned"), Ttl::NEVER, 0);
     assert!(request.wait().result.is_err());
     assert!(!request.take_buffer().expect("given back").is_empty());
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
+fn abandoned_sets_store_whole_values_or_nothing() {
     const LEN: usize = 1 << 20;
     let (server, address, path) = served("registered-torn", "-m 128 -I 2m");
     let (timeout, connect_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
@@ -337,11 +340,11 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
         let mut all = vec![one];
         for request in &mut began {
             let _ = request.wait();
-            all.push(request.take_buffer().expect("it comes back, whatever came of it"));
+            all.push(request.take_buffer().expect("the buffer is returned whatever the result"));
         }
         // The caller owns the buffer again, and writes to it.
         for buffer in &mut all {
-            assert!(is_all(buffer, 0x80 | turn), "it has its value all the same");
+            assert!(is_all(buffer, 0x80 | turn), "the buffer still has its value");
             buffer.value_mut().fill(0x55);
             assert!(is_all(buffer, 0x55));
         }
@@ -363,7 +366,7 @@ fn values_whose_sets_are_given_up_are_stored_whole_or_not_at_all() {
 }
 
 #[test]
-fn over_other_ways_it_is_memory_that_is_used_again() {
+fn registered_buffers_are_reusable_over_other_transports() {
     let running = Running::tcp("-m 64");
     let (_other, unix) = Running::unix("registered-unix", "-m 64");
     let (_shared, shm) = Running::unix("registered-shm", "-m 64 --shm");

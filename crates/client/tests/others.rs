@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::calls::{Call, Compare, Done, Side, call, plain_ttl};
+use common::calls::{Call, CallResult, Compare, Side, call, plain_ttl};
 use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Transport, Ttl};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -16,13 +16,15 @@ fn told(name: &str) -> String {
 }
 
 /// Removes what differs between servers with different histories: CAS values and statistics.
-fn in_common(call: &Call, done: Done) -> Done {
+fn in_common(call: &Call, done: CallResult) -> CallResult {
     match done {
-        Done::Said(_) if matches!(call, Call::Stats | Call::Versions) => Done::Said("something".into()),
-        Done::Items(items) => Done::Items(
+        CallResult::Said(_) if matches!(call, Call::Stats | Call::Versions) => {
+            CallResult::Said("something".into())
+        }
+        CallResult::Items(items) => CallResult::Items(
             items.into_iter().map(|item| item.map(|(value, flags, _)| (value, flags, 0))).collect(),
         ),
-        Done::All(all) => Done::All(all.into_iter().map(|done| in_common(call, done)).collect()),
+        CallResult::All(all) => CallResult::All(all.into_iter().map(|done| in_common(call, done)).collect()),
         other => other,
     }
 }
@@ -40,8 +42,8 @@ fn is_of_one_server(call: &Call) -> bool {
 /// memcached accepts as a number any digits followed by white space, and reads beyond the item: an all-blank value
 /// may be a number, and one of 2^63 or more is none if a `-` follows. A result with fewer digits is padded with
 /// spaces, except while memcached's maintenance holds the item.
-fn is_by_chance_for(found: &Done, delta: u64, decrement: bool) -> bool {
-    let Done::Items(items) = found else { return false };
+fn is_by_chance_for(found: &CallResult, delta: u64, decrement: bool) -> bool {
+    let CallResult::Items(items) = found else { return false };
     let is_so = |value: &[u8]| {
         let is_white = |byte: &u8| matches!(byte, b' ' | 9..=13);
         let Some(begin) = value.iter().position(|byte| !is_white(byte)) else { return true };
@@ -61,8 +63,8 @@ type Caller = (&'static str, Side, Option<Side>);
 /// Makes a call on each side and returns its result.
 ///
 /// # Errors
-/// It came to something else on one.
-fn on_all(sides: &mut [Caller], call: &Call) -> Result<Done, TestCaseError> {
+/// The results differ.
+fn on_all(sides: &mut [Caller], call: &Call) -> Result<CallResult, TestCaseError> {
     let mut first = None;
     for (name, side, behind) in sides {
         let done = match behind.as_mut().filter(|_| is_of_one_server(call)) {
@@ -87,7 +89,7 @@ fn on_all(sides: &mut [Caller], call: &Call) -> Result<Done, TestCaseError> {
 
 #[test]
 #[ignore = "cargo xtask protocols"]
-fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
+fn memcached_and_proxy_return_the_same_in_all_protocols() {
     let side =
         |address: &str, protocol| Side::with_words(address, Options { protocol, ..Options::default() });
     let server = |name, protocol| side(&told(name), protocol);
@@ -124,7 +126,7 @@ fn calls_come_to_the_same_of_memcached_in_all_protocols_and_through_a_proxy() {
 
 #[test]
 #[ignore = "cargo xtask protocols"]
-fn a_proxy_is_spoken_to_in_text() {
+fn proxy_is_addressed_in_text() {
     let proxy = Client::new([told("FABCACHE_TEST_PROXY")], Options::default()).expect("an address");
     proxy.set(b"proxied", b"value", Ttl::NEVER).expect("stored");
     assert_eq!(proxy.iget("proxied", Vec::new()).wait().value, b"value");
@@ -134,7 +136,7 @@ fn a_proxy_is_spoken_to_in_text() {
 
 #[test]
 #[ignore = "cargo xtask protocols"]
-fn memcached_lets_users_in_by_sasl() {
+fn memcached_accepts_sasl_credentials() {
     let as_user = |user: &str, password: &str| {
         let credentials = Some(Credentials { user: user.into(), password: password.into() });
         let options = Options { protocol: Protocol::Binary, credentials, ..Options::default() };
@@ -156,7 +158,7 @@ fn memcached_lets_users_in_by_sasl() {
 
 #[test]
 #[ignore = "cargo xtask protocols"]
-fn memcached_shares_no_memory_and_is_spoken_to_over_its_socket() {
+fn memcached_without_shared_memory_is_reached_over_its_socket() {
     for protocol in [Protocol::Auto, Protocol::Meta, Protocol::Binary, Protocol::Text] {
         let options = Options { protocol, ..Options::default() };
         let cache = Client::new([told("FABCACHE_TEST_UNIX")], options).expect("an address");

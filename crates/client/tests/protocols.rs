@@ -125,7 +125,7 @@ fn pass(
 }
 
 #[test]
-fn who_does_not_know_the_meta_protocol_is_spoken_to_in_text() {
+fn server_without_the_meta_protocol_gets_text() {
     let server = Running::tcp("");
     for (ignorant, questions) in [(Ignorant::Says, 1), (Ignorant::HangsUp, 2)] {
         let gate = Gate::before(&server, ignorant);
@@ -154,7 +154,7 @@ fn who_does_not_know_the_meta_protocol_is_spoken_to_in_text() {
 }
 
 #[test]
-fn a_server_that_was_replaced_is_asked_again() {
+fn replaced_server_is_probed_again() {
     let first = Running::tcp("");
     let address = first.address();
     let port = address.rsplit_once(':').expect("a port").1.to_owned();
@@ -182,12 +182,12 @@ fn a_server_that_was_replaced_is_asked_again() {
     assert_eq!(cache.get(b"key").expect("answered"), None);
     // This connection was closed as well.
     assert_eq!(cache.iget("key", Vec::new()).wait().item().expect("answered"), None);
-    let _streams = old.join().expect("it was asked as expected");
+    let _streams = old.join().expect("the expected requests");
     assert!(is_text(&cache));
 }
 
 #[test]
-fn keys_that_text_cannot_carry_are_refused_and_the_others_answered() {
+fn text_rejects_unsendable_keys_and_sends_the_others() {
     let server = Running::tcp("");
     let cache = client(&server.address(), Protocol::Text);
     for key in [&b"a b"[..], b"\0", b"a\r\nflush_all", b"\t", b"\x7f"] {
@@ -214,7 +214,7 @@ fn keys_that_text_cannot_carry_are_refused_and_the_others_answered() {
 }
 
 #[test]
-fn many_keys_come_with_their_values_also_if_they_are_asked_for_twice() {
+fn multiget_returns_repeated_keys() {
     let server = Running::tcp("");
     for protocol in [Protocol::Meta, Protocol::Binary, Protocol::Text] {
         let cache = client(&server.address(), protocol);
@@ -233,7 +233,7 @@ fn many_keys_come_with_their_values_also_if_they_are_asked_for_twice() {
 }
 
 #[test]
-fn numbers_to_begin_with_are_counted_once_each() {
+fn initial_numbers_are_stored_once() {
     let server = Running::tcp("-t 2");
     for protocol in [Protocol::Meta, Protocol::Binary, Protocol::Text] {
         let cache = client(&server.address(), protocol);
@@ -252,7 +252,7 @@ fn numbers_to_begin_with_are_counted_once_each() {
 }
 
 #[test]
-fn times_beyond_a_protocol_are_far_in_the_future_all_the_same() {
+fn out_of_range_ttls_stay_far_in_the_future() {
     let server = Running::tcp("");
     for protocol in [Protocol::Binary, Protocol::Text] {
         let cache = client(&server.address(), protocol);
@@ -289,7 +289,7 @@ fn user(user: &str, password: &str) -> Option<Credentials> {
 }
 
 #[test]
-fn who_is_a_user_is_let_in_by_sasl_and_nobody_else() {
+fn sasl_admits_known_users_only() {
     let users = Users::new("sasl");
     let flags = format!("-S --sasl-pwdb {}", users.0.display());
     let server = Running::tcp(&flags);
@@ -313,7 +313,7 @@ fn who_is_a_user_is_let_in_by_sasl_and_nobody_else() {
 }
 
 #[test]
-fn who_is_a_user_is_let_in_by_text() {
+fn text_authentication_admits_known_users() {
     let users = Users::new("text");
     let server = Running::tcp(&format!("-Y {}", users.0.display()));
     for protocol in [Protocol::Auto, Protocol::Meta, Protocol::Text] {
@@ -330,7 +330,7 @@ fn who_is_a_user_is_let_in_by_text() {
 }
 
 #[test]
-fn memory_is_shared_whatever_is_spoken_over_sockets() {
+fn memory_is_shared_with_every_socket_protocol() {
     let users = Users::new("shm");
     let sasl = format!("-S --sasl-pwdb {}", users.0.display());
     for (protocol, flags, credentials) in [

@@ -80,7 +80,7 @@ fn windows(cache: &Client, window: usize, count: usize, polls: bool) {
 }
 
 #[test]
-fn windows_of_every_kind_of_call() {
+fn non_blocking_windows_complete_for_every_call() {
     let server = Running::tcp(LARGE);
     let (_unix, path) = Running::unix("windows", LARGE);
     for (turn, (window, count)) in [(1, 30), (8, 130), (32, 260), (1000, 1_500)].into_iter().enumerate() {
@@ -90,7 +90,7 @@ fn windows_of_every_kind_of_call() {
 }
 
 #[test]
-fn more_than_fit_in_flight_are_asked_for_all_the_same() {
+fn requests_beyond_the_in_flight_limit_complete() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     let requests: Vec<Request> =
@@ -102,7 +102,7 @@ fn more_than_fit_in_flight_are_asked_for_all_the_same() {
 }
 
 #[test]
-fn misses_refusals_and_what_cannot_be_asked() {
+fn misses_refusals_and_invalid_requests_are_reported() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     let mut miss = cache.iget("nothing", b"old".to_vec());
@@ -112,7 +112,7 @@ fn misses_refusals_and_what_cannot_be_asked() {
     assert_eq!((completed.key.as_slice(), completed.value.as_slice()), (&b"nothing"[..], &b""[..]));
     assert_eq!(completed.result.expect("answered"), Outcome::NotFound);
     let completed = huge.wait();
-    assert_eq!(completed.value.len(), 20 << 20, "given back all the same");
+    assert_eq!(completed.value.len(), 20 << 20, "the value is returned nevertheless");
     assert!(matches!(failure(completed), Failure::Refused(why) if why.contains("too large")));
     assert_eq!(behind.wait().result.expect("the connection goes on"), Outcome::Stored);
 
@@ -126,13 +126,13 @@ fn misses_refusals_and_what_cannot_be_asked() {
     assert!(wrong.test());
     let completed = wrong.wait();
     assert!(matches!(completed.result, Err(Error::Key(251))) && completed.key.len() == 251);
-    assert!(completed.value.capacity() >= 99, "the buffer is given back");
+    assert!(completed.value.capacity() >= 99, "the buffer is returned");
     wrong.bget(b"behind", completed.value);
     assert_eq!(wrong.wait().item().expect("answered").expect("stored").value, b"it");
 }
 
 #[test]
-fn the_buffer_of_a_get_is_used_again() {
+fn get_buffer_is_reused() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     cache.set(b"k", &value_of(3), Ttl::NEVER).expect("stored");
@@ -153,7 +153,7 @@ fn the_buffer_of_a_get_is_used_again() {
 }
 
 #[test]
-fn a_value_in_anything_is_stored_from_where_it_is() {
+fn values_of_any_owner_are_stored_without_a_copy() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     let values: Vec<Arc<[u8]>> = (0..8).map(|i| value_of(i * 250 + 17).into()).collect();
@@ -165,7 +165,7 @@ fn a_value_in_anything_is_stored_from_where_it_is() {
         let completed = request.wait();
         assert_eq!(completed.result.expect("stored"), Outcome::Stored);
         assert!(completed.key.is_empty() && completed.value.is_empty());
-        assert_eq!(Arc::strong_count(value), 1, "it is given back when that is told");
+        assert_eq!(Arc::strong_count(value), 1, "the value is released on completion");
     }
     for (i, value) in values.iter().enumerate() {
         let item = cache.get(format!("key {i}").as_bytes()).expect("answered").expect("stored");
@@ -177,7 +177,7 @@ fn a_value_in_anything_is_stored_from_where_it_is() {
 }
 
 #[test]
-fn requests_that_are_dropped_leave_the_connection_as_it_was() {
+fn dropped_requests_leave_the_connection_usable() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     for turn in 0..20 {
@@ -206,7 +206,7 @@ fn many_requests(cache: &Client) -> Vec<Request> {
 }
 
 #[test]
-fn a_server_that_is_stopped_ends_all_requests() {
+fn stopping_the_server_fails_all_requests() {
     for waited_for in [0, 100] {
         let (server, path) = Running::unix("stopped", LARGE);
         let cache = client_with(&path, Duration::from_secs(20));
@@ -224,7 +224,7 @@ fn a_server_that_is_stopped_ends_all_requests() {
         });
         drop(server);
         waiting.join().expect("nothing hangs");
-        assert!(cache.iget("k", Vec::new()).wait().result.is_err(), "nobody is there");
+        assert!(cache.iget("k", Vec::new()).wait().result.is_err(), "the server is stopped");
         let again = Running::unix("stopped", LARGE);
         let cache = client_with(&path, Duration::from_secs(20));
         assert_eq!(cache.iget("k", Vec::new()).wait().result.expect("another"), Outcome::NotFound);
@@ -259,7 +259,7 @@ fn cut_off(server: &str, mut answers_len: usize) -> (String, thread::JoinHandle<
 }
 
 #[test]
-fn a_connection_that_is_cut_ends_all_requests_from_the_first_that_is_not_answered() {
+fn cut_connection_fails_every_unanswered_request() {
     let server = Running::tcp(LARGE);
     // Cut in a line, in a value, after a reply, in a long value, and before everything.
     for (turn, answers_len) in [3, 800, "HD O0\r\n".len(), 1_000_000, 0].into_iter().enumerate() {
@@ -295,7 +295,7 @@ fn sayer(says: &'static [u8], connections: usize) -> (String, thread::JoinHandle
 }
 
 #[test]
-fn a_server_that_says_nothing_or_nonsense_ends_all_requests_in_time() {
+fn silent_or_invalid_server_fails_all_requests_in_time() {
     for says in [&b""[..], b"NONSENSE\r\n", b"HD O77\r\n", b"VA 99 O0\r\nab", b"VA 1 O0\r\nabcde"] {
         let (address, server) = sayer(says, 2);
         let cache = client_with(&address, Duration::from_millis(200));
@@ -306,25 +306,25 @@ fn a_server_that_says_nothing_or_nonsense_ends_all_requests_in_time() {
         let error = failure(block_on(last));
         assert!(matches!(error, Failure::Broken(_) | Failure::Protocol(_)), "{error}");
         if says.is_empty() {
-            assert!(begun.elapsed() >= Duration::from_millis(200), "as long as was said");
+            assert!(begun.elapsed() >= Duration::from_millis(200), "not before the timeout");
             assert!(matches!(error, Failure::Broken(why) if why.kind() == std::io::ErrorKind::TimedOut));
         }
         for mut request in requests {
-            assert!(request.test(), "all are over with the connection");
+            assert!(request.test(), "all end with the connection");
             assert!(request.wait().result.is_err());
         }
         let mut next = cache.iset("k", "v", Ttl::NEVER);
         while !next.test() {
             thread::yield_now();
         }
-        assert!(next.wait().result.is_err(), "it says the same on the next connection");
+        assert!(next.wait().result.is_err(), "the next connection gets the same reply");
         drop((cache, next));
         server.join().expect("it served");
     }
 }
 
 #[test]
-fn threads_share_a_connection_and_pass_requests_on() {
+fn threads_share_a_connection_and_hand_over_requests() {
     let server = Running::tcp(LARGE);
     let cache = client(&server.address());
     let (passed, received) = std::sync::mpsc::channel::<(usize, Request)>();
@@ -343,7 +343,7 @@ fn threads_share_a_connection_and_pass_requests_on() {
         }
         drop(passed);
         for (i, mut request) in received {
-            let item = request.wait().item().expect("answered").expect("asked for behind the set");
+            let item = request.wait().item().expect("answered").expect("read after the set");
             assert!(item.value == value_of(i), "{i}");
         }
     });
@@ -379,14 +379,14 @@ fn futures_need_no_runtime() {
 }
 
 #[test]
-fn clients_and_requests_go_from_thread_to_thread() {
+fn clients_and_requests_are_send() {
     fn is_sync<T: Send + Sync>() {}
     is_sync::<Client>();
     is_sync::<Request>();
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+fn panicking_waker_does_not_block_other_wakers() {
     const COUNT: usize = 8;
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("it listens"));

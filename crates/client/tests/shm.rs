@@ -47,18 +47,18 @@ fn items_are_read_without_the_server() {
         assert_eq!(value(&cache, b"nothing"), None);
     }
     assert_eq!(stat(&cache, "", "cmd_get"), before, "the server saw none of them");
-    assert!(stat(&cache, "fabcache", "accesses_outside") > 0, "but was told of some");
+    assert!(stat(&cache, "fabcache", "accesses_outside") > 0, "but received reports of some");
 }
 
 #[test]
-fn a_glance_asks_nobody() {
+fn fast_get_sends_no_request() {
     let (_server, address) = sharing("glance", "");
     let cache = client(&address);
-    let mut found = b"of before".to_vec();
+    let mut found = b"of earlier".to_vec();
     assert_eq!(
         cache.try_fast(b"key", &mut found).expect("a key"),
         FastGet::Unknown,
-        "it is not connected to"
+        "there is no connection yet"
     );
     cache.set_with_flags(b"key", b"value", Ttl::NEVER, 9).expect("stored");
     assert!(matches!(cache.try_fast(b"", &mut found), Err(Error::Key(0))));
@@ -68,24 +68,24 @@ fn a_glance_asks_nobody() {
     for _ in 0..100_000 {
         match cache.try_fast(b"key", &mut found).expect("a key") {
             FastGet::Found { flags, cas } => assert!(flags == 9 && cas > 0 && found == b"value"),
-            FastGet::NotFound => panic!("it is there"),
+            FastGet::NotFound => panic!("the item exists"),
             FastGet::Unknown => unknown += 1,
         }
     }
-    assert_eq!(sent(), told, "nobody was told");
+    assert_eq!(sent(), told, "no report was sent");
     assert_eq!(
         cache.try_fast(b"nothing", &mut found).expect("a key"),
         FastGet::Unknown,
-        "as many are to be told of"
+        "a batch of reports is due"
     );
     assert!(unknown > 0);
     assert_eq!(value(&cache, b"key"), Some(b"value".to_vec()));
-    assert!(sent() > told, "a get does that");
+    assert!(sent() > told, "a get sends the reports");
     assert_eq!(cache.try_fast(b"nothing", &mut found).expect("a key"), FastGet::NotFound);
 }
 
 #[test]
-fn long_answers_of_many_keys_come_while_others_are_still_asked_for() {
+fn multiget_receives_long_replies_while_sending() {
     let (_server, address) = sharing("narrow", "--shm-slots 2 --shm-slot-size 64 --shm-staging 4k");
     let cache = client(&address);
     let keys: Vec<String> = (0..200).map(|i| format!("key{i:0>200}")).collect();
@@ -105,7 +105,7 @@ fn long_answers_of_many_keys_come_while_others_are_still_asked_for() {
 }
 
 #[test]
-fn who_only_reads_is_not_idle_and_goes_on_telling() {
+fn reading_client_keeps_reporting_accesses() {
     let (_server, address) = sharing("idle", "-o idle_timeout=1");
     let cache = client(&address);
     for i in 0..2000 {
@@ -116,12 +116,12 @@ fn who_only_reads_is_not_idle_and_goes_on_telling() {
     for i in 0..2000 {
         assert_eq!(value(&cache, format!("key{i}").as_bytes()).as_deref(), Some(&b"value"[..]));
     }
-    assert!(stat(&cache, "fabcache", "accesses_outside") >= 1500, "it was told on another connection");
-    cache.set(b"key", b"value", Ttl::NEVER).expect("the server is not thought to be down");
+    assert!(stat(&cache, "fabcache", "accesses_outside") >= 1500, "reports arrived on another connection");
+    cache.set(b"key", b"value", Ttl::NEVER).expect("the server is not marked down");
 }
 
 #[test]
-fn what_is_answered_is_seen_by_the_next_get() {
+fn acknowledged_write_is_visible_to_the_next_get() {
     let (_server, address) = sharing("seen", "");
     let cache = client(&address);
     for number in 0..3000u32 {
@@ -191,7 +191,7 @@ fn threads_share_a_client() {
 }
 
 #[test]
-fn why_memory_is_not_shared_is_told() {
+fn reason_for_no_shared_memory_is_reported() {
     let path = socket_path("refused");
     let _server = Running::start(&format!("-s {}", path.display()));
     let address = format!("unix://{}", path.display());
@@ -213,7 +213,7 @@ fn why_memory_is_not_shared_is_told() {
 }
 
 #[test]
-fn memory_is_for_the_users_who_are_named() {
+fn memory_is_shared_with_listed_users_only() {
     let (_server, address) = sharing("users", "--shm-users 4242");
     let cache = client(&address);
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
@@ -222,7 +222,7 @@ fn memory_is_for_the_users_who_are_named() {
 }
 
 #[test]
-fn who_is_not_let_in_gets_no_memory() {
+fn unauthenticated_client_gets_no_memory() {
     let users = socket_path("users-file");
     std::fs::write(&users, "ann:secret\n").expect("a file");
     let (_server, address) = sharing("auth", &format!("-Y {}", users.display()));
@@ -232,7 +232,7 @@ fn who_is_not_let_in_gets_no_memory() {
     };
     let ann = |password: &str| Some(Credentials { user: "ann".into(), password: password.into() });
     for stranger in [None, ann("guess")] {
-        let error = as_user(stranger).set(b"key", b"value", Ttl::NEVER).expect_err("not let in");
+        let error = as_user(stranger).set(b"key", b"value", Ttl::NEVER).expect_err("unauthenticated");
         assert!(matches!(&error, Error::Server { failure: Failure::Rejected(_), .. }), "{error}");
     }
     let cache = as_user(ann("secret"));
@@ -243,7 +243,7 @@ fn who_is_not_let_in_gets_no_memory() {
 }
 
 #[test]
-fn channels_of_clients_that_leave_are_given_back() {
+fn channels_of_closed_clients_are_unmapped() {
     let (_server, address) = sharing("leave", "");
     let watcher = client(&address);
     watcher.set(b"key", b"value", Ttl::NEVER).expect("stored");
@@ -280,7 +280,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
+fn no_get_returns_a_killed_servers_item_after_its_successor_replied() {
     let path = socket_path("killed").display().to_string();
     let mut server = Server::start(&path, "-m 32");
     let (reader, writer) = (patient(&path), patient(&path));
@@ -326,7 +326,7 @@ fn no_get_returns_what_a_killed_server_had_once_another_has_answered() {
 }
 
 #[test]
-fn what_was_asked_of_a_server_before_the_next_took_its_place_is_answered_by_that() {
+fn request_to_a_replaced_server_is_answered_by_its_successor() {
     let path = socket_path("replaced").display().to_string();
     let (first, cache) = (Running::start(&format!("-s {path} --shm")), patient(&path));
     cache.set(b"key", b"of the first", Ttl::NEVER).expect("stored");

@@ -33,7 +33,7 @@ fn every_call(cache: &Client) {
         cache.set(key, &long, Ttl::NEVER).expect("stored");
         assert!(value(cache, key).is_some_and(|value| value == long));
         let item = cache.get_and_touch(key, Ttl::seconds(3_000_000)).expect("answered").expect("stored");
-        assert!(item.value == long, "beyond thirty days it is still there");
+        assert!(item.value == long, "a TTL beyond thirty days has not expired");
         assert!(cache.get(key).expect("answered").is_some());
         assert!(cache.touch(key, Ttl::seconds(100)).expect("answered"));
         cache.set(key, b"9", Ttl::NEVER).expect("stored");
@@ -57,7 +57,7 @@ fn every_call(cache: &Client) {
 }
 
 #[test]
-fn every_call_over_tcp_and_over_a_unix_socket() {
+fn every_call_works_over_tcp_and_unix_sockets() {
     let server = Running::tcp("");
     every_call(&client(&server.address()));
     let path = std::env::temp_dir().join(format!("fabcache-client-{}", std::process::id()));
@@ -66,7 +66,7 @@ fn every_call_over_tcp_and_over_a_unix_socket() {
 }
 
 #[test]
-fn keys_and_values_that_no_server_takes_are_refused() {
+fn invalid_keys_and_values_are_rejected() {
     let server = Running::tcp("");
     let cache = client(&server.address());
     assert!(matches!(cache.get(b""), Err(Error::Key(0))));
@@ -80,7 +80,7 @@ fn keys_and_values_that_no_server_takes_are_refused() {
 }
 
 #[test]
-fn versions_verbosity_and_topics() {
+fn version_verbosity_and_stats_topics_work() {
     let server = Running::tcp("");
     let cache = client(&server.address());
     assert_eq!(cache.versions().remove(0).expect("answered"), fabcache_server::options::MEMCACHED_VERSION);
@@ -90,7 +90,7 @@ fn versions_verbosity_and_topics() {
 }
 
 #[test]
-fn many_keys_of_many_servers() {
+fn multiget_spans_servers() {
     let servers = [Running::tcp(""), Running::tcp(""), Running::tcp("")];
     for distribution in [Distribution::Modula, Distribution::Ketama, Distribution::KetamaWeighted] {
         let options = Options { distribution: distribution.clone(), ..Options::default() };
@@ -110,14 +110,14 @@ fn many_keys_of_many_servers() {
             let count = stats.iter().find(|(name, _)| name == "curr_items").expect("a count");
             count.1.parse::<u32>().expect("a number")
         });
-        assert!(counts.into_iter().all(|count| count > 50), "every server has its share");
+        assert!(counts.into_iter().all(|count| count > 50), "every server holds a share");
         cache.flush(0).expect("flushed");
         assert!(cache.get_many(&keys).expect("keys").items.iter().all(Option::is_none));
     }
 }
 
 #[test]
-fn a_server_that_is_down_fails_at_once_or_is_left_out() {
+fn server_that_is_down_fails_at_once_or_is_ejected() {
     let up = Running::tcp("");
     let down = format!("tcp://{}", free_address().expect("a free port"));
     let options = Options { retry_after: Duration::from_secs(600), ..Options::default() };
@@ -137,13 +137,13 @@ fn a_server_that_is_down_fails_at_once_or_is_left_out() {
 
     let cache =
         Client::new([up.address(), down], Options { auto_eject: true, ..options }).expect("addresses");
-    assert!(cache.set(&key, b"v", Ttl::NEVER).is_err(), "nobody knew");
-    cache.set(&key, b"v", Ttl::NEVER).expect("the other has it now");
+    assert!(cache.set(&key, b"v", Ttl::NEVER).is_err(), "the failure is not known yet");
+    cache.set(&key, b"v", Ttl::NEVER).expect("the other server took over");
     assert_eq!(value(&cache, &key).as_deref(), Some(&b"v"[..]));
 }
 
 #[test]
-fn a_server_that_was_started_again_is_found() {
+fn restarted_server_is_used_again() {
     let path = std::env::temp_dir().join(format!("fabcache-again-{}", std::process::id()));
     let start = || Running::start(&format!("-s {}", path.display()));
     let cache = client(&format!("unix://{}", path.display()));
@@ -155,7 +155,7 @@ fn a_server_that_was_started_again_is_found() {
 }
 
 #[test]
-fn a_server_that_says_nothing_or_nonsense_is_an_error_in_time() {
+fn silent_or_invalid_server_fails_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = format!("tcp://{}", listener.local_addr().expect("bound"));
     let answers: [&[u8]; 4] = [b"", b"NONSENSE\r\n", b"VA 5 O0\r\nab", b"VA 3 f0 c1\r\nabcde\r\n"];

@@ -262,7 +262,7 @@ impl Endpoint {
         // SAFETY: the caller upholds the conditions of `Domain::registered` while the registration lives, which owns the
         // object: here until it is returned, later together with `bound`.
         let object = unsafe { self.domain.registered(base, bytes, access) }?;
-        let endpoint = self.endpoint.as_ref().expect("it is there until the endpoint is dropped");
+        let endpoint = self.endpoint.as_ref().expect("present until the endpoint is dropped");
         // SAFETY: both are of the same domain, and the registration ends before the endpoint is closed.
         let mut result = unsafe { object.bind(endpoint.fid(), 0) };
         if result == 0 {
@@ -435,7 +435,7 @@ impl Endpoint {
         token: u64,
     ) -> Result<(), RejectedOperation> {
         if from.is_empty() || from.len() > self.domain.provider().places_at_once.min(PLACES_MAX) {
-            let error = Error::Size("so many places are not read at once");
+            let error = Error::Size("too many ranges for one read");
             return Err(RejectedOperation { buffer, error });
         }
         let call = self.calls.read_places;
@@ -509,7 +509,7 @@ impl Endpoint {
         call: impl FnOnce(PostTarget, u64) -> isize,
     ) -> Result<(), RejectedOperation> {
         if range.start > range.end || range.end > buffer.len() {
-            let error = Error::Size("an operation is within its buffer");
+            let error = Error::Size("an operation must lie within its buffer");
             return Err(RejectedOperation { buffer, error });
         }
         let address = match peer.map_or(Ok(u64::MAX), |peer| self.address(peer)) {
@@ -535,7 +535,7 @@ impl Endpoint {
             return Ok(());
         }
         self.free.push(index);
-        let operation = self.operations[index as usize].take().expect("just put there");
+        let operation = self.operations[index as usize].take().expect("just set");
         let what = match kind {
             Kind::Received => "wait for messages",
             Kind::Sent => "send a message",
@@ -546,7 +546,7 @@ impl Endpoint {
     }
 
     fn endpoint(&self) -> *mut sys::FidEp {
-        self.endpoint.as_ref().expect("it is there until the endpoint is dropped").as_ptr()
+        self.endpoint.as_ref().expect("present until the endpoint is dropped").as_ptr()
     }
 
     // ---- completions ----
@@ -558,7 +558,7 @@ impl Endpoint {
     pub fn poll(&mut self, into: &mut Vec<Completion>) -> Result<(), Error> {
         let none = sys::FiCqEntry { op_context: std::ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [none; COMPLETIONS_AT_ONCE];
-        let queue = self.queue.as_ref().expect("it is there until the endpoint is dropped").as_ptr();
+        let queue = self.queue.as_ref().expect("present until the endpoint is dropped").as_ptr();
         // SAFETY: the queue is open, and `entries` has room for as many entries of its format.
         let count = unsafe { (self.calls.poll)(queue, entries.as_mut_ptr().cast(), entries.len()) };
         if count >= 0 {
@@ -660,7 +660,7 @@ impl Endpoint {
         let Some(try_wait) = operation!(self.domain.fabric_table(), FiOpsFabric::trywait) else {
             return false;
         };
-        let mut queue = self.queue.as_ref().expect("it is there until the endpoint is dropped").fid();
+        let mut queue = self.queue.as_ref().expect("present until the endpoint is dropped").fid();
         // SAFETY: the domain keeps the fabric open, and `self` the queue. The call reads one address of an object, as its
         // count says, from `queue`, which outlives it.
         self.wait_fd.is_some() && unsafe { try_wait(self.domain.fabric(), &raw mut queue, 1) } == 0

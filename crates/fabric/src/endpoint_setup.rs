@@ -122,7 +122,7 @@ pub(crate) fn is_of_kind(own: &[u8], other: &[u8]) -> bool {
 }
 
 pub(crate) fn name_of(domain: &Arc<Domain>, endpoint: &Object<sys::FidEp>) -> Result<Vec<u8>, Error> {
-    let what = "tell an endpoint's name";
+    let what = "read an endpoint's name";
     // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
     let table = unsafe { (*endpoint.as_ptr()).cm };
     let missing = || domain.failure(what, -sys::FI_ENOSYS as isize);
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_of_one_kind() {
+    fn endpoint_names_share_one_address_format() {
         let name = |family: u16, port: u16, at: [u8; 4]| -> Vec<u8> {
             [&family.to_ne_bytes()[..], &port.to_be_bytes(), &at, &[0; 8]].concat()
         };
@@ -162,6 +162,6 @@ mod tests {
         ] {
             assert!(!is_of_kind(&own, &other), "{other:?}");
         }
-        assert!(is_of_kind(b"fi_shm://1:0\0", b"fi_shm://2:0\0"), "of others nothing is known");
+        assert!(is_of_kind(b"fi_shm://1:0\0", b"fi_shm://2:0\0"), "other formats are not checked");
     }
 }

@@ -84,8 +84,8 @@ impl FakeProvider {
         self.is_there();
         OBJECTS.set(0);
         LOCKED.take();
-        let provider: Provider = LIBRARY.pick(&ProviderRequirements::default()).expect("it is the only one");
-        let domain = Domain::open(&provider).expect("it opens");
+        let provider: Provider = LIBRARY.pick(&ProviderRequirements::default()).expect("the only provider");
+        let domain = Domain::open(&provider).expect("the domain opens");
         calls();
         domain
     }

@@ -135,7 +135,7 @@ pub mod tests {
     pub static EMPTY: Library = Library { get_info, free_info, dup_info, open_fabric, str_error, version: 0 };
 
     #[test]
-    fn what_it_does_not_have_is_an_error() {
+    fn missing_symbols_are_errors() {
         assert_eq!(EMPTY.text(7), "error 7");
         assert_eq!(EMPTY.version(), "0.0");
         let error = EMPTY.survey().expect_err("no descriptions can be made");

@@ -494,27 +494,27 @@ mod tests {
     }
 
     fn exposed(domain: &Arc<Domain>, bytes: &Arc<Vec<u8>>) -> ExposedMemory {
-        let base = NonNull::new(bytes.as_ptr().cast_mut()).expect("it is somewhere");
+        let base = NonNull::new(bytes.as_ptr().cast_mut()).expect("a non-null pointer");
         // SAFETY: the count keeps it alive, and nothing writes it.
         unsafe { ExposedMemory::new(domain, base, bytes.len(), Arc::clone(bytes) as Arc<_>) }
             .expect("registered")
     }
 
     #[test]
-    fn memory_is_bound_to_the_endpoint_that_peers_reach_and_enabled() {
+    fn exposed_memory_is_bound_to_the_passive_endpoint_and_enabled() {
         let domain = FakeProvider::default().open();
         let pool = Pool::new(&domain, 4, 100).expect("memory");
         assert!(pool.take().expect("free").descriptor().is_null());
         let (mut a, mut b) = (port(&domain), port(&domain));
-        assert_eq!(calls(), [""; 0], "what only this process uses is not registered");
+        assert_eq!(calls(), [""; 0], "memory of this process alone is not registered");
         let bytes = Arc::new(vec![0; 5000]);
         let region = exposed(&domain, &bytes);
-        assert_eq!(calls(), [""; 0], "it is not known yet by which port");
+        assert_eq!(calls(), [""; 0], "the endpoint is not known yet");
         let by_a = region.by(&mut a).expect("registered");
         assert_eq!(calls(), ["register 5000", "bind memory8 to endpoint4", "enable memory8"]);
         let by_b = region.by(&mut b).expect("registered");
         assert_eq!(calls(), ["register 5000", "bind memory9 to endpoint7", "enable memory9"]);
-        assert_eq!((by_a.key, by_b.key), (1008, 1009), "as they are once it is enabled");
+        assert_eq!((by_a.key, by_b.key), (1008, 1009), "the keys after enabling");
         assert_eq!((by_a.address, by_a.bytes), (0, 5000));
         let area = SharedArea::new(&mut a, 4096, PeerAccess::Write).expect("memory");
         assert_eq!(calls(), ["register 4096", "bind memory10 to endpoint4", "enable memory10"]);
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(calls(), [""; 0]);
         let mut again = port(&domain);
         region.by(&mut again).expect("registered");
-        assert_eq!(region.registrations().len(), 2, "those of ports that are gone are forgotten");
+        assert_eq!(region.registrations().len(), 2, "registrations of closed endpoints are removed");
         calls();
         drop(region);
         assert_eq!(calls(), ["close memory9", "close memory14"]);
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_bound_is_let_go() {
+    fn unbindable_memory_is_released() {
         for refused in ["register", "bind", "enable"] {
             let domain =
                 FakeProvider { refuses: Some((refused, -sys::FI_ENOSYS)), ..FakeProvider::default() }.open();
@@ -553,7 +553,7 @@ mod tests {
         let domain = FakeProvider { memory_modes: 0, ..FakeProvider::default() }.open();
         let mut port = port(&domain);
         let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).expect("memory");
-        assert_eq!(calls(), ["register 4096"], "of most providers it is the domain's");
+        assert_eq!(calls(), ["register 4096"], "most providers register with the domain");
         drop(port);
         assert_eq!(calls()[0], "close endpoint4");
         drop(area);
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_provider_does_not_let_go_of_stays() {
+    fn memory_the_provider_keeps_open_stays() {
         let domain = FakeProvider::default().open();
         let mut a = port(&domain);
         let bytes = Arc::new(vec![0; 5000]);
@@ -574,19 +574,19 @@ mod tests {
         FakeProvider::default().is_there();
         let mut b = port(&domain);
         region.by(&mut b).expect("registered");
-        assert_eq!(region.registrations().len(), 2, "it is not forgotten");
+        assert_eq!(region.registrations().len(), 2, "the registration is kept");
         calls();
         drop(region);
-        assert_eq!(calls(), ["close memory9"], "it is not tried again");
+        assert_eq!(calls(), ["close memory9"], "ending is not retried");
         assert_eq!(Arc::strong_count(&bytes), 2, "peers may still read it");
     }
 
     #[test]
-    fn kinds_of_registration_that_are_not_known_are_told() {
+    fn unknown_registration_modes_are_rejected() {
         for (memory_modes, why) in [
             (sys::FI_MR_RAW, "longer than eight bytes"),
             (sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL, "for one endpoint each"),
-            (1 << 20, "of a kind that is not known here"),
+            (1 << 20, "unsupported kind of memory registration"),
         ] {
             FakeProvider { memory_modes, ..FakeProvider::default() }.is_there();
             let survey = LIBRARY.survey().expect("it lists");
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_say_whether_their_reads_take_the_peers_help() {
+    fn endpoints_report_whether_reads_are_one_sided() {
         for (name, emulates_reads, expected) in [
             ("efa", Some(false), true),
             ("efa", Some(true), false),
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opens_memory_or_a_link_is_not_printed() {
+    fn secrets_are_not_printed() {
         let number = 0x5ec2_e75e_c2e7_u64;
         let memory = RemoteMemory { address: number, key: number, bytes: 4096 };
         assert_eq!(format!("{memory:?}"), "RemoteMemory(4096 bytes)");

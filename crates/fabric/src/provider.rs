@@ -54,7 +54,7 @@ const MEMORY_MODES: i32 = sys::FI_MR_LOCAL
 const NOT_BOTH: i32 = sys::FI_MR_LOCAL | sys::FI_MR_ENDPOINT;
 
 /// Why a provider with long keys cannot be used.
-pub(crate) const LONG_KEYS: &str = "has keys of memory longer than eight bytes, which are not known here";
+pub(crate) const LONG_KEYS: &str = "has keys of memory longer than eight bytes, which are not supported";
 
 /// Providers whose hardware serves reads without the target's CPU. Others need the target to poll its completion
 /// queue, whatever they report of progress (ofi_rxm over verbs reports MANUAL, for its messages).
@@ -168,7 +168,7 @@ impl Info {
         let own = InfoInner { info, library };
         // SAFETY: libfabric has just allocated it, and nothing else refers to it.
         if !has_all_parts(unsafe { own.info.as_ref() }) {
-            return Err(Error::System("libfabric describes a provider only in part".into()));
+            return Err(Error::System("libfabric's description of a provider is incomplete".into()));
         }
         Ok(Info(Arc::new(own)))
     }
@@ -441,10 +441,10 @@ impl Description {
     /// Returns the required feature that it lacks.
     pub(crate) fn lacks(&self) -> &'static str {
         if self.name.contains("ofi_rxd") {
-            return "makes up for lost datagrams in software, and is slower than TCP";
+            return "recovers lost datagrams in software, and is slower than TCP";
         }
         if self.name.contains("ofi_hook") {
-            return "only watches what others do";
+            return "only monitors other providers";
         }
         match self.kind {
             sys::FI_EP_MSG => return "has only connected endpoints (ofi_rxm over it has others)",
@@ -456,7 +456,7 @@ impl Description {
             return "does not read and write a peer's memory";
         }
         if self.modes & !MODES != 0 {
-            return "asks for a mode that is not known here";
+            return "requires a mode that is not supported";
         }
         if self.memory_modes & sys::FI_MR_RAW != 0 {
             return LONG_KEYS;
@@ -465,10 +465,10 @@ impl Description {
             return "registers buffers for one endpoint each";
         }
         if self.memory_modes & !MEMORY_MODES & !3 != 0 {
-            return "asks for registrations of memory of a kind that is not known here";
+            return "requires an unsupported kind of memory registration";
         }
         if self.address_format == sys::FI_SOCKADDR_IB {
-            return "has no address of IP, by which servers know who may come";
+            return "has no IP address, by which servers identify permitted clients";
         }
         "does not keep messages in order, or lacks something else"
     }
@@ -550,7 +550,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_described_only_in_part_is_left_out() {
+    fn incompletely_described_providers_are_skipped() {
         // SAFETY: a C structure of numbers and addresses, for which zeros are valid.
         let mut info: FiInfo = unsafe { std::mem::zeroed() };
         assert!(!has_all_parts(&info));
@@ -571,11 +571,14 @@ pub mod tests {
             let provider = Provider { reads_in_order: true, ..provider(name, "eth0", None) };
             assert_eq!(provider.reads_memory_in_order(), expected, "{name}");
         }
-        assert!(!provider("tcp;ofi_rxm", "eth0", None).reads_memory_in_order(), "it does not say so");
+        assert!(
+            !provider("tcp;ofi_rxm", "eth0", None).reads_memory_in_order(),
+            "the provider does not report it"
+        );
     }
 
     #[test]
-    fn names_of_endpoints_are_read() {
+    fn endpoint_names_parse() {
         let ipv4 = [2, 0, 0x2b, 0xcb, 192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0];
         // The family is in native byte order.
         let family = 2u16.to_ne_bytes();

@@ -59,8 +59,8 @@ mod tests {
     extern "C" fn another(_: c_int) {}
 
     #[test]
-    fn who_opens_meanwhile_does_not_put_a_providers_handler_back() {
-        // Nothing else in this process uses it.
+    fn concurrent_open_does_not_restore_a_providers_handler() {
+        // Nothing else in this process uses this signal.
         let signal = libc::SIGURG;
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();
@@ -70,23 +70,23 @@ mod tests {
         let (begin, begun) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            begin.send(()).expect("somebody waits");
+            begin.send(()).expect("the other thread waits");
             let kept = SavedHandlers::new();
-            ended.recv().expect("somebody says so");
+            ended.recv().expect("the other thread reports");
             drop(kept);
         });
-        begun.recv().expect("it has begun");
+        begun.recv().expect("the other thread started");
         // Long enough for it to act.
         std::thread::sleep(std::time::Duration::from_millis(20));
         drop(kept);
-        end.send(()).expect("it waits");
-        other.join().expect("it has put back what was there");
+        end.send(()).expect("the other thread waits");
+        other.join().expect("the handler is restored");
         assert_eq!(current(signal).expect("a signal").sa_sigaction, before);
     }
 
     #[test]
-    fn handlers_are_put_back() {
-        // Nothing else in this process uses it.
+    fn signal_handlers_are_restored() {
+        // Nothing else in this process uses this signal.
         let signal = libc::SIGWINCH;
         let before = current(signal).expect("a signal").sa_sigaction;
         let kept = SavedHandlers::new();

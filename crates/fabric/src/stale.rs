@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_endpoints_of_the_process_are_its_own() {
+    fn only_endpoints_of_this_process_count_as_its_own() {
         assert!(is_of("12:0:1", "12") && is_of("12:10:1", "12"));
         for other in ["12", "12:0", "12:0:1:2", "112:0:1", "12:x:1", "12:0:", "12:0:1.lock", "a12:0:1"] {
             assert!(!is_of(other, "12"), "{other}");
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_stays_and_what_was_left_goes() {
+    fn mapped_files_stay_and_stale_files_are_removed() {
         let making = making();
         let name = |number: u32| format!("{FOLDER}/{}:4294967295:{number}", std::process::id());
         for number in [1, 2] {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_provider_that_meets_the_requirements_is_picked() {
+    fn best_provider_meeting_the_requirements_is_picked() {
         let survey = survey();
         assert_eq!(survey.providers.len(), 8, "each once");
         for (provider, interface, only_this_host, expected) in [
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_of_the_requested_address_format_is_picked() {
+    fn provider_with_the_requested_address_format_is_picked() {
         let of = |address_format, provider| Provider { address_format, ..provider };
         let providers = in_order(vec![
             of(2, provider("tcp;ofi_rxm", "eth0", Some("192.0.2.2"))),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_lists_the_alternatives() {
+    fn error_lists_the_alternatives() {
         for (requirements, culprits) in [
             (requirements("nothing", "", false), ["\"nothing\"", "there are tcp;ofi_rxm,eth0"]),
             (requirements("udp", "", false), ["\"udp\"", "only datagrams"]),

@@ -37,7 +37,7 @@ fn domains() -> [Arc<Domain>; 2] {
     let library = Library::open().expect("libfabric is there");
     let open = |interface: &Option<String>| {
         let requirements = ProviderRequirements { interface: interface.clone(), ..requirements() };
-        Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
+        Domain::open(&library.pick(&requirements).expect("a provider")).expect("the domain opens")
     };
     let a = open(&client);
     let b = if client == server { Arc::clone(&a) } else { open(&server) };
@@ -58,7 +58,7 @@ fn poll_until(ports: [&mut Endpoint; 2], counts: [usize; 2]) -> [Vec<Completion>
     let end = Instant::now() + PATIENCE;
     let mut ended = [Vec::new(), Vec::new()];
     while ended[0].len() < counts[0] || ended[1].len() < counts[1] {
-        assert!(Instant::now() < end, "operations do not end: {ended:?}");
+        assert!(Instant::now() < end, "operations do not complete: {ended:?}");
         poll(ports[0], &mut ended[0]);
         poll(ports[1], &mut ended[1]);
     }
@@ -102,7 +102,7 @@ fn insist<T>(
         let mut none = Vec::new();
         poll(a, &mut none);
         poll(b, &mut none);
-        assert!(none.is_empty(), "nothing is under way");
+        assert!(none.is_empty(), "no operation is in flight");
     }
 }
 
@@ -145,7 +145,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
     assert_eq!((received[0].token, &received[0].result), (2, &Ok(3000)));
     assert!(received[0].buffer[..3000].iter().all(|byte| *byte == 7));
     drop((sent, received, first.buffer));
-    assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers come back");
+    assert_eq!((pool_a.free(), pool_b.free()), (8, 8), "buffers are returned");
 
     let readable = SharedArea::new(&mut b, 10_000, PeerAccess::Read).expect("memory");
     readable.copy_in(100, b"to be read");
@@ -171,7 +171,7 @@ fn messages_arrive_and_memory_is_read_and_written() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn several_places_are_read_at_once_where_that_is_one_operation() {
+fn one_operation_reads_several_remote_ranges() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
@@ -208,7 +208,7 @@ fn several_places_are_read_at_once_where_that_is_one_operation() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_callers_memory_is_read_into_and_given_back() {
+fn reads_fill_and_return_caller_buffers() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
@@ -226,15 +226,15 @@ fn a_callers_memory_is_read_into_and_given_back() {
     let [mut read, _] = poll_until([&mut a, &mut b], [1, 0]);
     let Completion { result, buffer, .. } = read.remove(0);
     assert_eq!(result, Ok(1 << 20));
-    assert!(buffer.into_own().expect("it is ours") == bytes);
+    assert!(buffer.into_own().expect("the caller's memory") == bytes);
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_may_not_be_read_or_written_is_an_error() {
+fn accessing_forbidden_memory_fails() {
     let [here, there] = domains();
     if here.provider().name == "shm" {
-        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
+        eprintln!("not checked: shm checks process permissions, not keys");
         return;
     }
     let pool = Pool::new(&here, 8, 4096).expect("a pool");
@@ -265,12 +265,12 @@ fn what_may_not_be_read_or_written_is_an_error() {
     assert_eq!(seen, [1; 8]);
 
     let bytes: Arc<Vec<AtomicU8>> = Arc::new((0..8192).map(|_| AtomicU8::new(1)).collect());
-    let base = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("it is somewhere");
-    // SAFETY: the vector has as many bytes, is kept by its count and never grows; atomics may be written through a shared
-    // reference by whoever can.
+    let base = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("a non-null pointer");
+    // SAFETY: the vector has this many bytes, is kept alive by its count and never grows; atomics may be written
+    // through shared references.
     let exposed = unsafe { ExposedMemory::new(&there, base, bytes.len(), Arc::clone(&bytes) as Arc<_>) };
-    let exposed = exposed.expect("it is registered");
-    is_not_written(&here, &there, exposed.by(&mut owner).expect("it is the same"));
+    let exposed = exposed.expect("registered memory");
+    is_not_written(&here, &there, exposed.by(&mut owner).expect("the same memory"));
     assert!(bytes.iter().all(|byte| byte.load(Ordering::Relaxed) == 1));
 }
 
@@ -288,12 +288,12 @@ fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory)
         })
     });
     let [written, _] = poll_until([&mut a, &mut b], [1, 0]);
-    assert!(written[0].result.is_err(), "what is only to be read is not written");
+    assert!(written[0].result.is_err(), "read-only memory is not written");
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_port_that_is_dropped_gives_back_what_its_operations_had() {
+fn dropped_endpoint_returns_its_operations_buffers() {
     let domain = domain();
     let pool = Pool::new(&domain, 8, 4096).expect("a pool");
     let mut a = port(&domain);
@@ -307,7 +307,7 @@ fn a_port_that_is_dropped_gives_back_what_its_operations_had() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
+fn files_left_by_a_killed_process_do_not_block_its_successor() {
     let domain = domain();
     if domain.provider().name != "shm" {
         return;
@@ -315,10 +315,10 @@ fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
     // A stale file as a killed process leaves it: an endpoint's file with this process's id in its name.
     let first = port(&domain);
     let own = format!("{}:", std::process::id());
-    let files = || std::fs::read_dir("/dev/shm").expect("it is there").flatten();
+    let files = || std::fs::read_dir("/dev/shm").expect("the directory exists").flatten();
     let is_own =
         |file: &std::fs::DirEntry| file.file_name().to_str().is_some_and(|name| name.starts_with(&own));
-    let file = files().find(is_own).expect("its endpoint");
+    let file = files().find(is_own).expect("the endpoint's file");
     let name = file.file_name().into_string().expect("a name");
     let (before, last) = name.rsplit_once(':').expect("of three words");
     let last: usize = last.parse().expect("a number");
@@ -330,13 +330,13 @@ fn what_a_killed_process_of_the_same_number_left_is_in_nobodys_way() {
     }
     let second = port(&domain);
     let count = files().filter(is_own).count();
-    assert!(count < 100, "what was left is gone, not only one of it: {count}");
+    assert!(count < 100, "all stale files are removed: {count}");
     drop((first, second));
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
+fn excess_operations_unknown_peers_and_long_messages_are_rejected() {
     let domain = domain();
     let pool = Pool::new(&domain, 8, 4096).expect("a pool");
     let mut a = Endpoint::open(&domain, EndpointOptions { operations: 2, peers: 1, waits: false })
@@ -346,13 +346,13 @@ fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
     for token in 0..2 {
         a.receive(pool.take().expect("free"), token).expect("posted");
     }
-    let refused = a.receive(pool.take().expect("free"), 2).expect_err("there are only two");
+    let refused = a.receive(pool.take().expect("free"), 2).expect_err("only two operations are allowed");
     assert!(refused.error.is_again());
     assert_eq!(
         a.inject(to_self, &vec![0; 1 << 20]),
         Err(Error::Size("a message is too long to be injected"))
     );
-    let refused = a.send(to_self, refused.buffer, 5000, 1).expect_err("it has 4096 bytes");
+    let refused = a.send(to_self, refused.buffer, 5000, 1).expect_err("the buffer has 4096 bytes");
     assert!(!refused.error.is_again());
     a.disconnect(to_self);
     assert_eq!(a.inject(to_self, b""), Err(Error::NoPeer));
@@ -361,11 +361,11 @@ fn too_many_operations_unknown_peers_and_long_messages_are_refused() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn names_that_are_none_keep_no_others_out() {
+fn invalid_endpoint_names_do_not_block_valid_ones() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     if fabcache_fabric::ip_of(a.name()).is_none() {
-        eprintln!("not checked: names of this provider say nothing that could be checked before");
+        eprintln!("not checked: names of this provider cannot be checked in advance");
         return;
     }
     let len = a.name().len();
@@ -388,7 +388,7 @@ fn names_that_are_none_keep_no_others_out() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_is_not_there_is_named() {
+fn missing_providers_are_named_in_the_error() {
     let library = Library::open().expect("libfabric is there");
     let error = library
         .pick(&ProviderRequirements { provider: Some("no such".into()), ..ProviderRequirements::default() })
@@ -403,7 +403,7 @@ fn what_is_not_there_is_named() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
+fn new_peers_messages_and_reads_wake_the_descriptor() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     if b.wait_fd().is_none() {
@@ -421,11 +421,11 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
         while stopped.try_recv().is_err() {
             b.poll(&mut ended).expect("it polls");
             if b.may_wait() {
-                let fd = b.wait_fd().expect("there is one");
+                let fd = b.wait_fd().expect("a descriptor");
                 let mut fds = [PollFd::new(&fd, PollFlags::IN)];
                 let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-                let woken = rustix::event::poll(&mut fds, Some(&patience)).expect("it waits");
-                assert_eq!(woken, 1, "nobody woke it");
+                let woken = rustix::event::poll(&mut fds, Some(&patience)).expect("poll works");
+                assert_eq!(woken, 1, "the descriptor was not woken");
                 sleeps += 1;
             }
         }
@@ -447,7 +447,7 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     let end = Instant::now() + PATIENCE;
     let mut read = Vec::new();
     while read.is_empty() {
-        assert!(Instant::now() < end, "the read does not end");
+        assert!(Instant::now() < end, "the read does not complete");
         poll(&mut a, &mut read);
     }
     assert_eq!(read[0].result, Ok(100));
@@ -456,12 +456,12 @@ fn who_sleeps_on_the_descriptor_is_woken_by_new_peers_messages_and_reads() {
     alone(&mut a, &mut |a| say(a, to_b, b"the end", &mut message));
     let end = Instant::now() + PATIENCE;
     while !sleeper.is_finished() {
-        assert!(Instant::now() < end, "it sleeps on");
+        assert!(Instant::now() < end, "the sleeper is not woken");
         a.poll(&mut Vec::new()).expect("it polls");
     }
-    let (ended, sleeps) = sleeper.join().expect("it found nothing wrong");
+    let (ended, sleeps) = sleeper.join().expect("no panic");
     assert_eq!(ended[0].result, Ok(7));
-    assert!(sleeps > 0, "it slept");
+    assert!(sleeps > 0, "the sleeper slept");
 }
 
 /// Names the file in which the target process publishes its memory.
@@ -470,7 +470,7 @@ const WHERE: &str = "FABCACHE_TEST_WHERE";
 /// The process that [`memory_is_read_while_its_process_is_stopped`] starts; does nothing on its own.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_process_that_is_read() {
+fn target_process() {
     let Ok(file) = std::env::var(WHERE) else { return };
     let [_, there] = domains();
     let mut b = port(&there);
@@ -479,8 +479,8 @@ fn a_process_that_is_read() {
     let name: String = b.name().iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!("{name} {} {}", area.remote().address, area.remote().key);
     let unfinished = format!("{file}.unfinished");
-    std::fs::write(&unfinished, text).expect("it is written");
-    std::fs::rename(unfinished, file).expect("it is renamed");
+    std::fs::write(&unfinished, text).expect("written");
+    std::fs::rename(unfinished, file).expect("renamed");
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         b.poll(&mut Vec::new()).expect("it polls");
@@ -509,7 +509,7 @@ fn memory_is_read_while_its_process_is_stopped() {
     }
     let file = std::env::temp_dir().join(format!("fabcache-providers-{}", std::process::id()));
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--ignored", "--exact", "a_process_that_is_read"]).env(WHERE, &file);
+    command.args(["--ignored", "--exact", "target_process"]).env(WHERE, &file);
     let other = Other(command.stdout(Stdio::null()).spawn().expect("it starts"), file.clone());
     let end = Instant::now() + PATIENCE;
     let text = loop {
@@ -542,7 +542,7 @@ fn memory_is_read_while_its_process_is_stopped() {
         let end = Instant::now() + PATIENCE;
         let mut ended = Vec::new();
         while ended.is_empty() {
-            assert!(Instant::now() < end, "the read does not end");
+            assert!(Instant::now() < end, "the read does not complete");
             a.poll(&mut ended).expect("it polls");
         }
         assert_eq!(ended[0].result, Ok(len));
@@ -550,9 +550,10 @@ fn memory_is_read_while_its_process_is_stopped() {
     };
     read(64);
     let id = Pid::from_child(&other.0);
-    kill_process(id, Signal::STOP).expect("it is ours");
+    kill_process(id, Signal::STOP).expect("our child");
     let is_stopped = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", other.0.id())).expect("it lives");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/stat", other.0.id())).expect("the process runs");
         status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     };
     while !is_stopped() {
@@ -594,7 +595,7 @@ fn readable_pattern(port: &mut Endpoint, bytes: usize) -> (SharedArea, Vec<u8>) 
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
+fn caller_memory_stays_registered_while_there_is_room() {
     const BYTES: usize = 50_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
@@ -606,7 +607,7 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
     let registrations = RegistrationCache::new(2, 3 * BYTES);
     let mut all: Vec<RegisteredMemory> =
         (0..3).map(|_| RegisteredMemory::new(vec![0; BYTES], &registrations)).collect();
-    assert_eq!(registrations.sum(), (0, 0), "nothing before it is used");
+    assert_eq!(registrations.sum(), (0, 0), "nothing is registered before use");
     for turn in 0..3 {
         for number in 0..3 {
             let mut memory = all.remove(0);
@@ -618,24 +619,29 @@ fn memory_of_callers_stays_registered_as_long_as_there_is_room() {
             assert!(memory[..] == pattern && memory.as_ptr() == place, "{turn} {number}");
             all.push(memory);
             let count = (turn * 3 + number + 1).min(2);
-            assert_eq!(registrations.sum(), (count, count * BYTES), "the others were used longer ago");
+            assert_eq!(
+                registrations.sum(),
+                (count, count * BYTES),
+                "less recently used registrations are evicted"
+            );
         }
     }
     // Registrations that are in use are not evicted.
     let lent: Vec<Buffer> = all.drain(..2).map(|memory| memory.lend(&here).expect("registered")).collect();
-    let (third, error) = all.remove(0).lend(&here).expect_err("two are all");
+    let (third, error) = all.remove(0).lend(&here).expect_err("the limit is two");
     assert!(matches!(error, Error::Size(_)), "{error}");
     drop(lent);
-    assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
+    assert_eq!(registrations.sum(), (0, 0), "dropped memory is deregistered");
     drop(third.lend(&here).expect("there is room again"));
-    let (long, _) =
-        RegisteredMemory::new(vec![0; 4 * BYTES], &registrations).lend(&here).expect_err("longer than all");
+    let (long, _) = RegisteredMemory::new(vec![0; 4 * BYTES], &registrations)
+        .lend(&here)
+        .expect_err("longer than the limit");
     assert_eq!(long.len(), 4 * BYTES);
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
+fn exposed_memory_is_readable_by_peers_and_stays_registered() {
     const BYTES: usize = 50_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
@@ -648,11 +654,7 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
         memory[turn] = 9;
         let shown = memory.show(&there).expect("registered");
         let remote = shown.remote();
-        assert_eq!(
-            (*first.get_or_insert(remote), remote.bytes),
-            (remote, BYTES as u64),
-            "it is registered once"
-        );
+        assert_eq!((*first.get_or_insert(remote), remote.bytes), (remote, BYTES as u64), "registered once");
         let from = RemoteAddress { address: remote.address.wrapping_add(1), key: remote.key };
         let buffer = Buffer::own(&here, vec![0; BYTES]).expect("registered");
         let buffer = read_into([&mut a, &mut b], to_b, from, (Some(buffer), BYTES - 1));
@@ -668,16 +670,16 @@ fn memory_that_is_shown_is_read_by_peers_and_stays_registered() {
     let other = RegisteredMemory::new(vec![0; BYTES], &registrations);
     let shown = [memory.show(&there).expect("registered"), other.show(&there).expect("there is room again")];
     let (third, error) =
-        RegisteredMemory::new(vec![0; 10], &registrations).show(&there).expect_err("two are all");
+        RegisteredMemory::new(vec![0; 10], &registrations).show(&there).expect_err("the limit is two");
     assert!(matches!(error, Error::Size(_)), "{error}");
     drop(shown);
-    assert_eq!(registrations.sum(), (0, 0), "what is dropped is registered no more");
+    assert_eq!(registrations.sum(), (0, 0), "dropped memory is deregistered");
     drop(third.show(&there).expect("there is room again"));
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn parts_of_a_buffer_are_read_into_at_the_same_time() {
+fn concurrent_reads_fill_parts_of_one_buffer() {
     const BYTES: usize = 100_000;
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
@@ -696,19 +698,19 @@ fn parts_of_a_buffer_are_read_into_at_the_same_time() {
     }
     let cuts = [0, 1, 40_000, 40_001, 99_999, BYTES];
     for range in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
-        let part = parts.take(range.clone()).expect("nobody has it");
+        let part = parts.take(range.clone()).expect("a free part");
         assert!(parts.take(range.start..range.start + 1).is_none(), "one at a time");
         let from =
             RemoteAddress { address: remote.address.wrapping_add(range.start as u64), key: remote.key };
         a.read(to_b, from, part, 0..range.len(), range.start as u64).expect("posted");
     }
-    let parts = parts.join().expect_err("its parts are read into");
+    let parts = parts.join().expect_err("a part is in use");
     let [read, _] = poll_until([&mut a, &mut b], [cuts.len() - 1, 0]);
     for Completion { token, result, buffer, .. } in &read {
         let (at, len) = (*token as usize, *result.as_ref().expect("read"));
         assert!(buffer[..] == pattern[at..at + len]);
     }
     drop(read);
-    let whole = parts.join().expect("nobody has any").into_own().expect("it was the caller's");
+    let whole = parts.join().expect("all parts are free").into_own().expect("the caller's memory");
     assert!(whole == pattern);
 }

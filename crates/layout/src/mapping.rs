@@ -105,7 +105,7 @@ mod tests {
         comes_and_goes("fabcache-small-pages", MemfdFlags::empty(), 8192, 5000).expect("memory");
         let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         if let Err(error) = comes_and_goes("fabcache-huge-pages", huge, 2 << 20, 5000) {
-            eprintln!("not tried with huge pages, of which none are reserved: {error}");
+            eprintln!("not tested with huge pages, as none are reserved: {error}");
         }
     }
 

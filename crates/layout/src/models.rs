@@ -51,7 +51,7 @@ fn concurrent_state_bits_are_all_kept() {
             thread::spawn(move || item::set_window(&memory, 0, 5))
         };
         let before = item::set_state(&memory, 0, State::DEAD);
-        assert!(!before.has(State::DEAD), "it dies once");
+        assert!(!before.has(State::DEAD), "it is marked dead once");
         reader.join().expect("noted");
         let state = item::load_state(&memory, 0);
         assert!(state.has(State::DEAD) && state.window() == 5 && state.in_epoch(3), "{state:?}");
@@ -110,7 +110,7 @@ fn leased_status_line_is_no_older_than_a_flush() {
         if !header::lease_of(&line).is_zero() {
             assert!(
                 published.flush_epoch == 1 || !has_begun_after,
-                "a GET that began after the flush goes by the line"
+                "a GET that began after the flush trusts the line"
             );
         }
         going_by.store(0, Ordering::SeqCst);

@@ -16,13 +16,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn any_bytes_end_and_pass_for_no_item(input in prop::collection::vec(any::<u8>(), 0..1_500)) {
+    fn any_bytes_end_the_search_without_a_false_hit(input in prop::collection::vec(any::<u8>(), 0..1_500)) {
         common::run(&input);
     }
 }
 
 #[test]
-fn inputs_reach_every_end() {
+fn inputs_reach_every_outcome() {
     let mut numbers = SplitMix64::new(1);
     let mut random = || numbers.next_u64() as u8;
     let mut ends = [0; 5];
@@ -46,7 +46,7 @@ fn inputs_reach_every_end() {
 
 /// A remote reader keeps some bytes per segment, and has only the server's word for their number.
 #[test]
-fn segments_without_end_are_not_read_from_afar() {
+fn too_many_segments_are_not_read_remotely() {
     let refuses = |segments: u32| {
         let geometry = Geometry {
             region_bytes: 1 << 42,

@@ -174,7 +174,7 @@ fn broken_packets_close_the_connection() {
     for (packet, status) in cases {
         let expected = [error(packet[1], status), b"<closed>".to_vec()].concat();
         assert_eq!(answers(&[packet.clone(), noop.clone()].concat()), expected, "{packet:?}");
-        assert_eq!(answers(&packet[..24]), expected, "the header tells");
+        assert_eq!(answers(&packet[..24]), expected, "the header suffices");
     }
     // Bytes that are not a packet get no reply.
     assert_eq!(
@@ -388,7 +388,7 @@ fn keys_of_pipelined_packets_are_previewed() {
     ]
     .concat();
     let mut decoder = decoder();
-    let Decoded::Request { consumed, .. } = decoder.decode(&stream) else { panic!("a whole one") };
+    let Decoded::Request { consumed, .. } = decoder.decode(&stream) else { panic!("a whole request") };
     let ahead: Vec<&[u8]> = decoder.pipelined_keys(&stream[consumed..]).collect();
     assert_eq!(ahead, [&b"second"[..], b"", b"third"]);
     let cut = &stream[consumed..stream.len() - 1];

@@ -132,7 +132,7 @@ type Attach = (Vec<u8>, u64, u32, (u64, u64, u64), (u64, u64, u64));
 /// Returns what a client states when it attaches, in either protocol.
 fn attached(bytes: &[u8]) -> Option<Attach> {
     let mut decoder = Decoder::new(None, Limits { inline_value_max: 0 });
-    let Decoded::Request { consumed, request } = decoder.decode(bytes) else { panic!("it is all there") };
+    let Decoded::Request { consumed, request } = decoder.decode(bytes) else { panic!("a whole request") };
     assert_eq!(consumed, bytes.len());
     match request.command {
         Command::FabricAttach(attach) => {

@@ -563,9 +563,7 @@ mod auth {
         for len in 0..24 {
             assert!(matches!(decoder.decode(&packet[..len]), Decoded::Incomplete { .. }), "{len}");
         }
-        let Decoded::Request { consumed: 24, request } = decoder.decode(&packet) else {
-            panic!("it is refused")
-        };
+        let Decoded::Request { consumed: 24, request } = decoder.decode(&packet) else { panic!("a refusal") };
         assert_eq!(request.command, Command::Refused(Refusal::Status(0x20)));
         let mut out = Vec::new();
         request.form.reply(&Reply::Refused(Refusal::Status(0x20)), &mut out);

@@ -107,7 +107,7 @@ pub fn protocol(word: &str) -> Result<Option<Protocol>> {
         "auto" | "negotiating" => Ok(None),
         "ascii" => Ok(Some(Protocol::Text)),
         "binary" => Ok(Some(Protocol::Binary)),
-        "proxy" => bail!("the protocol proxy cannot be had: there is no proxy"),
+        "proxy" => bail!("the protocol proxy is not supported: there is no proxy"),
         _ => bail!("{word:?} is no protocol; there are auto, ascii and binary"),
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn addresses() {
+    fn addresses_parse() {
         let of = |text| {
             resolve(text, 11211).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn options_before_an_address() {
+    fn options_before_an_address_parse() {
         let (found, rest) = prefixes("notls:proto[binary]:tag[web]:noauth:[::1]:5").expect("valid");
         assert_eq!(rest, "[::1]:5");
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_and_masks() {
+    fn urls_and_permission_masks_parse() {
         assert_eq!(url("unix:///run/x", 1).expect("valid"), [ListenAddress::Unix("/run/x".into())]);
         assert_eq!(
             url("udp://127.0.0.1", 1).expect("valid"),
@@ -295,7 +295,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_text_is_an_address_or_an_error(text in nearly_an_address()) {
+        fn any_text_parses_or_is_rejected(text in nearly_an_address()) {
             if let Ok((_, rest)) = prefixes(&text) {
                 prop_assert!(text.ends_with(rest));
             }
@@ -307,7 +307,7 @@ mod tests {
         }
 
         #[test]
-        fn addresses_that_are_shown_are_read_again(ip: IpAddr, port: u16, other: u16) {
+        fn displayed_addresses_parse_again(ip: IpAddr, port: u16, other: u16) {
             let address = SocketAddr::new(ip, port);
             prop_assert_eq!(resolve(&address.to_string(), other).expect("an address"), [address]);
             prop_assert_eq!(resolve(&ip.to_string(), port).expect("an address"), [address]);
@@ -316,14 +316,14 @@ mod tests {
         }
 
         #[test]
-        fn prefixes_that_are_shown_are_read_again(wanted in some_prefixes(), ip: IpAddr) {
+        fn displayed_option_prefixes_parse_again(wanted in some_prefixes(), ip: IpAddr) {
             let text = format!("{}{ip}", shown(&wanted));
             let (read, rest) = prefixes(&text).expect("they are right");
             prop_assert_eq!((read, rest.parse().ok()), (wanted, Some(ip)));
         }
 
         #[test]
-        fn permissions_that_are_shown_are_read_again(wanted in 0u32..=0o777) {
+        fn displayed_permissions_parse_again(wanted in 0u32..=0o777) {
             prop_assert_eq!(mask(&format!("{wanted:o}")).expect("they are right"), wanted);
         }
     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_read_and_read_again() {
+    fn users_load_and_reload() {
         let path = std::env::temp_dir().join(format!("fabcache-users-{}", std::process::id()));
         std::fs::write(&path, "ann:secret\r\n\nbob:with:colon\n").expect("a file in the temporary directory");
         let users = Credentials::load(&path).expect("valid");

@@ -46,7 +46,7 @@ const NUMBER: ArgumentKind = ArgumentKind::Number(0, u32::MAX);
 
 const SLABS: OptionEffect = OptionEffect::Nothing("memory is not divided into slabs");
 const LRU: OptionEffect = OptionEffect::Nothing("eviction works on segments, not on LRU lists");
-const CRAWLER: OptionEffect = OptionEffect::Nothing("expired memory comes back without a crawler");
+const CRAWLER: OptionEffect = OptionEffect::Nothing("expired memory is reclaimed without a crawler");
 const INDEX: OptionEffect = OptionEffect::Nothing("the index grows by itself and always hashes with xxh3");
 const FLASH: OptionEffect = OptionEffect::Refused("there is no flash tier");
 const PROXY: OptionEffect = OptionEffect::Refused("there is no proxy");
@@ -176,7 +176,7 @@ impl ExtendedOptions {
                 bail!(unknown(name));
             };
             if let OptionEffect::Refused(why) = effect {
-                bail!("-o {name} cannot be had: {why}");
+                bail!("-o {name} is not supported: {why}");
             }
             takes.check(name, value)?;
             match effect {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn options_work_or_say_that_they_do_not() {
+    fn options_work_or_warn() {
         let extended =
             parse("no_maxconns_fast,idle_timeout=30,slab_automove=2,modern,track_sizes").expect("known");
         assert_eq!((extended.maxconns_fast, extended.idle_timeout), (Some(false), Some(30)));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_option() {
         for (words, needle) in [
             ("idle_timeot=3", "is idle_timeout meant?"),
             ("nonsense", "Illegal suboption \"nonsense\""),
@@ -330,7 +330,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_words_are_options_or_an_error(words in prop::collection::vec(any_word(), 0..3)) {
+        fn any_words_parse_or_are_rejected(words in prop::collection::vec(any_word(), 0..3)) {
             match ExtendedOptions::parse(&words) {
                 Ok(extended) => {
                     let is_given = |word: &String| extended.given.contains_key(word.split('=').next().unwrap_or(""));
@@ -341,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn options_that_are_shown_are_read_again(options in prop::collection::vec(right(), 0..6)) {
+        fn displayed_options_parse_again(options in prop::collection::vec(right(), 0..6)) {
             let word = |(name, value): &(&str, Option<String>)| match value {
                 Some(value) => format!("{name}={value}"),
                 None => (*name).to_owned(),

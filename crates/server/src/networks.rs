@@ -60,7 +60,7 @@ impl FromStr for Network {
         };
         let first = masked(address, prefix);
         if first != address {
-            bail!("{text:?} has bits behind its prefix: say {first}/{prefix} for the network, or {address}");
+            bail!("{text:?} has bits after its prefix: write {first}/{prefix} for the network, or {address}");
         }
         Ok(Network { first, prefix })
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_has_the_addresses_that_begin_alike() {
+    fn network_contains_addresses_with_its_prefix() {
         for (text, inside, outside) in [
             ("10.1.2.3", "10.1.2.3", "10.1.2.4"),
             ("10.1.0.0/16", "10.1.255.7", "10.2.0.0"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_elsewhere_does_not_reach_loopback() {
+    fn loopback_does_not_contain_other_hosts() {
         for (text, reached, unreached) in [
             ("10.1.0.0/16", "10.1.0.5", "127.0.0.1"),
             ("10.1.0.0/16", "192.0.2.5", "fd00::5"),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn invalid_networks_are_rejected() {
         for (wrong, needle) in [
             ("", "no network"),
             ("host", "\"host\""),
@@ -159,7 +159,7 @@ mod tests {
             ("fd00::/129", "0 to 128 bits"),
             ("10.1.0.0/", "0 to 32 bits"),
             ("10.1.0.0/-1", "0 to 32 bits"),
-            ("10.1.2.3/16", "say 10.1.0.0/16 for the network"),
+            ("10.1.2.3/16", "write 10.1.0.0/16 for the network"),
         ] {
             let error = format!("{:#}", wrong.parse::<Network>().expect_err(wrong));
             assert!(error.contains(needle), "{wrong}: {error}");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_is_at_its_own_addresses() {
+    fn local_addresses_belong_to_this_host() {
         for own in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
             assert!(is_own(own.parse().expect("an address")).expect("the system tells"), "{own}");
         }
@@ -181,7 +181,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_text_is_a_network_or_an_error(text: String) {
+        fn any_text_parses_or_is_rejected(text: String) {
             if let Ok(network) = text.parse::<Network>() {
                 prop_assert!(network.contains(network.first));
             }
@@ -190,7 +190,7 @@ mod tests {
         #[test]
         fn prefixes_are_compared_bit_by_bit(address: u32, other: u32, wide: u128, wider: u128, v4 in 0u32..=32, v6 in 0u32..=128) {
             let first = masked(Ipv4Addr::from(address).into(), v4);
-            let network: Network = format!("{first}/{v4}").parse().expect("it has no bits behind its prefix");
+            let network: Network = format!("{first}/{v4}").parse().expect("no bits after the prefix");
             let is_alike = (0..v4).all(|bit| (address ^ other) >> (31 - bit) & 1 == 0);
             prop_assert_eq!(network.contains(Ipv4Addr::from(other).into()), is_alike);
             prop_assert!(network.contains(Ipv4Addr::from(address).into()));

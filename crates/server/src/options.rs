@@ -425,12 +425,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_definition_is_valid() {
         CommandLine::command().debug_assert();
     }
 
     #[test]
-    fn memcacheds_usual_lines_parse() {
+    fn usual_memcached_command_lines_parse() {
         let line = "fabcached -d -m 1024 -p 11311 -U 0 -l 127.0.0.1,::1 -l 10.0.0.1:11212 -c 4096 -t 8 -I 2m -vv -MCF \
                     -o maxconns_fast,idle_timeout=60 -a 0750 -P /run/x.pid -u nobody -R 5 -b 64 -B auto -D : -f 1.5 -n 64";
         let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("it is valid");
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_option_given_twice_the_last_counts() {
+    fn last_of_repeated_options_wins() {
         let line = "fabcached -m 64 -m 128 -C -C=false -l ::1 -l 127.0.0.1 -o modern -o track_sizes -v -v -s /a -s /b";
         let parsed = CommandLine::try_parse_from(line.split_whitespace()).expect("it is valid");
         let options = parsed.options;
@@ -457,13 +457,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_refused_with_the_nearest() {
+    fn unknown_option_error_suggests_the_nearest() {
         let error = CommandLine::try_parse_from(["fabcached", "--memory-limt", "64"]).expect_err("misspelt");
         assert!(error.to_string().contains("--memory-limit"), "{error}");
     }
 
     #[test]
-    fn the_command_line_wins_over_the_file() {
+    fn command_line_overrides_the_file() {
         let file: Options = toml::from_str(
             "port = 1\nmemory-limit = \"9\"\ndisable-cas = true\nverbosity = 2\nlisten = [\"::1\"]\n\
              [[listener]]\naddress = \"unix:///x\"\nmask = \"777\"\n",

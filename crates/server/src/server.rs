@@ -120,14 +120,14 @@ impl Server {
                 ProcessRequest::Reload => {
                     reloading(true);
                     match self.shared.reload() {
-                        Ok(()) => tracing::info!("users and certificates were read again"),
+                        Ok(()) => tracing::info!("users and certificates were reloaded"),
                         Err(error) => tracing::error!("not all was read again: {error:#}"),
                     }
                     reloading(false);
                 }
                 ProcessRequest::Stop => break,
                 ProcessRequest::StopGracefully => {
-                    tracing::info!("no more connections are taken; waiting for clients to leave");
+                    tracing::info!("accepting no more connections; waiting for clients to disconnect");
                     self.shared.enter(Phase::Leaving);
                     self.wait_for_clients();
                     break;

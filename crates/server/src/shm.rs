@@ -96,7 +96,7 @@ impl ShmSettings {
         static TOLD: Once = Once::new();
         peer::groups(socket).unwrap_or_else(|error| {
             TOLD.call_once(|| {
-                tracing::warn!("cannot tell the groups of clients, but for their effective ones: {error}");
+                tracing::warn!("cannot read the groups of clients other than their effective ones: {error}");
             });
             Vec::new()
         })
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_servers_own_user_may_unless_others_are_named() {
+    fn only_the_servers_user_is_allowed_by_default() {
         let own = Uid::effective().as_raw();
         let of = |user, group| Credentials { user, group };
         let usual = settings(Options::default()).expect("defaults");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn contradictory_options_are_rejected() {
         let error = |options: Options| format!("{:#}", settings(options).expect_err("it makes no sense"));
         for (options, named) in [
             (Options { shm_slots: Some(3), ..Options::default() }, "--shm-slots"),

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watchers_hear_what_they_asked_for() {
+    fn watchers_receive_requested_events() {
         let watchers = Watchers::default();
         assert!(!watchers.wants(topic::FETCHERS));
         let one = watchers.add(topic::FETCHERS, 3).expect("room");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_watcher_is_told_what_it_missed() {
+    fn slow_watcher_receives_a_count_of_missed_lines() {
         let watchers = Watchers::default();
         let id = watchers.add(topic::FETCHERS, 0).expect("room");
         let what = "x".repeat(1000);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many() {
+    fn watchers_are_limited() {
         let watchers = Watchers::default();
         assert_eq!((0..25).filter_map(|_| watchers.add(1, 0)).count(), WATCHERS_MAX);
     }

@@ -19,7 +19,7 @@ fn token(user_and_password: &str) -> String {
 }
 
 #[test]
-fn text_clients_say_who_they_are() {
+fn text_clients_authenticate() {
     let scratch = Scratch::new("text");
     let users = scratch.file("users", "ann:secret\nbob:with space\n");
     let server = serve(&format!("-Y {}", users.display()));
@@ -52,7 +52,7 @@ fn text_clients_say_who_they_are() {
 }
 
 #[test]
-fn a_token_that_is_none_gets_nowhere() {
+fn invalid_token_is_rejected() {
     let scratch = Scratch::new("tokens");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-Y {}", users.display()));
@@ -80,7 +80,7 @@ fn a_token_that_is_none_gets_nowhere() {
 }
 
 #[test]
-fn users_are_read_again() {
+fn users_file_is_reloaded() {
     let scratch = Scratch::new("again");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-Y {}", users.display()));
@@ -88,7 +88,7 @@ fn users_are_read_again() {
     let mut before = server.connect();
     before.ask(token("ann secret"), "STORED\r\n");
     scratch.file("users", "ann:changed\n");
-    shared.reload().expect("it is valid");
+    shared.reload().expect("the file is valid");
     before.ask("mn\r\n", "MN\r\n");
     let mut c = server.connect();
     c.ask(token("ann secret"), FAILURE);
@@ -99,7 +99,7 @@ fn users_are_read_again() {
 }
 
 #[test]
-fn what_can_be_read_again_is() {
+fn reload_applies_what_it_can() {
     let scratch = Scratch::new("each");
     let (text, sasl) = (scratch.file("text", "ann:secret\n"), scratch.file("sasl", "ann:secret\n"));
     let server = serve(&format!("-Y {} -S --sasl-pwdb {}", text.display(), sasl.display()));
@@ -111,7 +111,7 @@ fn what_can_be_read_again_is() {
 }
 
 #[test]
-fn a_file_of_users_that_is_none_is_named() {
+fn invalid_users_file_is_reported() {
     let scratch = Scratch::new("none");
     let empty = scratch.file("empty", "\n");
     let missing = scratch.path("missing");
@@ -127,13 +127,13 @@ fn ask(c: &mut Client<TcpStream>, opcode: u8, key: &[u8], value: &[u8]) -> Answe
 }
 
 #[test]
-fn binary_clients_use_sasl_plain() {
+fn binary_clients_authenticate_with_sasl_plain() {
     let scratch = Scratch::new("sasl");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
     let mut c = server.connect();
     assert_eq!(ask(&mut c, SASL_LIST, b"", b"").value, b"PLAIN");
-    assert_eq!(ask(&mut c, 0x0b, b"", b"").value, b"1.6.45", "the version is no secret");
+    assert_eq!(ask(&mut c, 0x0b, b"", b"").value, b"1.6.45", "version needs no authentication");
     for (mechanism, payload) in [
         (&b"PLAIN"[..], &b"\0ann\0wrong"[..]),
         (b"PLAIN", b"\0eve\0secret"),
@@ -164,7 +164,7 @@ fn binary_clients_use_sasl_plain() {
 }
 
 #[test]
-fn sasl_comes_first_and_has_an_end() {
+fn sasl_is_required_first_and_fails_finally() {
     let scratch = Scratch::new("sasl-first");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
@@ -186,12 +186,12 @@ fn sasl_comes_first_and_has_an_end() {
     let mut text = server.connect();
     text.say("version\r\n");
     text.hear_end();
-    server.server().shared().reload().expect("it is valid");
+    server.server().shared().reload().expect("the file is valid");
     assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
 }
 
 #[test]
-fn both_protocols_may_need_it() {
+fn both_protocols_may_require_authentication() {
     let scratch = Scratch::new("both");
     let users = scratch.file("users", "ann:secret\n");
     let users = users.display();

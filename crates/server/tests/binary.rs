@@ -21,7 +21,7 @@ fn counter_extras(delta: u64, initial: u64, expiry: u32) -> Vec<u8> {
 }
 
 #[test]
-fn every_opcode_answers() {
+fn every_opcode_replies() {
     let server = serve("");
     let mut c = server.connect();
     let mut ask = |packet: Vec<u8>| {
@@ -70,7 +70,7 @@ fn every_opcode_answers() {
 }
 
 #[test]
-fn quiet_opcodes_answer_only_what_is_unexpected() {
+fn quiet_opcodes_reply_only_to_the_unexpected() {
     let server = serve("");
     let mut c = server.connect();
     let quiet = [
@@ -125,7 +125,7 @@ fn statistics_end_with_an_empty_packet() {
 }
 
 #[test]
-fn a_broken_header_ends_the_connection() {
+fn broken_header_ends_the_connection() {
     let server = serve("");
     for broken in
         [[vec![0x80], vec![0xff; 30]].concat(), [&packet(0x00, &[], b"a", &[], 0)[..], &[0x42; 24]].concat()]
@@ -140,7 +140,7 @@ fn a_broken_header_ends_the_connection() {
 }
 
 #[test]
-fn a_long_value_ends_with_its_last_byte_wherever_a_turn_does() {
+fn long_value_ends_at_its_last_byte_at_any_turn_boundary() {
     for requests in 1..6 {
         let server = serve(&format!("-t 1 -R {requests}"));
         let mut c = server.connect();

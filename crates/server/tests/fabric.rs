@@ -31,7 +31,7 @@ fn refused<S: Read + Write>(c: &mut Client<S>, why: &str) {
 }
 
 #[test]
-fn without_the_option_it_is_off() {
+fn fabric_is_off_by_default() {
     let server = serve("");
     let mut c = server.connect();
     refused(&mut c, "CLIENT_ERROR the fabric is off; start the server with --fabric");
@@ -57,7 +57,7 @@ fn without_the_option_it_is_off() {
 const NOBODYS: &str = "--fabric nobodys";
 
 #[test]
-fn only_who_is_named_learns_anything() {
+fn only_listed_networks_get_a_hello() {
     let server = serve(&format!("{NOBODYS} --fabric-peers 192.0.2.0/24,2001:db8::1"));
     let mut c = server.connect();
     refused(&mut c, "CLIENT_ERROR the fabric is not for this address; see --fabric-peers");
@@ -67,7 +67,7 @@ fn only_who_is_named_learns_anything() {
 }
 
 #[test]
-fn who_comes_another_way_stays_there() {
+fn only_tcp_clients_may_switch_to_the_fabric() {
     let scratch = Scratch::new("fabric-ways");
     let path = scratch.path("socket");
     let server = serve(&format!("{NOBODYS} -s {} -p -1 -l 127.0.0.1", path.display()));
@@ -79,7 +79,7 @@ fn who_comes_another_way_stays_there() {
 }
 
 #[test]
-fn who_has_not_authenticated_is_nobody() {
+fn unauthenticated_client_gets_no_fabric() {
     let scratch = Scratch::new("fabric-users");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("{NOBODYS} -Y {0} -S --sasl-pwdb {0}", users.display()));
@@ -98,10 +98,10 @@ fn who_has_not_authenticated_is_nobody() {
 }
 
 #[test]
-fn a_server_that_has_none_says_why_and_serves_on() {
+fn server_without_a_fabric_reports_why_and_serves() {
     let process = start(NOBODYS);
     let log = process.log();
-    let error = log.lines().find(|line| line.contains("ERROR")).expect("it says so");
+    let error = log.lines().find(|line| line.contains("ERROR")).expect("an error in the log");
     assert!(error.contains("cannot start the fabric listener (--fabric)"), "{log}");
     assert!(error.contains("nobodys") || error.contains("libfabric1"), "{log}");
     let mut c = connect(process.address());
@@ -113,7 +113,7 @@ fn a_server_that_has_none_says_why_and_serves_on() {
 }
 
 #[test]
-fn without_libfabric_everything_else_is_there() {
+fn server_runs_without_libfabric() {
     let mut command = fabcached("-l 127.0.0.1 -p -1 --fabric");
     command.env(FILE_VARIABLE, "/none/libfabric.so.1");
     let process = start_command(command);
@@ -126,7 +126,7 @@ fn without_libfabric_everything_else_is_there() {
 }
 
 #[test]
-fn the_file_says_what_the_command_line_says() {
+fn file_and_command_line_give_the_same_settings() {
     let scratch = Scratch::new("fabric-file");
     let file = scratch.file(
         "config.toml",

@@ -10,7 +10,7 @@ use common::process::start;
 use common::{Client, Scratch, TestServer, connect_unix, packet, serve, wait_until};
 
 #[test]
-fn more_connections_than_allowed_are_refused() {
+fn connections_beyond_the_limit_are_refused() {
     let server = serve("-c 2 -t 2");
     let (mut a, mut b) = (server.connect(), server.connect());
     a.ask("mn\r\n", "MN\r\n");
@@ -25,7 +25,7 @@ fn more_connections_than_allowed_are_refused() {
 }
 
 #[test]
-fn or_they_wait_where_that_is_asked_for() {
+fn connections_beyond_the_limit_wait_if_configured() {
     let server = serve("-c 2 -t 4 -o no_maxconns_fast -U -1");
     let (mut a, mut b) = (server.connect(), server.connect());
     a.ask("mn\r\n", "MN\r\n");
@@ -35,9 +35,9 @@ fn or_they_wait_where_that_is_asked_for() {
         for _ in 0..8 {
             scope.spawn(move || common::connect(address).ask("mn\r\n", "MN\r\n"));
         }
-        wait_until("accepting rests", || a.stat("", "accepting_conns") == "0");
+        wait_until("accepting pauses", || a.stat("", "accepting_conns") == "0");
         for _ in 0..100 {
-            assert_eq!(a.count("", "curr_connections"), 2, "no worker takes more");
+            assert_eq!(a.count("", "curr_connections"), 2, "no worker accepts more");
         }
         common::UdpClient::new(server.addresses()[1]).ask(1, "mn\r\n", "MN\r\n");
         drop(b);
@@ -63,7 +63,7 @@ fn idle_connections_are_dropped() {
 }
 
 #[test]
-fn half_a_request_is_dropped_in_the_end() {
+fn connection_with_a_partial_request_is_dropped_eventually() {
     let server = serve("--stall-timeout 1");
     let mut whole = server.connect();
     whole.ask("mn\r\n", "MN\r\n");
@@ -113,13 +113,13 @@ fn drain(stream: &mut TcpStream) -> u64 {
             Ok(len) => total += len as u64,
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return total,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => panic!("it does not end: {error}"),
+            Err(error) => panic!("the connection stays open: {error}"),
         }
     }
 }
 
 #[test]
-fn a_reader_that_does_not_read_costs_little_and_is_dropped() {
+fn stalled_reader_uses_little_memory_and_is_dropped() {
     std::thread::scope(|scope| {
         for value_len in [1_000, 15_000, 3 << 20] {
             scope.spawn(move || read_nothing(value_len));
@@ -137,9 +137,9 @@ fn read_nothing(value_len: u64) {
     let mut slow = common::connect(process.address());
     let asked = flood(&mut slow.stream, b"get v\r\n", 200_000, 64 << 20) as u64 / 7;
     let grown = process.resident_bytes().saturating_sub(before);
-    assert!(asked * value_len > 24 << 20, "{asked} answers were asked for");
+    assert!(asked * value_len > 24 << 20, "{asked} replies were requested");
     assert!(grown < 12 << 20, "{asked} answers of {value_len} bytes cost {grown} bytes");
-    wait_until("it is dropped", || client.count("fabcache", "stalled_kicks") == 1);
+    wait_until("the reader is dropped", || client.count("fabcache", "stalled_kicks") == 1);
     assert!(drain(&mut slow.stream) < asked * value_len);
     assert_eq!(client.count("fabcache", "segments_pinned"), 0);
     assert_eq!(client.count("", "curr_connections"), 1);
@@ -148,10 +148,10 @@ fn read_nothing(value_len: u64) {
 #[test]
 fn thousands_of_connections_come_and_go() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it may be asked");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("reading a limit is allowed");
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard.min(10_000).max(soft), hard);
-    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it may be asked");
-    // Both ends are in this process, and other tests run beside.
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("reading a limit is allowed");
+    // Both sides of each connection are in this process, and other tests run concurrently.
     let at_once = (soft.saturating_sub(400) / 2).clamp(50, 2_500);
     let server = serve("-c 5000 -t 4 -b 4096");
     let mut left = 10_000;
@@ -165,7 +165,7 @@ fn thousands_of_connections_come_and_go() {
         }
         left -= clients.len() as u64;
         drop(clients);
-        wait_until("they are gone", || connections(&server) == 0);
+        wait_until("the connections are closed", || connections(&server) == 0);
     }
     let mut last = server.connect();
     assert_eq!(last.count("", "total_connections"), 10_001);
@@ -179,7 +179,7 @@ fn connections(server: &TestServer) -> u32 {
 }
 
 #[test]
-fn a_client_that_says_no_more_still_hears_its_answers() {
+fn half_closed_client_still_receives_its_replies() {
     let server = serve("-I 8m -m 64");
     let mut c = server.connect();
     c.say(format!("set v 0 0 8000000\r\n{}\r\n", "x".repeat(8_000_000)));
@@ -193,8 +193,8 @@ fn a_client_that_says_no_more_still_hears_its_answers() {
         half.stream.shutdown(Shutdown::Write).expect("a socket");
         assert_eq!(drain(&mut half.stream), (count * answer) as u64);
     }
-    wait_until("they are gone", || connections(&server) == 1);
-    // Half a request is no request.
+    wait_until("the connections are closed", || connections(&server) == 1);
+    // A partial request gets no reply.
     let mut half = server.connect();
     half.say("mn\r\nget v");
     half.stream.shutdown(Shutdown::Write).expect("a socket");
@@ -203,7 +203,7 @@ fn a_client_that_says_no_more_still_hears_its_answers() {
 }
 
 #[test]
-fn browsers_are_not_talked_to() {
+fn http_requests_are_rejected() {
     let server = serve("");
     for request in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\nset a 0 0 1\r\nx\r\n",
@@ -218,7 +218,7 @@ fn browsers_are_not_talked_to() {
 }
 
 #[test]
-fn strange_bytes_and_lengths_harm_nobody() {
+fn odd_bytes_and_lengths_are_harmless() {
     let server = serve("");
     for (sent, answer) in [
         (&b"\0\0\0\r\n"[..], "ERROR\r\n"),
@@ -249,7 +249,7 @@ fn strange_bytes_and_lengths_harm_nobody() {
 }
 
 #[test]
-fn lines_without_an_end_are_cut_off() {
+fn endless_lines_close_the_connection() {
     let server = serve("");
     let closed = |request: Vec<u8>| {
         let mut c = server.connect();
@@ -290,7 +290,7 @@ fn pipelines_are_answered_in_order() {
 }
 
 #[test]
-fn nobody_keeps_a_worker_to_himself() {
+fn busy_connection_yields_to_others() {
     let server = serve("-t 1 -R 5");
     let done = AtomicBool::new(false);
     // An endless pipeline, and an endless value.
@@ -312,18 +312,18 @@ fn nobody_keeps_a_worker_to_himself() {
         for _ in 0..50 {
             other.ask("mn\r\n", "MN\r\n");
         }
-        // They may not have begun yet.
-        wait_until("they give way", || other.count("", "conn_yields") > 0);
+        // The hogs may not have started yet.
+        wait_until("a connection yields", || other.count("", "conn_yields") > 0);
     });
 }
 
 #[test]
-fn who_sends_no_requests_gives_way_as_well() {
-    // A watcher's input, and a line without an end.
+fn connection_without_requests_yields_as_well() {
+    // A watcher's input, and an endless line.
     for (first, rest) in [("watch fetchers\r\n", "x"), ("get ", " ")] {
         let server = serve("-t 1 -R 1");
         let mut other = server.connect();
-        wait_until("it gives way", || {
+        wait_until("the connection yields", || {
             let mut hog = server.connect();
             hog.say(first);
             if rest == "x" {
@@ -336,8 +336,8 @@ fn who_sends_no_requests_gives_way_as_well() {
 }
 
 #[test]
-fn a_connection_has_one_turn_where_others_have_one() {
-    // Its socket stays readable while it waits for its turn.
+fn connections_get_equal_turns() {
+    // The socket stays readable while the connection waits for its turn.
     let server = serve("-t 1 -R 2");
     let hog = server.connect();
     let mut writer = hog.stream.try_clone().expect("a socket");
@@ -354,7 +354,7 @@ fn a_connection_has_one_turn_where_others_have_one() {
 }
 
 #[test]
-fn a_dump_gives_way_after_each_part() {
+fn dump_yields_after_each_chunk() {
     let server = serve("-t 1");
     let mut c = server.connect();
     for i in 0..10_000 {
@@ -374,7 +374,7 @@ fn a_dump_gives_way_after_each_part() {
 }
 
 #[test]
-fn parts_of_requests_cost_little() {
+fn partial_requests_use_little_memory() {
     let process = start("-c 1000 -t 1");
     let mut c = common::connect(process.address());
     c.ask("mn\r\n", "MN\r\n");
@@ -383,7 +383,7 @@ fn parts_of_requests_cost_little() {
         let before = c.count("", "bytes_read");
         halves.iter_mut().for_each(|half| half.say(part));
         let least = before + (part.len() * halves.len()) as u64;
-        wait_until("all is received", || c.count("", "bytes_read") >= least);
+        wait_until("all bytes are received", || c.count("", "bytes_read") >= least);
     };
     say(&mut halves, &mut c, "get a");
     let before = process.resident_bytes();
@@ -399,7 +399,7 @@ fn parts_of_requests_cost_little() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_miss_in_text() {
+fn unreadable_item_is_a_miss_in_text() {
     let scratch = Scratch::new("busy");
     let socket = scratch.path("socket");
     let server = serve(&format!("-m 64 -I 16m -t 1 --stall-timeout 0 -s {}", socket.display()));
@@ -418,7 +418,7 @@ fn what_cannot_be_read_is_a_miss_in_text() {
             client.say(format!("get {key}\r\n"));
             slow.push(client);
         }
-        wait_until("it is pinned", || shared.store.sums().pins == slow.len() as u64);
+        wait_until("the value is pinned", || shared.store.sums().pins == slow.len() as u64);
     }
     let misses = c.count("", "get_misses");
     c.ask("get a v b w\r\n", "VALUE a 0 1\r\na\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
@@ -435,7 +435,7 @@ fn what_cannot_be_read_is_a_miss_in_text() {
 }
 
 #[test]
-fn what_cannot_be_touched_is_a_miss_in_text() {
+fn untouchable_item_is_a_miss_in_text() {
     let server = serve("-m 2 -M -t 1");
     let mut c = server.connect();
     let mut keys = 0;

@@ -71,13 +71,13 @@ impl Reach {
             only_this_host,
         };
         let provider =
-            Library::open().expect("libfabric is there").pick(&requirements).expect("the server has it");
-        let domain = Domain::open(&provider).expect("it opens");
+            Library::open().expect("libfabric is there").pick(&requirements).expect("the server's provider");
+        let domain = Domain::open(&provider).expect("the domain opens");
         let port = Endpoint::open(&domain, EndpointOptions { operations: 64, peers: 1, waits: false });
         let pool = Pool::new(&domain, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");
         let mut reach = Reach { port: port.expect("an endpoint"), pool };
         for _ in 0..receives_for(CREDITS) {
-            let buffer = reach.pool.take().expect("there are as many");
+            let buffer = reach.pool.take().expect("a free buffer");
             reach.port.receive(buffer, 0).expect("posted");
         }
         reach
@@ -147,7 +147,7 @@ impl OnFabric {
                 continue;
             }
             let len = completion.result.expect("received");
-            self.end.arrived(completion.buffer, len).expect("the server keeps to the protocol");
+            self.end.arrived(completion.buffer, len).expect("the server follows the protocol");
             loop {
                 let len = match self.end.incoming() {
                     Some(Incoming::Bytes(bytes)) => {
@@ -179,7 +179,7 @@ impl OnFabric {
                 return got;
             }
             let now = Instant::now();
-            assert!(now < end, "in vain until {what}");
+            assert!(now < end, "timed out until {what}");
             if now >= ring {
                 let _ = self.tcp.stream.write(b"!");
                 ring = now + RINGS_AFTER;
@@ -277,7 +277,7 @@ fn count(server: SocketAddr, name: &str) -> u64 {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
+fn server_without_memlock_reports_it_and_serves() {
     if !provider().starts_with("verbs") {
         eprintln!("not checked: {} pins no memory", provider());
         return;
@@ -290,8 +290,10 @@ fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
         limited.args("-l 127.0.0.1 -p -1 -t 1".split(' '));
         let server = start_command(command(limited, &format!("-m {}", items >> 20)));
         let log = server.log();
-        let why =
-            log.lines().find(|line| line.contains("cannot start the fabric listener")).expect("it says so");
+        let why = log
+            .lines()
+            .find(|line| line.contains("cannot start the fabric listener"))
+            .expect("an error in the log");
         for told in [limit, &items.to_string(), "ulimit -l", "LimitMEMLOCK="] {
             assert!(why.contains(told), "{told}: {why}");
         }
@@ -304,7 +306,7 @@ fn a_server_that_may_not_pin_memory_says_so_and_serves_on() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn requests_go_over_the_fabric_beside_other_ways() {
+fn fabric_requests_work_alongside_other_transports() {
     let scratch = Scratch::new("links-ways");
     let path = scratch.path("socket");
     let process = start(&format!("-I 8m --shm -s {}", path.display()));
@@ -327,28 +329,28 @@ fn requests_go_over_the_fabric_beside_other_ways() {
     let conns = c.stats("conns");
     let on_fabric = conns.iter().filter(|(name, value)| name.ends_with(":addr") && value.starts_with("fab:"));
     assert_eq!(on_fabric.count(), 2, "{conns:?}");
-    assert!(process.log().contains("clients can come by the fabric"), "{}", process.log());
+    assert!(process.log().contains("clients can connect over the fabric"), "{}", process.log());
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_interface_that_named_networks_do_not_reach_is_warned_of() {
+fn interface_unreachable_from_listed_networks_warns() {
     for (peers, is_warned_of) in [("local,192.0.2.0/24", true), ("local,127.0.0.0/8", false)] {
         let flags = format!("-l * -p -1 -t 1 --fabric tcp;ofi_rxm,lo --fabric-peers {peers}");
         let log = start_command(fabcached(&flags)).log();
-        assert!(log.contains("clients can come by the fabric"), "{log}");
+        assert!(log.contains("clients can connect over the fabric"), "{log}");
         assert_eq!(log.contains("other hosts do not reach tcp;ofi_rxm"), is_warned_of, "{log}");
     }
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_is_read_by_key_is_the_region() {
+fn region_is_readable_by_its_key() {
     let process = start("");
     let mut a = attach(process.address());
     a.ask("mn\r\n", "MN\r\n");
     let (_, address, key) = a.region;
-    let buffer = a.reach.pool.take().expect("one is free");
+    let buffer = a.reach.pool.take().expect("a free buffer");
     let mut waiting = Some(buffer);
     let came = a.until("the region is read", |this| {
         if let Some(buffer) = waiting.take()
@@ -366,7 +368,7 @@ fn what_is_read_by_key_is_the_region() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_cannot_be_connected_goes_on_over_tcp() {
+fn unreachable_client_continues_over_tcp() {
     let process = start("");
     let mut c = connect(process.address());
     let name = [2, 0, 0, 80, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -387,7 +389,9 @@ fn who_cannot_be_connected_goes_on_over_tcp() {
     c.ask("mn\r\n", "MN\r\n");
     assert_eq!(c.count("fabcache", "fabric_attached"), 0);
     assert!(c.count("fabcache", "fabric_refused") >= 4);
-    wait_until("it says why", || process.log().contains("cannot go on over the fabric with a client"));
+    wait_until("the log gives the reason", || {
+        process.log().contains("cannot attach a client over the fabric")
+    });
 }
 
 /// The maximum of one worker's clients.
@@ -395,13 +399,14 @@ const CLIENTS_MAX: usize = 1024;
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_finds_all_places_taken_is_told_and_goes_on_over_tcp() {
+fn client_beyond_the_limit_continues_over_tcp() {
     if provider().starts_with("verbs") {
-        eprintln!("not checked: buffers for so many are not to be pinned everywhere");
+        eprintln!("not checked: not every host can pin this many buffers");
         return;
     }
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may");
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+        .expect("raising the soft limit is allowed");
     let process = start(&format!("-t 1 -c {}", 2 * CLIENTS_MAX));
     // Links of one endpoint, distinguished by their tokens.
     let mut reach = Reach::open(&provider());
@@ -427,8 +432,8 @@ fn who_finds_all_places_taken_is_told_and_goes_on_over_tcp() {
     assert_eq!(late.count("fabcache", "fabric_attached"), CLIENTS_MAX as u64);
     assert_eq!(late.count("fabcache", "fabric_refused"), 1);
     taken.pop();
-    wait_until("a place is free", || {
-        // Ends are told by messages, which this one is to take.
+    wait_until("a slot is free", || {
+        // The server reports closed links by message; receive it here.
         let _ = reach.port.poll(&mut Vec::new());
         let said = join(&mut late);
         assert!(said == full || said.starts_with("FABRIC "), "{said}");
@@ -440,14 +445,14 @@ fn who_finds_all_places_taken_is_told_and_goes_on_over_tcp() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_breaks_the_protocol_is_cut_off_alone() {
+fn protocol_violation_ends_only_its_link() {
     let process = start("-t 1");
     let (mut good, mut bad) = (attach(process.address()), attach(process.address()));
     good.ask("mn\r\n", "MN\r\n");
     bad.ask("mn\r\n", "MN\r\n");
     let strange = [&0xdead_beef_u64.to_le_bytes()[..], &[0; 8]].concat();
     bad.send(&strange);
-    wait_until("the message of nobody is counted", || {
+    wait_until("the stray message is counted", || {
         good.pump_sent();
         count(process.address(), "fabric_dropped_messages") == 1
     });
@@ -463,7 +468,7 @@ fn who_breaks_the_protocol_is_cut_off_alone() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn clients_that_go_leave_nothing_behind() {
+fn leaving_clients_leak_nothing() {
     let process = start("");
     let mut stays = attach(process.address());
     stays.ask("mn\r\n", "MN\r\n");
@@ -479,7 +484,7 @@ fn clients_that_go_leave_nothing_behind() {
         drop(a);
     }
     let mut c = connect(process.address());
-    wait_until("they are gone", || {
+    wait_until("the links are closed", || {
         stays.pump_sent();
         let conns = c.stats("conns");
         conns
@@ -496,7 +501,7 @@ fn clients_that_go_leave_nothing_behind() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_server_that_stops_lets_go_of_its_clients() {
+fn stopping_server_closes_its_links() {
     let mut process = start("");
     let mut clients: Vec<OnFabric> = (0..4).map(|_| attach(process.address())).collect();
     for client in &mut clients {
@@ -511,7 +516,7 @@ fn a_server_that_stops_lets_go_of_its_clients() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_idle_server_sleeps_however_many_clients_it_has() {
+fn idle_server_sleeps_with_any_number_of_clients() {
     let process = start("-t 1");
     // Each client is an endpoint, with the provider's memory for it.
     let crowd = amount(20, 8);
@@ -538,9 +543,9 @@ fn an_idle_server_sleeps_however_many_clients_it_has() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_worker_sleeps_though_a_client_cannot_be_reached() {
+fn worker_sleeps_despite_an_unreachable_client() {
     if !provider().starts_with("tcp") {
-        eprintln!("not checked: only of tcp is known what an endpoint's name is");
+        eprintln!("not checked: the format of endpoint names is known for tcp only");
         return;
     }
     let process = start("-t 1");

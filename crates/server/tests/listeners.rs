@@ -21,9 +21,9 @@ fn one_server_listens_at_many_addresses() {
 }
 
 #[test]
-fn each_worker_may_listen_by_itself() {
+fn workers_may_have_their_own_listeners() {
     let server = serve("--accept local -t 3");
-    assert_eq!(server.addresses().len(), 1, "three listen at one address");
+    assert_eq!(server.addresses().len(), 1, "three listeners share one address");
     let listening =
         server.connect().stats("conns").into_iter().filter(|(_, state)| state == "conn_listening");
     assert_eq!(listening.count(), 3);
@@ -46,7 +46,7 @@ fn new_connections_go_to_the_least_loaded_worker() {
 }
 
 #[test]
-fn protocols_and_authentication_are_each_listeners_own() {
+fn listeners_have_their_own_protocol_and_authentication() {
     let scratch = Scratch::new("listeners");
     let users = scratch.file("users", "ann:secret\n");
     let flags = format!(
@@ -73,7 +73,7 @@ fn protocols_and_authentication_are_each_listeners_own() {
 }
 
 #[test]
-fn the_configuration_file_describes_listeners_too() {
+fn configuration_file_describes_listeners() {
     let scratch = Scratch::new("tables");
     let path = scratch.path("socket");
     let file = scratch.file(
@@ -85,9 +85,9 @@ fn the_configuration_file_describes_listeners_too() {
             path.display()
         ),
     );
-    let options = Options::from_file(&file).expect("it is valid");
-    let settings = Settings::new(&options, &|_| None).expect("it makes sense");
-    let server = TestServer::of(Server::start(settings, Vec::new()).expect("it starts"));
+    let options = Options::from_file(&file).expect("a valid file");
+    let settings = Settings::new(&options, &|_| None).expect("valid settings");
+    let server = TestServer::of(Server::start(settings, Vec::new()).expect("the server starts"));
     let addresses: Vec<SocketAddr> = server.addresses();
     connect(addresses[0]).ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     common::UdpClient::new(addresses[1]).ask(1, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
@@ -95,16 +95,16 @@ fn the_configuration_file_describes_listeners_too() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_the_way_out() {
+fn port_in_use_error_suggests_a_remedy() {
     let server = serve("");
     let address = server.address();
-    let error = format!("{:#}", try_serve(&format!("-l {address}")).err().expect("it is taken"));
+    let error = format!("{:#}", try_serve(&format!("-l {address}")).err().expect("the port is in use"));
     assert!(
         error.contains(&address.to_string()) && error.contains("another server listens there"),
         "{error}"
     );
     assert!(error.contains("-p"), "{error}");
-    // An address that is not this host's.
-    let error = format!("{:#}", try_serve("-l 192.0.2.1:0").err().expect("it is nobody's"));
+    // An address of another host.
+    let error = format!("{:#}", try_serve("-l 192.0.2.1:0").err().expect("the address is not local"));
     assert!(error.contains("192.0.2.1"), "{error}");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{connect, serve};
 
 #[test]
-fn reading_with_every_flag() {
+fn meta_get_supports_every_flag() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("mg a v\r\nmg a\r\nmg a v q\r\nmg a k O1 q\r\nmn\r\n", "EN\r\nEN\r\nMN\r\n");
@@ -35,7 +35,7 @@ fn reading_with_every_flag() {
 }
 
 #[test]
-fn winning_staleness_and_vivifying() {
+fn win_stale_and_vivify_flags_work() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("mg new N35 v t\r\n", "VA 0 t35 W\r\n\r\n");
@@ -54,7 +54,7 @@ fn winning_staleness_and_vivifying() {
 }
 
 #[test]
-fn writing_in_every_mode() {
+fn meta_set_supports_every_mode() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("ms a 1 ME\r\n1\r\nms a 1 ME\r\n2\r\n", "HD\r\nNS\r\n");
@@ -73,7 +73,7 @@ fn writing_in_every_mode() {
 }
 
 #[test]
-fn numbers_and_deletes() {
+fn meta_arithmetic_and_delete_work() {
     let server = serve("");
     let mut c = server.connect();
     c.ask(
@@ -93,7 +93,7 @@ fn numbers_and_deletes() {
 }
 
 #[test]
-fn every_meta_error() {
+fn meta_errors_match_memcached() {
     let server = serve("");
     let mut c = server.connect();
     let long = "k".repeat(251);
@@ -113,7 +113,7 @@ fn every_meta_error() {
 }
 
 #[test]
-fn what_is_touched_away_is_read_by_one_client_and_nothing_else_goes() {
+fn item_touched_to_expire_is_removed_alone() {
     for options in ["-t 4", "-t 4 -C"] {
         let server = serve(options);
         let address = server.address();

@@ -28,7 +28,7 @@ fn refusal(arguments: &str) -> String {
 }
 
 #[test]
-fn a_stop_answers_what_is_under_way() {
+fn stop_answers_pending_requests() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut process = start("");
         let (mut idle, mut busy) = (connect(process.address()), connect(process.address()));
@@ -37,7 +37,9 @@ fn a_stop_answers_what_is_under_way() {
         // When the last command is answered, all of these were received; the value is incomplete.
         busy.say("set late 0 0 100000\r\n");
         busy.say("x".repeat(99_000));
-        wait_until("it is under way", || idle.stats("conns").iter().any(|(_, value)| value == "conn_nread"));
+        wait_until("the value is being received", || {
+            idle.stats("conns").iter().any(|(_, value)| value == "conn_nread")
+        });
         process.signal(signal);
         idle.hear_end();
         busy.say("x".repeat(1_000) + "\r\n");
@@ -49,13 +51,13 @@ fn a_stop_answers_what_is_under_way() {
 }
 
 #[test]
-fn a_graceful_stop_waits_for_clients_to_leave() {
+fn graceful_stop_waits_for_clients_to_leave() {
     let mut process = start("");
     let address = process.address();
     let mut c = connect(address);
     c.ask("mn\r\n", "MN\r\n");
     process.signal(Signal::USR1);
-    wait_until("it takes no more", || process.log().contains("no more connections are taken"));
+    wait_until("accepting stops", || process.log().contains("accepting no more connections"));
     c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     drop(c);
     assert_eq!(process.wait().code(), Some(0));
@@ -70,26 +72,28 @@ fn a_graceful_stop_waits_for_clients_to_leave() {
 }
 
 #[test]
-fn a_hangup_reads_users_again() {
+fn sighup_reloads_users() {
     let scratch = Scratch::new("hangup");
     let users = scratch.file("users", "ann:secret\n");
     let mut process = start(&format!("-Y {}", users.display()));
     scratch.file("users", "ann:changed\n");
     process.signal(Signal::HUP);
-    wait_until("they are read", || process.log().contains("were read again"));
+    wait_until("the users are reloaded", || process.log().contains("were reloaded"));
     let mut c = connect(process.address());
     c.ask("set a 0 0 10\r\nann secret\r\n", "CLIENT_ERROR authentication failure\r\n");
     c.ask("set a 0 0 11\r\nann changed\r\n", "STORED\r\n");
     scratch.file("users", "no colon");
     process.signal(Signal::HUP);
-    wait_until("it says why not", || process.log().contains("line 1: not of the form user:password"));
+    wait_until("the log gives the reason", || {
+        process.log().contains("line 1: not of the form user:password")
+    });
     c.ask("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success());
 }
 
 #[test]
-fn shutdown_is_a_command_where_it_is_allowed() {
+fn shutdown_command_works_only_if_enabled() {
     let process = start("");
     connect(process.address()).ask("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
     for command in ["shutdown\r\n", "shutdown graceful\r\n"] {
@@ -103,17 +107,17 @@ fn shutdown_is_a_command_where_it_is_allowed() {
 }
 
 #[test]
-fn the_process_id_is_in_its_file() {
+fn pid_file_holds_the_process_id() {
     let scratch = Scratch::new("pid");
     let file = scratch.path("run.pid");
     let beside = scratch.file("run.tmp", "precious");
     let mut process = start(&format!("-P {}", file.display()));
-    assert_eq!(std::fs::read_to_string(&file).expect("it is written"), format!("{}\n", process.child.id()));
+    assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), format!("{}\n", process.child.id()));
     process.signal(Signal::TERM);
     process.wait();
     assert!(!file.exists());
-    assert_eq!(std::fs::read_to_string(beside).expect("it is there"), "precious");
-    // One left behind by a process that is gone is nobody's.
+    assert_eq!(std::fs::read_to_string(beside).expect("the file exists"), "precious");
+    // The file of an exited process is stale.
     scratch.file("run.pid", "4194304\n");
     let process = start(&format!("-P {}", file.display()));
     assert!(!process.log().contains("is running"));
@@ -131,7 +135,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn a_daemon_goes_on_behind_the_terminal() {
+fn daemon_detaches_from_the_terminal() {
     let scratch = Scratch::new("daemon");
     let here = scratch.path("");
     scratch.file("users", "ann:secret\n");
@@ -139,8 +143,8 @@ fn a_daemon_goes_on_behind_the_terminal() {
     let mut command = fabcached("-d -s socket -P run.pid -Y users -t 1");
     let output = command.current_dir(&here).stdin(Stdio::null()).output().expect("the binary is built");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let pid =
-        std::fs::read_to_string(scratch.path("run.pid")).expect("it is written before the first one ends");
+    let pid = std::fs::read_to_string(scratch.path("run.pid"))
+        .expect("the file is written before the parent exits");
     let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("not 0");
     let daemon = Daemon(pid);
     assert_eq!(
@@ -152,15 +156,17 @@ fn a_daemon_goes_on_behind_the_terminal() {
     // Also when the file is reloaded.
     scratch.file("users", "ann:changed\n");
     kill_process(pid, Signal::HUP).expect("it runs");
-    wait_until("they are read", || {
+    wait_until("the users are reloaded", || {
         let mut c = connect_unix(&scratch.path("socket"));
         c.say("set a 0 0 11\r\nann changed\r\n");
         c.hear_until("\r\n") == "STORED\r\n"
     });
     kill_process(pid, Signal::TERM).expect("it runs");
     c.hear_end();
-    wait_until("it has gone", || !scratch.path("run.pid").exists() && !scratch.path("socket").exists());
-    wait_until("it has ended", || test_kill_process(pid).is_err() || is_zombie(pid));
+    wait_until("the files are removed", || {
+        !scratch.path("run.pid").exists() && !scratch.path("socket").exists()
+    });
+    wait_until("the process exits", || test_kill_process(pid).is_err() || is_zombie(pid));
     drop(daemon);
 }
 
@@ -171,7 +177,7 @@ fn is_zombie(pid: Pid) -> bool {
 }
 
 #[test]
-fn a_daemon_that_does_not_come_up_says_why() {
+fn daemon_reports_why_it_cannot_start() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = taken.local_addr().expect("bound");
     let said = refusal(&format!("-d -l {address}"));
@@ -179,7 +185,7 @@ fn a_daemon_that_does_not_come_up_says_why() {
 }
 
 #[test]
-fn a_second_server_is_told_of_the_first() {
+fn second_server_reports_the_running_one() {
     let first = start("");
     let port = first.address().port();
     let said = refusal(&format!("-l 127.0.0.1 -p {port}"));
@@ -210,12 +216,12 @@ fn ports_are_written_to_a_file() {
         port(2),
         port(3)
     );
-    assert_eq!(std::fs::read_to_string(&file).expect("it is written"), expected);
+    assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), expected);
     connect(at[2]).ask("mn\r\n", "MN\r\n");
     UdpClient::new(at[3]).ask(1, "mn\r\n", "MN\r\n");
-    // Nothing is left beside it, and nothing that was there is touched.
-    assert_eq!(std::fs::read_dir(scratch.path("")).expect("it is there").count(), 2);
-    assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("it is there"), "precious");
+    // No temporary file is left, and existing files are untouched.
+    assert_eq!(std::fs::read_dir(scratch.path("")).expect("the directory exists").count(), 2);
+    assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("the file exists"), "precious");
 }
 
 /// Starts fabcached like a service manager, with this socket.
@@ -228,11 +234,11 @@ fn activated(socket: OwnedFd, arguments: &str) -> Process {
 }
 
 #[test]
-fn sockets_of_the_service_manager_are_taken_over() {
+fn service_manager_sockets_are_inherited() {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = tcp.local_addr().expect("bound");
     let mut process = activated(tcp.into(), "-p 11211");
-    assert_eq!(process.addresses(), [address], "with one that is handed over no other is opened");
+    assert_eq!(process.addresses(), [address], "with an inherited socket no other is opened");
     connect(address).ask("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success());
@@ -242,7 +248,7 @@ fn sockets_of_the_service_manager_are_taken_over() {
     let mut process = activated(unix.into(), "");
     connect_unix(&path).ask("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
-    assert!(process.wait().success() && path.exists(), "the file is the manager's");
+    assert!(process.wait().success() && path.exists(), "the manager owns the file");
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let address = udp.local_addr().expect("bound");
     let _process = activated(udp.into(), "");
@@ -250,8 +256,8 @@ fn sockets_of_the_service_manager_are_taken_over() {
 }
 
 #[test]
-fn clients_of_the_fabric_have_open_files_enough_or_that_is_said() {
-    // No libfabric is needed: how many there may be is settled before.
+fn low_descriptor_limit_for_fabric_clients_warns() {
+    // This needs no libfabric: the limit is raised before.
     let limited = |limit: &str, more: &str| {
         let mut command = Command::new("sh");
         let line =
@@ -259,7 +265,7 @@ fn clients_of_the_fabric_have_open_files_enough_or_that_is_said() {
         command.args(["-c", &line]).env("FABCACHE_LIBFABRIC", "/nonexistent");
         start_command(command)
     };
-    assert_eq!(limited("ulimit -S -n 150", "").open_files_max(), 150, "enough without");
+    assert_eq!(limited("ulimit -S -n 150", "").open_files_max(), 150, "enough without a fabric");
     assert!(limited("ulimit -S -n 150", "--fabric").open_files_max() >= 3 * 60);
     let process = limited("ulimit -n 150", "--fabric");
     let is_raised = process.open_files_max() >= 3 * 60;
@@ -268,14 +274,14 @@ fn clients_of_the_fabric_have_open_files_enough_or_that_is_said() {
 }
 
 #[test]
-fn the_service_manager_is_told_how_it_goes() {
+fn service_manager_receives_status() {
     let scratch = Scratch::new("notify");
     let path = scratch.path("notify");
     let manager = UnixDatagram::bind(&path).expect("a free path");
     manager.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let hear = || {
         let mut buffer = [0; 1024];
-        let len = manager.recv(&mut buffer).expect("it is told");
+        let len = manager.recv(&mut buffer).expect("a status message");
         String::from_utf8_lossy(&buffer[..len]).into_owned()
     };
     let mut command = fabcached("-l 127.0.0.1 -p -1");
@@ -291,7 +297,7 @@ fn the_service_manager_is_told_how_it_goes() {
 }
 
 #[test]
-fn the_configuration_file_is_read_and_the_command_line_wins() {
+fn command_line_overrides_the_configuration_file() {
     let scratch = Scratch::new("config");
     let file = scratch.file(
         "fabcached.toml",
@@ -312,7 +318,7 @@ fn the_configuration_file_is_read_and_the_command_line_wins() {
 }
 
 #[test]
-fn a_mistake_in_the_configuration_file_is_named() {
+fn configuration_file_errors_are_reported() {
     let scratch = Scratch::new("mistakes");
     for (content, needles) in [
         ("port = 5\nthread = 3\n", &["line 2", "thread", "threads"][..]),
@@ -339,7 +345,7 @@ fn a_mistake_in_the_configuration_file_is_named() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_are_named() {
+fn command_line_errors_are_reported() {
     for (arguments, needles) in [
         ("--memory-limt 64", &["--memory-limit"][..]),
         ("-o idle_timeot=3", &["idle_timeot", "is idle_timeout meant?"]),
@@ -375,7 +381,7 @@ fn mistakes_on_the_command_line_are_named() {
 }
 
 #[test]
-fn what_tunes_slabs_is_accepted_with_a_notice() {
+fn slab_options_are_accepted_with_a_warning() {
     let process =
         start("-f 1.1 -n 96 -o slab_automove=2,slab_reassign,hash_algorithm=murmur3,modern,hot_lru_pct=10");
     for name in [
@@ -393,7 +399,7 @@ fn what_tunes_slabs_is_accepted_with_a_notice() {
 }
 
 #[test]
-fn help_version_and_licence_go_to_the_output() {
+fn help_version_and_licence_go_to_stdout() {
     let said = |arguments: &str| {
         let output = output(arguments);
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments}");
@@ -423,7 +429,7 @@ fn the_log_may_be_json() {
 }
 
 #[test]
-fn a_client_that_stays_does_not_hold_the_stop_up() {
+fn lingering_client_does_not_delay_the_stop() {
     let mut process = start("");
     let mut c = connect(process.address());
     c.say("set a 0 0 10\r\nhalf");
@@ -435,7 +441,7 @@ fn a_client_that_stays_does_not_hold_the_stop_up() {
 }
 
 #[test]
-fn a_start_that_fails_leaves_nothing() {
+fn failed_start_leaves_no_files() {
     let scratch = Scratch::new("fails");
     let (socket, pid) = (scratch.path("socket"), scratch.path("run.pid"));
     let flags = format!("-s {} -P {} -Y /nonexistent/users", socket.display(), pid.display());
@@ -445,7 +451,7 @@ fn a_start_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn who_has_no_descriptors_left_says_so_once_and_serves_on() {
+fn descriptor_shortage_is_logged_once_and_survived() {
     let process = start("-t 1");
     let mut first = connect(process.address());
     first.ask("mn\r\n", "MN\r\n");
@@ -453,12 +459,13 @@ fn who_has_no_descriptors_left_says_so_once_and_serves_on() {
     let open = std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).expect("it runs").count() as u64;
     let allow = |current| {
         let maximum = getrlimit(Resource::Nofile).maximum;
-        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum }).expect("it is ours");
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum })
+            .expect("a parent may set limits");
     };
     allow(open);
     // Some connections reuse numbers freed below.
     let late: Vec<_> = (0..20).map(|_| connect(process.address())).collect();
-    wait_until("it has tried a few times", || {
+    wait_until("several accepts fail", || {
         first
             .stats("fabcache")
             .iter()

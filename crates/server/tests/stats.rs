@@ -59,7 +59,7 @@ fn all_numbers(stats: &[(String, String)], but: &[&str]) {
 }
 
 #[test]
-fn plain_stats_have_memcacheds_fields() {
+fn general_stats_have_memcacheds_fields() {
     let server = serve("");
     let mut c = server.connect();
     let stats = c.stats("");
@@ -86,7 +86,7 @@ fn plain_stats_have_memcacheds_fields() {
 }
 
 #[test]
-fn settings_are_those_given() {
+fn stats_settings_reports_the_options() {
     let server = serve("");
     let mut c = server.connect();
     let defaults = c.stats("settings");
@@ -288,7 +288,7 @@ fn items_and_bytes_are_counted() {
 }
 
 #[test]
-fn items_slabs_and_sizes() {
+fn stats_items_slabs_and_sizes_are_reported() {
     let server = serve("-o track_sizes");
     let mut c = server.connect();
     assert_eq!(c.stats("items"), []);
@@ -329,13 +329,13 @@ fn connections_are_listed() {
     watcher.ask("watch\r\n", "OK\r\n");
     let mut half = server.connect();
     half.say("set a 0 0 100000\r\nx");
-    common::wait_until("half a value has come", || {
+    common::wait_until("half a value is received", || {
         c.stats("conns").iter().any(|(_, value)| value == "conn_nread")
     });
     common::connect_unix(&path).ask("mn\r\n", "MN\r\n");
     let mut unix = common::connect_unix(&path);
     unix.ask("mn\r\n", "MN\r\n");
-    common::wait_until("the one that left is no longer listed", || c.count("", "curr_connections") == 5);
+    common::wait_until("the closed connection is no longer listed", || c.count("", "curr_connections") == 5);
     let listed = c.stats("conns");
     let mut by_fd: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
     for (name, value) in listed {
@@ -364,12 +364,15 @@ fn connections_are_listed() {
     );
     assert_eq!((is("tcp6:[::1]:", "conn_waiting", false), is("unix:/", "conn_waiting", false)), (1, 1));
     let ours = c.stream.local_addr().expect("connected");
-    let own = by_fd.values().find(|fields| fields["addr"] == format!("tcp:{ours}")).expect("we are listed");
+    let own = by_fd
+        .values()
+        .find(|fields| fields["addr"] == format!("tcp:{ours}"))
+        .expect("this connection is listed");
     assert_eq!(own["listen_addr"], format!("tcp:{here}"));
 }
 
 #[test]
-fn details_by_prefix() {
+fn stats_detail_counts_by_prefix() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("set p:1 0 0 1\r\nx\r\nstats detail dump\r\nstats detail on\r\n", "STORED\r\nEND\r\nOK\r\n");
@@ -386,7 +389,7 @@ fn details_by_prefix() {
 }
 
 #[test]
-fn a_reset_starts_from_zero() {
+fn stats_reset_starts_from_zero() {
     let server = serve("");
     let mut c = server.connect();
     c.ask(
@@ -398,18 +401,14 @@ fn a_reset_starts_from_zero() {
     {
         assert_eq!(c.count("", name), 0, "{name}");
     }
-    assert_eq!(
-        (c.count("", "curr_items"), c.count("", "curr_connections")),
-        (1, 1),
-        "what is there is there"
-    );
+    assert_eq!((c.count("", "curr_items"), c.count("", "curr_connections")), (1, 1), "gauges are not reset");
     assert!(c.count("", "bytes") > 0);
     c.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(c.count("", "get_hits"), 1);
 }
 
 #[test]
-fn our_own_are_apart() {
+fn fabcache_statistics_are_separate() {
     let server = serve("-t 2");
     let mut c = server.connect();
     c.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
@@ -423,7 +422,7 @@ fn our_own_are_apart() {
 }
 
 #[test]
-fn the_clock_is_the_hosts() {
+fn stats_time_is_the_hosts() {
     let server = serve("");
     let mut c = server.connect();
     let now =

@@ -6,7 +6,7 @@ use common::{Client, serve, wait_until};
 use fabcache_testbed::bytes::pattern;
 
 #[test]
-fn storing_and_reading() {
+fn storage_and_retrieval_commands_work() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("get a\r\n", "END\r\n");
@@ -70,7 +70,7 @@ fn expiry_is_to_the_second() {
 }
 
 #[test]
-fn values_of_every_size_are_touched_away() {
+fn values_of_every_size_expire_by_touch() {
     for options in ["-I 4m", "-I 4m -C"] {
         let server = serve(options);
         let mut c = server.connect();
@@ -86,7 +86,7 @@ fn values_of_every_size_are_touched_away() {
 }
 
 #[test]
-fn flushes_wait_and_replace_each_other() {
+fn delayed_flushes_replace_each_other() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("set a 0 0 1\r\nx\r\nflush_all 2\r\nget a\r\n", "STORED\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
@@ -114,7 +114,7 @@ fn flushes_wait_and_replace_each_other() {
 }
 
 #[test]
-fn every_error_is_memcacheds() {
+fn errors_match_memcached() {
     let server = serve("");
     let mut c = server.connect();
     let long = "k".repeat(251);
@@ -167,7 +167,7 @@ fn every_error_is_memcacheds() {
 }
 
 #[test]
-fn values_of_every_size_come_back() {
+fn values_of_every_size_round_trip() {
     let server = serve("-m 64 -I 16m");
     let mut c = server.connect();
     for len in [0usize, 1, 100, 16_383, 16_384, 16_385, 65_536, 131_072, 131_073, 1 << 20, (16 << 20) - 400] {
@@ -191,7 +191,7 @@ fn values_of_every_size_come_back() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_removes_the_old_value() {
+fn too_large_value_is_rejected_and_removes_the_old_one() {
     let server = serve("");
     let mut c = server.connect();
     let large = vec![b'x'; 1 << 20];
@@ -219,7 +219,7 @@ fn what_is_too_large_is_refused_and_removes_the_old_value() {
 }
 
 #[test]
-fn without_eviction_memory_runs_out_and_comes_back() {
+fn without_eviction_memory_runs_out_and_recovers() {
     let server = serve("-m 8 -M");
     let mut c = server.connect();
     let value = "x".repeat(10_000);
@@ -255,7 +255,7 @@ fn without_eviction_memory_runs_out_and_comes_back() {
 }
 
 #[test]
-fn on_a_full_server_what_is_there_can_be_touched_and_what_cannot_be_replaced_goes() {
+fn full_server_allows_touch_and_drops_unreplaceable_items() {
     let server = serve("-m 8 -M");
     let mut c = server.connect();
     c.ask("set n 0 100 4\r\n1000\r\n", "STORED\r\n");
@@ -304,7 +304,7 @@ fn on_a_full_server_what_is_there_can_be_touched_and_what_cannot_be_replaced_goe
 }
 
 #[test]
-fn dumps_show_each_key_once() {
+fn dump_lists_each_key_once() {
     let server = serve("-m 64");
     let mut c = server.connect();
     for i in 0..2_000 {
@@ -322,7 +322,7 @@ fn dumps_show_each_key_once() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 2_001);
-    let line = dump.lines().find(|line| line.starts_with("key=key7 ")).expect("it is there");
+    let line = dump.lines().find(|line| line.starts_with("key=key7 ")).expect("the key is listed");
     assert!(
         line.contains(" exp=-1 la=") && line.contains(" fetch=no cls=1 size=") && line.ends_with(" flags=7"),
         "{line}"
@@ -341,7 +341,7 @@ fn dumps_show_each_key_once() {
 }
 
 #[test]
-fn a_crawl_goes_on_behind_its_answer() {
+fn crawl_continues_after_its_reply() {
     let server = serve("-t 1");
     let mut c = server.connect();
     for i in 0..20_000 {
@@ -349,12 +349,12 @@ fn a_crawl_goes_on_behind_its_answer() {
     }
     c.ask("mn\r\n", "MN\r\n");
     let crawled = |c: &mut Client<_>| {
-        wait_until("it is done", || c.stat("", "lru_crawler_running") == "0");
+        wait_until("the crawl ends", || c.stat("", "lru_crawler_running") == "0");
         ["lru_crawler_starts", "crawler_items_checked", "crawler_reclaimed"].map(|name| c.count("", name))
     };
     // The crawl lasts until the next command, unless the server is delayed between them.
     let mut starts = 0;
-    wait_until("one is under way when the next is asked for", || {
+    wait_until("a crawl runs when the next is requested", || {
         c.say("lru_crawler crawl all\r\nlru_crawler crawl all\r\nmn\r\n");
         let answer = c.hear_until("MN\r\n");
         let is_busy = answer == "OK\r\nBUSY currently processing crawler request\r\nMN\r\n";
@@ -365,7 +365,7 @@ fn a_crawl_goes_on_behind_its_answer() {
         is_busy
     });
     c.ask("flush_all\r\n", "OK\r\n");
-    wait_until("nothing is left", || {
+    wait_until("all expired items are removed", || {
         c.ask("lru_crawler crawl 1\r\n", "OK\r\n");
         crawled(&mut c);
         c.count("", "curr_items") == 0
@@ -373,7 +373,7 @@ fn a_crawl_goes_on_behind_its_answer() {
 }
 
 #[test]
-fn a_memory_limit_that_cannot_be_had_changes_nothing() {
+fn unattainable_memory_limit_changes_nothing() {
     let server = serve("-m 32 -M -t 1");
     let mut c = server.connect();
     let value = "x".repeat(10_000);
@@ -401,7 +401,7 @@ fn a_memory_limit_that_cannot_be_had_changes_nothing() {
 }
 
 #[test]
-fn counts_by_prefix() {
+fn prefixes_are_counted() {
     let server = serve("-D /");
     let mut c = server.connect();
     c.ask(
@@ -419,7 +419,7 @@ fn counts_by_prefix() {
 }
 
 #[test]
-fn what_is_forbidden_is_refused() {
+fn disabled_commands_are_rejected() {
     let server = serve("-F -X -W -o no_lru_crawler");
     let mut c = server.connect();
     c.ask("flush_all\r\n", "CLIENT_ERROR flush_all not allowed\r\n");
@@ -432,14 +432,14 @@ fn what_is_forbidden_is_refused() {
 }
 
 #[test]
-fn without_cas_every_value_has_0() {
+fn without_cas_every_value_has_cas_0() {
     let server = serve("-C");
     let mut c = server.connect();
     c.ask("set a 0 0 1\r\nx\r\ngets a\r\n", "STORED\r\nVALUE a 0 1 0\r\nx\r\nEND\r\n");
 }
 
 #[test]
-fn the_memory_limit_moves() {
+fn memory_limit_can_be_changed() {
     let server = serve("-m 32 --memory-max 64");
     let mut c = server.connect();
     let value = "x".repeat(10_000);

@@ -55,7 +55,7 @@ impl Authority {
             Some(own) => {
                 let certificate = CertificateDer::from_pem_slice(own.certificate.as_bytes()).expect("PEM");
                 let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("PEM");
-                builder.with_client_auth_cert(vec![certificate], key).expect("they fit")
+                builder.with_client_auth_cert(vec![certificate], key).expect("a matching key")
             }
         };
         Arc::new(config)
@@ -64,7 +64,7 @@ impl Authority {
 
 fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> Client<Stream> {
     let name = ServerName::try_from("localhost").expect("a name");
-    let tls = ClientConnection::new(Arc::clone(config), name).expect("it is valid");
+    let tls = ClientConnection::new(Arc::clone(config), name).expect("a valid configuration");
     let stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     Client::new(StreamOwned::new(tls, stream))
@@ -90,7 +90,7 @@ fn files(scratch: &Scratch, authority: &Authority) -> String {
 const ALL: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
 #[test]
-fn who_comes_by_tls_is_not_sent_to_a_fabric_that_encrypts_nothing() {
+fn tls_client_is_not_sent_to_the_unencrypted_fabric() {
     let scratch = Scratch::new("tls-fabric");
     let authority = Authority::new();
     let files = files(&scratch, &authority);
@@ -107,7 +107,7 @@ fn who_comes_by_tls_is_not_sent_to_a_fabric_that_encrypts_nothing() {
 }
 
 #[test]
-fn requests_of_every_size_go_through() {
+fn requests_of_every_size_work_over_tls() {
     let scratch = Scratch::new("tls-plain");
     let authority = Authority::new();
     let server = serve(&format!("-Z {} -I 8m", files(&scratch, &authority)));
@@ -132,7 +132,7 @@ fn requests_of_every_size_go_through() {
 }
 
 #[test]
-fn versions_below_the_least_are_refused() {
+fn versions_below_the_minimum_are_refused() {
     let scratch = Scratch::new("tls-versions");
     let authority = Authority::new();
     let options = files(&scratch, &authority);
@@ -146,7 +146,7 @@ fn versions_below_the_least_are_refused() {
 }
 
 #[test]
-fn clients_show_certificates_where_they_must() {
+fn client_certificates_are_required_if_configured() {
     let scratch = Scratch::new("tls-mutual");
     let (authority, stranger) = (Authority::new(), Authority::new());
     let options = files(&scratch, &authority);
@@ -173,7 +173,7 @@ fn clients_show_certificates_where_they_must() {
 }
 
 #[test]
-fn each_listener_has_its_own_tls() {
+fn listeners_have_their_own_tls_settings() {
     let scratch = Scratch::new("tls-each");
     let authority = Authority::new();
     let users = scratch.file("users", "ann:secret\n");
@@ -197,7 +197,7 @@ fn each_listener_has_its_own_tls() {
     let _ = plain.stream.read_to_end(&mut heard);
     assert!(!heard.windows(2).any(|two| two == b"MN"));
     c.ask("mn\r\n", "MN\r\n");
-    wait_until("it is counted", || c.count("", "ssl_handshake_errors") == 2);
+    wait_until("the error is counted", || c.count("", "ssl_handshake_errors") == 2);
 }
 
 fn serial(c: &Client<Stream>) -> Vec<u8> {
@@ -205,7 +205,7 @@ fn serial(c: &Client<Stream>) -> Vec<u8> {
 }
 
 #[test]
-fn certificates_are_read_again() {
+fn certificates_are_reloaded() {
     let scratch = Scratch::new("tls-again");
     let authority = Authority::new();
     let server = serve(&format!("-Z {}", files(&scratch, &authority)));
@@ -228,7 +228,7 @@ fn certificates_are_read_again() {
 }
 
 #[test]
-fn what_is_wrong_with_certificates_is_said_at_start() {
+fn certificate_errors_are_reported_at_start() {
     let scratch = Scratch::new("tls-wrong");
     let authority = Authority::new();
     let server = authority.sign("localhost");
@@ -252,7 +252,7 @@ fn what_is_wrong_with_certificates_is_said_at_start() {
     ] {
         let ca = ca.map_or(String::new(), |ca| format!(",ssl_verify_mode=2,ssl_ca_cert={}", ca.display()));
         let flags = format!("-Z -o ssl_chain_cert={},ssl_key={}{ca}", chain.display(), key.display());
-        let error = format!("{:#}", try_serve(&flags).err().expect("it is wrong"));
+        let error = format!("{:#}", try_serve(&flags).err().expect("an invalid certificate"));
         assert!(error.contains(needle) && error.contains(&named.display().to_string()), "{flags}: {error}");
     }
 }

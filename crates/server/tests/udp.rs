@@ -33,7 +33,7 @@ fn text_meta_and_binary_are_answered() {
 }
 
 #[test]
-fn a_long_answer_comes_in_numbered_datagrams() {
+fn long_reply_spans_numbered_datagrams() {
     let (_server, mut tcp, udp) = both("");
     let value: String = (0..30_000).map(|i| char::from(b'a' + (i % 26) as u8)).collect();
     tcp.say(format!("set long 0 0 {}\r\n{value}\r\n", value.len()));
@@ -42,14 +42,14 @@ fn a_long_answer_comes_in_numbered_datagrams() {
     let datagrams = udp.hear_datagrams(77);
     let expected = format!("VALUE long 0 30000\r\n{value}\r\nEND\r\n");
     assert_eq!(datagrams.len(), expected.len().div_ceil(1392));
-    let (last, full) = datagrams.split_last().expect("there are some");
+    let (last, full) = datagrams.split_last().expect("some datagrams");
     assert!(full.iter().all(|datagram| datagram.len() == 1392) && last.len() <= 1392);
     assert_eq!(datagrams.concat(), expected.as_bytes());
 }
 
 #[test]
-fn what_is_no_request_is_dropped() {
-    // One worker keeps datagrams in their order.
+fn invalid_datagrams_are_dropped() {
+    // One worker keeps datagrams in order.
     let (_server, _tcp, udp) = both("-t 1");
     let dropped: &[&[u8]] = &[
         b"",
@@ -75,7 +75,7 @@ fn what_is_no_request_is_dropped() {
 }
 
 #[test]
-fn a_request_fills_a_datagram() {
+fn request_must_fill_one_datagram() {
     let (_server, mut tcp, udp) = both("");
     let value = vec![b'v'; 60_000];
     udp.ask(1, [b"set big 0 0 60000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
@@ -86,7 +86,7 @@ fn a_request_fills_a_datagram() {
 }
 
 #[test]
-fn an_answer_too_long_for_datagrams_harms_nobody() {
+fn reply_too_long_for_datagrams_is_harmless() {
     let (_server, mut tcp, udp) = both("-t 1 -I 2m");
     let value = "x".repeat(1 << 20);
     tcp.say(format!("set a 0 0 {}\r\n{value}\r\n", value.len()));
@@ -101,7 +101,7 @@ fn an_answer_too_long_for_datagrams_harms_nobody() {
 }
 
 #[test]
-fn what_needs_a_connection_is_refused() {
+fn connection_commands_are_rejected() {
     let (_server, mut tcp, udp) = both("");
     for id in 0..30 {
         udp.ask(id, "watch fetchers\r\n", "CLIENT_ERROR a watcher needs a connection\r\n");
@@ -112,7 +112,7 @@ fn what_needs_a_connection_is_refused() {
 }
 
 #[test]
-fn clients_are_many_and_on_both_families() {
+fn many_clients_of_both_families_are_served() {
     let server = serve("-p 0 -U -1 -l 127.0.0.1,::1 -t 4");
     let addresses: Vec<SocketAddr> = server.addresses();
     assert_eq!((addresses.len(), addresses[1].is_ipv6()), (2, true));
@@ -135,7 +135,7 @@ fn clients_are_many_and_on_both_families() {
 }
 
 #[test]
-fn listeners_without_authentication_may_be_udp() {
+fn udp_requires_no_authentication() {
     let scratch = Scratch::new("udp");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-p 0 -U -1 -Y {} -l noauth:127.0.0.1", users.display()));

@@ -11,16 +11,16 @@ use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::format::FORMAT_VERSION;
 
 fn mode(path: &Path) -> u32 {
-    path.metadata().expect("it is there").permissions().mode() & 0o777
+    path.metadata().expect("the file exists").permissions().mode() & 0o777
 }
 
 #[test]
-fn alone_it_turns_the_network_off() {
+fn unix_socket_alone_disables_tcp() {
     let scratch = Scratch::new("alone");
     let path = scratch.path("socket");
     let server = serve(&format!("-s {}", path.display()));
     assert_eq!((server.addresses().len(), server.server().local().len()), (0, 1));
-    assert!(path.metadata().expect("it is there").file_type().is_socket());
+    assert!(path.metadata().expect("the file exists").file_type().is_socket());
     assert_eq!(mode(&path), 0o700);
     let mut c = connect_unix(&path);
     c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
@@ -32,7 +32,7 @@ fn alone_it_turns_the_network_off() {
 }
 
 #[test]
-fn it_serves_beside_tcp() {
+fn unix_socket_serves_alongside_tcp() {
     let scratch = Scratch::new("beside");
     let (one, other) = (scratch.path("one"), scratch.path("other"));
     let server = serve(&format!("-s {} -s {} -p -1 -l 127.0.0.1", one.display(), other.display()));
@@ -44,7 +44,7 @@ fn it_serves_beside_tcp() {
 }
 
 #[test]
-fn its_permissions_are_those_asked_for() {
+fn socket_permissions_follow_the_mask() {
     let scratch = Scratch::new("permissions");
     for mask in ["777", "0660", "600", "755"] {
         let path = scratch.path(mask);
@@ -56,16 +56,16 @@ fn its_permissions_are_those_asked_for() {
 }
 
 #[test]
-fn a_file_left_behind_is_replaced_and_a_living_servers_is_not() {
+fn stale_socket_is_replaced_and_a_live_one_kept() {
     let scratch = Scratch::new("whose");
     let path = scratch.path("socket");
     drop(UnixListener::bind(&path).expect("a free path"));
-    assert!(path.exists(), "nobody listens there any more");
+    assert!(path.exists(), "the socket is stale");
     let flags = format!("-s {}", path.display());
     let first = serve(&flags);
     let mut c = connect_unix(&path);
     c.ask("mn\r\n", "MN\r\n");
-    let error = format!("{:#}", try_serve(&flags).err().expect("the first one lives"));
+    let error = format!("{:#}", try_serve(&flags).err().expect("the first server runs"));
     assert!(error.contains("another server listens there") && error.contains("-s"), "{error}");
     assert!(error.contains(&path.display().to_string()), "{error}");
     c.ask("mn\r\n", "MN\r\n");
@@ -74,14 +74,14 @@ fn a_file_left_behind_is_replaced_and_a_living_servers_is_not() {
     scratch.file("socket", "precious");
     let error = format!("{:#}", try_serve(&flags).err().expect("a file is in the way"));
     assert!(error.contains("not a socket"), "{error}");
-    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "precious");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file exists"), "precious");
     let nowhere = scratch.path("none/socket");
     let error = format!("{:#}", try_serve(&format!("-s {}", nowhere.display())).err().expect("no directory"));
     assert!(error.contains(&nowhere.display().to_string()), "{error}");
 }
 
 #[test]
-fn who_knows_other_versions_of_shared_memory_is_told_which_there_are() {
+fn unsupported_shm_versions_are_refused_with_the_supported_ones() {
     let scratch = Scratch::new("versions");
     let path = scratch.path("socket");
     let _server = serve(&format!("-s {} --shm", path.display()));

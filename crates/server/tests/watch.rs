@@ -40,7 +40,7 @@ fn line_without_cfd(watcher: &mut Client<TcpStream>) -> String {
 }
 
 #[test]
-fn fetchers() {
+fn watch_fetchers_reports_reads() {
     let server = serve("");
     for topics in ["fetchers", ""] {
         let mut w = watcher(&server, topics);
@@ -55,7 +55,7 @@ fn fetchers() {
 }
 
 #[test]
-fn mutations_and_deletions() {
+fn watch_reports_mutations_and_deletions() {
     let server = serve("");
     let mut w = watcher(&server, "mutations deletions");
     let mut c = server.connect();
@@ -83,7 +83,7 @@ fn mutations_and_deletions() {
 }
 
 #[test]
-fn evictions() {
+fn watch_reports_evictions() {
     let server = serve("-m 8");
     let mut w = watcher(&server, "evictions");
     let mut c = server.connect();
@@ -108,7 +108,7 @@ fn evictions() {
 }
 
 #[test]
-fn connections() {
+fn watch_reports_connections() {
     let scratch = Scratch::new("watch");
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -l 127.0.0.1 -s {}", path.display()));
@@ -136,7 +136,7 @@ fn connections() {
 }
 
 #[test]
-fn who_may_watch_and_what() {
+fn watch_checks_permission_and_topics() {
     let server = serve("");
     let mut c = server.connect();
     c.ask("watch nonsense\r\n", "ERROR\r\n");
@@ -150,17 +150,17 @@ fn who_may_watch_and_what() {
     // A watcher's input is ignored, but its disconnect is not.
     watchers[0].say("get a\r\nset b 0 0 1\r\nx\r\n");
     watchers.pop();
-    wait_until("it has left", || c.count("", "log_watchers") == 19);
+    wait_until("the watcher is removed", || c.count("", "log_watchers") == 19);
     c.ask("get b\r\n", "END\r\n");
     let last = watcher(&server, "");
     assert_eq!(c.count("", "log_watchers"), 20);
     drop((watchers, last));
-    wait_until("they have left", || c.count("", "log_watchers") == 0);
+    wait_until("the watchers are removed", || c.count("", "log_watchers") == 0);
     assert!(c.count("", "log_worker_written") > 0 && c.count("", "log_watcher_sent") > 0);
 }
 
 #[test]
-fn a_watcher_that_breaks_off_leaves_nothing_to_others() {
+fn disconnected_watcher_leaves_no_output_to_others() {
     let server = serve("-t 1");
     let (mut c, mut other) = (server.connect(), server.connect());
     for _ in 0..300 {
@@ -174,7 +174,7 @@ fn a_watcher_that_breaks_off_leaves_nothing_to_others() {
 }
 
 #[test]
-fn a_watcher_that_does_not_read_misses_lines() {
+fn slow_watcher_misses_lines() {
     let scratch = Scratch::new("slow");
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -l 127.0.0.1 -s {}", path.display()));
@@ -195,7 +195,7 @@ fn a_watcher_that_does_not_read_misses_lines() {
         let number = text.split_once("\n[skipped=").and_then(|(_, rest)| rest.split_once("]\n"));
         number.map(|(number, _)| number.parse::<u64>().expect("a number"))
     };
-    wait_until("it is told", || {
+    wait_until("skipped lines are reported", || {
         c.ask("get one more\r\n", "END\r\n");
         while let Ok(len) = slow.stream.read(&mut buffer) {
             heard.extend_from_slice(&buffer[..len]);
@@ -206,7 +206,7 @@ fn a_watcher_that_does_not_read_misses_lines() {
 }
 
 #[test]
-fn a_watcher_that_never_reads_is_dropped() {
+fn stalled_watcher_is_dropped() {
     let scratch = Scratch::new("never");
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -l 127.0.0.1 --stall-timeout 1 -s {}", path.display()));
@@ -214,7 +214,7 @@ fn a_watcher_that_never_reads_is_dropped() {
     never.ask("watch fetchers\r\n", "OK\r\n");
     let mut c = server.connect();
     let many = format!("get {}\r\n", "k".repeat(240)).repeat(500);
-    wait_until("it is dropped", || {
+    wait_until("the watcher is dropped", || {
         c.say(&many);
         c.hear("END\r\n".repeat(500));
         c.count("", "log_watchers") == 0

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_are_kept_are_not_released() {
+    fn kept_pages_are_not_released() {
         let backing = Backing::create(&BackingOptions::default(), 8 << 12).expect("memory");
         let at = backing.base().as_ptr().wrapping_add(4 << 12);
         // SAFETY: mapped, owned by this test, and not written concurrently.

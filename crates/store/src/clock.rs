@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_change_with_the_wall_clock() {
+    fn seconds_follow_the_wall_clock() {
         let fake = Fake::default();
         fake.0.store(5_000, Ordering::Relaxed);
         let clock = Clock::start(Box::new(fake.clone()));

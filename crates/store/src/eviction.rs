@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_queue_has_its_share() {
+    fn small_queue_has_its_share() {
         let eviction = Eviction::default();
         assert_eq!(eviction.queue(100, 0), Queue::Small, "there is nothing else");
         assert_eq!(eviction.queue(11, 189), Queue::Small);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_at_all_stays_while_enough_is_not() {
+    fn read_items_stay_while_enough_are_unread() {
         let eviction = after(&[&[(0, 500), (1, 300), (7, 200)]]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (1, 1));
         let worn = |queue, frequency| eviction.worn(queue, frequency, MEAN, 0);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_is_read_the_least_read_goes_and_little_comes() {
+    fn if_all_are_read_the_least_read_goes_and_admission_is_strict() {
         let eviction = after(&[[(2, 300), (3, 700)].as_slice(); 8]);
         assert_eq!((eviction.least(Queue::Main), eviction.least(Queue::Small)), (3, 3));
         assert_eq!(eviction.worn(Queue::Main, 3, MEAN, 0), 0);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neighbours_did_not_keep_may_be_kept() {
+    fn budget_unused_by_neighbours_is_available() {
         assert_eq!(after(&[]).kept_bytes_max(Queue::Main, CAPACITY), 900);
         let eviction = after(&[&[(0, 500), (1, 500)]]);
         assert_eq!(eviction.kept_bytes_max(Queue::Main, CAPACITY), 900 + 400);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn small_items_wear_slowly_and_large_ones_fast() {
+    fn small_items_age_slowly_and_large_ones_fast() {
         let eviction = after(&[]);
         let mean_loss = |bytes| {
             let lost = (0..10_000).map(|i| 3 - u64::from(eviction.worn(Queue::Main, 3, bytes, i * 4)));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn ghosts_are_wanted_for_what_is_evicted_not_for_what_stays() {
+    fn ghosts_are_recorded_for_evicted_items_only() {
         let mut eviction = Eviction::default();
         assert_eq!(eviction.items_wanted(10, 10_000_000), 10, "nothing was evicted");
         (0..10).for_each(|_| eviction.see_evicted(1_000_000));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_remembered_and_the_oldest_forgotten() {
+    fn latest_ghosts_replace_the_oldest() {
         let ghosts = Ghosts::new(1_000_000);
         assert!(!ghosts.contains(hash(1)), "nothing was evicted");
         ghosts.fit(100_000);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_again_is_no_ghost() {
+    fn restored_key_is_no_longer_a_ghost() {
         let ghosts = Ghosts::new(100);
         ghosts.fit(100);
         (0..20).for_each(|i| ghosts.add(hash(i)));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn their_number_follows_that_of_items() {
+    fn ghost_count_follows_the_item_count() {
         let ghosts = Ghosts::new(1_000);
         ghosts.fit(10);
         let few = ghosts.rows.load(Ordering::Relaxed);

@@ -51,7 +51,9 @@ impl Liveness {
                 let _ = stopped.recv();
             });
         })?;
-        let held = told.recv().map_err(|_| io::Error::other("the thread for the sign of life has failed"))?;
+        let held = told
+            .recv()
+            .map_err(|_| io::Error::other("the thread that holds the liveness word has failed"))?;
         held.map(|()| Liveness { stop: Some(stop), keeper: Some(keeper) })
     }
 }

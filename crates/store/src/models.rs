@@ -167,8 +167,8 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
             let hash = store.hash(b"b");
             let at = store.index.lock(hash).find(hash, |slot| store.has_key(slot.offset(), b"b"));
             let item =
-                Item::read(&store.memory, at.expect("it is there").slot.offset()).expect("in the region");
-            assert_eq!(item.state.window(), 1, "nobody has noted an access of it");
+                Item::read(&store.memory, at.expect("the key exists").slot.offset()).expect("in the region");
+            assert_eq!(item.state.window(), 1, "no access was recorded");
             assert_eq!(get(&main, b"b"), Some(other));
         }
         assert_eq!(store.usage().segments_pinned, 0);
@@ -176,12 +176,12 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
 }
 
 #[test]
-fn an_access_is_not_noted_of_another_item() {
+fn access_is_not_recorded_for_another_item() {
     a_read_while_its_segment_is_used_again(1, 8, LATER);
 }
 
 #[test]
-fn an_item_where_an_expired_one_was_is_not_removed() {
+fn successor_of_an_expired_item_is_not_removed() {
     check(1, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -204,7 +204,7 @@ fn an_item_where_an_expired_one_was_is_not_removed() {
 }
 
 #[test]
-fn a_walk_for_what_has_expired_leaves_what_took_its_place() {
+fn expiry_walk_keeps_replacements() {
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -223,12 +223,12 @@ fn a_walk_for_what_has_expired_leaves_what_took_its_place() {
         writer.join().expect("written");
         assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
         main.maintain();
-        assert_eq!(store.usage().items, 1, "the expired one is gone");
+        assert_eq!(store.usage().items, 1, "the expired item was removed");
     });
 }
 
 #[test]
-fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
+fn segment_is_reused_only_after_slots_of_its_dead_items_changed() {
     // Another thread than the one that replaces `a` reuses the segment of the old one.
     check(2, || {
         let (store, _) = store();
@@ -268,7 +268,7 @@ fn a_segment_is_not_used_again_before_the_slot_changed_of_what_died_in_it() {
 }
 
 #[test]
-fn an_item_that_reclaim_moves_is_found() {
+fn item_moved_by_reclaim_is_found() {
     check(1, || {
         let (store, _) = store_that(true);
         let main = Handle::new(&store);
@@ -291,7 +291,7 @@ fn an_item_that_reclaim_moves_is_found() {
 }
 
 #[test]
-fn a_value_in_chunks_is_the_old_or_the_new_one() {
+fn chunked_value_is_the_old_or_the_new_one() {
     // The place of the old one's chunk is reused; its head follows it.
     check(1, || {
         let (store, _) = store();
@@ -325,12 +325,12 @@ fn expiry_of(store: &Store, seconds: i64) -> Expiry {
 }
 
 #[test]
-fn a_pinned_value_is_the_old_or_the_new_one() {
+fn pinned_value_is_the_old_or_the_new_one() {
     a_read_while_its_segment_is_used_again(2, 24, LATER);
 }
 
 #[test]
-fn a_copied_value_is_the_old_or_the_new_one() {
+fn copied_value_is_the_old_or_the_new_one() {
     // The other item is expired, and must not be mistaken for the key's.
     a_read_while_its_segment_is_used_again(2, 8, -1);
 }
@@ -361,7 +361,7 @@ fn increments_are_not_lost() {
 }
 
 #[test]
-fn what_was_removed_does_not_come_back() {
+fn removed_item_does_not_reappear() {
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -375,14 +375,14 @@ fn what_was_removed_does_not_come_back() {
             })
         };
         let seen = [get(&main, b"a"), get(&main, b"a")];
-        assert!(seen[0].is_some() || seen[1].is_none(), "gone is gone");
+        assert!(seen[0].is_some() || seen[1].is_none(), "an evicted item does not reappear");
         remover.join().expect("removed");
         assert_eq!((get(&main, b"a"), store.usage().items), (None, 0));
     });
 }
 
 #[test]
-fn what_was_flushed_is_not_seen_after_the_answer() {
+fn flushed_item_is_not_visible_after_the_reply() {
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -404,7 +404,7 @@ fn what_was_flushed_is_not_seen_after_the_answer() {
 }
 
 #[test]
-fn what_was_flushed_does_not_come_back_with_what_is_made_of_it() {
+fn flushed_item_is_not_revived_by_a_derived_item() {
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -427,7 +427,7 @@ fn what_was_flushed_does_not_come_back_with_what_is_made_of_it() {
 }
 
 #[test]
-fn a_flush_that_finds_nothing_new_has_not_missed_what_was_answered() {
+fn flush_finding_nothing_new_missed_no_answered_write() {
     check(2, || {
         let (store, _) = store();
         let main = Handle::new(&store);
@@ -451,7 +451,7 @@ fn a_flush_that_finds_nothing_new_has_not_missed_what_was_answered() {
 }
 
 #[test]
-fn the_published_clock_never_goes_back() {
+fn published_clock_never_goes_back() {
     check(3, || {
         let (store, clock) = store();
         let tickers = [1, 2].map(|seconds| {

@@ -81,13 +81,13 @@ fn costs_little(with: f64, without: f64) {
 }
 
 #[test]
-fn one_key_set_for_ever_costs_little() {
+fn rewriting_one_key_uses_little_memory() {
     let without = hit_ratio(|handle, _| ignore(fetch(handle, b"hot", &[b'v'; 100])));
     costs_little(hit_ratio(|handle, _| ignore(set(handle, b"hot", &[b'v'; 100]).is_ok())), without);
 }
 
 #[test]
-fn a_thousand_keys_set_for_ever_cost_little_whatever_their_sizes() {
+fn rewriting_a_thousand_keys_of_any_size_uses_little_memory() {
     let without = hit_ratio(|handle, i| ignore(fetch(handle, hot(i).as_bytes(), &[b'v'; 100])));
     let set_hot = |handle: &Handle, i: usize, len: usize| {
         set(handle, hot(i).as_bytes(), &vec![b'v'; len]).expect("something can be evicted");
@@ -98,7 +98,7 @@ fn a_thousand_keys_set_for_ever_cost_little_whatever_their_sizes() {
 }
 
 #[test]
-fn counting_costs_little() {
+fn incrementing_uses_little_memory() {
     let count = |handle: &Handle, i: usize| {
         let counter = format!("counter:{}", i % 100);
         let (counted, _) = handle
@@ -118,7 +118,7 @@ fn counting_costs_little() {
     let mut last = 0;
     let with = hit_ratio(|handle, i| last = count(handle, i));
     costs_little(with, without);
-    assert_eq!(last, (REQUESTS * OTHERS / 100) as u64, "a counter that counts is never evicted");
+    assert_eq!(last, (REQUESTS * OTHERS / 100) as u64, "an active counter is never evicted");
 }
 
 fn full_of_popular() -> (Arc<Store>, Handle, usize) {
@@ -135,7 +135,7 @@ fn full_of_popular() -> (Arc<Store>, Handle, usize) {
 }
 
 #[test]
-fn a_scan_does_not_drive_out_what_is_popular() {
+fn scan_does_not_evict_popular_items() {
     let (store, handle, popular) = full_of_popular();
     (0..200_000).for_each(|i| {
         set(&handle, format!("scan:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
@@ -146,7 +146,7 @@ fn a_scan_does_not_drive_out_what_is_popular() {
 }
 
 #[test]
-fn what_is_asked_for_again_soon_comes_back_to_stay() {
+fn soon_rerequested_item_is_kept() {
     let (_store, handle, _) = full_of_popular();
     let store_all = |name: &str, range: std::ops::Range<usize>| {
         for i in range {
@@ -156,7 +156,7 @@ fn what_is_asked_for_again_soon_comes_back_to_stay() {
     store_all("returning", 0..1_000);
     store_all("scan", 0..25_000);
     let left = (0..1_000).filter(|i| get(&handle, format!("returning:{i}").as_bytes()).is_some()).count();
-    assert!(left < 200, "they were evicted unread, but {left}");
+    assert!(left < 200, "unread items are evicted, but {left} are left");
     store_all("returning", 0..1_000);
     store_all("scan", 15_000..60_000);
     let left = (0..1_000).filter(|i| get(&handle, format!("returning:{i}").as_bytes()).is_some()).count();
@@ -164,14 +164,14 @@ fn what_is_asked_for_again_soon_comes_back_to_stay() {
 }
 
 #[test]
-fn a_long_value_is_kept_or_evicted_whole() {
+fn long_value_is_kept_or_evicted_whole() {
     let (store, handle, _) = full_of_popular();
     let value = pattern(1, 300_000);
     set(&handle, b"long", &value).expect("something can be evicted");
     for i in 0..100_000 {
         set(&handle, format!("scan:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
         if i % 1_000 == 0 {
-            assert_eq!(get(&handle, b"long").expect("it is read all the time").1, value);
+            assert_eq!(get(&handle, b"long").expect("it is read constantly").1, value);
         }
     }
     let write = common::plain(NewValue::Is(Value::Bytes(b"short")));
@@ -182,7 +182,7 @@ fn a_long_value_is_kept_or_evicted_whole() {
 /// Fills memory with long values that were popular once. Then short ones are requested in turn, among a scan, and fit
 /// half of it.
 #[test]
-fn what_was_popular_once_makes_room() {
+fn formerly_popular_items_are_evicted() {
     for (old_len, new_len) in [(3_000, 1_000), (50_000, 1_000)] {
         let (store, _) = store(MEMORY_BYTES, true, 1);
         let handle = Handle::new(&store);
@@ -204,6 +204,6 @@ fn what_was_popular_once_makes_room() {
                 }
             }
         }
-        assert!(hits > news * 3 / 4, "old {old_len}: {hits} of {news} hit in the end");
+        assert!(hits > news * 3 / 4, "old {old_len}: {hits} of {news} hit at the end");
     }
 }

@@ -109,7 +109,7 @@ impl World {
 }
 
 #[test]
-fn memory_is_back_in_time_whatever_the_mix() {
+fn expired_memory_is_reclaimed_in_time_for_any_mix() {
     let mut world = World::new(16 << 20);
     let mut random = SplitMix64::new(7);
     let mut below = |n: u32| random.below(n as usize) as u32;
@@ -134,7 +134,7 @@ fn memory_is_back_in_time_whatever_the_mix() {
 }
 
 #[test]
-fn an_item_of_a_minute_among_long_lived_ones_is_not_kept_for_them() {
+fn short_lived_item_among_long_lived_ones_is_reclaimed() {
     let mut world = World::new(64 << 20);
     for i in 0..20_000 {
         world.set(i, [61, 599, 3_601][i as usize % 3], 100);
@@ -144,7 +144,7 @@ fn an_item_of_a_minute_among_long_lived_ones_is_not_kept_for_them() {
 }
 
 #[test]
-fn segments_of_expired_items_are_free_again() {
+fn segments_of_expired_items_are_freed() {
     let mut world = World::new(16 << 20);
     let free = world.handle.store().usage().segments_free;
     // Includes a chunked value, whose head lies elsewhere.
@@ -161,7 +161,7 @@ fn segments_of_expired_items_are_free_again() {
 }
 
 #[test]
-fn work_is_in_proportion_to_what_expires() {
+fn work_is_proportional_to_expired_items() {
     let mut world = World::new(64 << 20);
     for i in 0..150_000 {
         set(&world.handle, format!("endless-{i}").as_bytes(), &[b'v'; 60]).expect("memory is free");
@@ -180,16 +180,16 @@ fn work_is_in_proportion_to_what_expires() {
     world.handle.maintain();
     assert_eq!(world.handle.store().usage().items, 150_000 + 3_000);
     let checked = world.items_checked();
-    println!("{checked} looks for 30000 expired items");
-    // Each is looked at a few times while the open segment that it lies in fills up, and when it expires.
-    assert!(checked < 30_000 * 20, "{checked} looks for 30000 expired items");
+    println!("{checked} checks for 30000 expired items");
+    // Each item is checked a few times while its open segment fills up, and when it expires.
+    assert!(checked < 30_000 * 20, "{checked} checks for 30000 expired items");
     let before = world.items_checked();
     (0..100).for_each(|_| world.handle.maintain());
-    assert_eq!(world.items_checked(), before, "nothing expires, and nothing is looked at");
+    assert_eq!(world.items_checked(), before, "nothing expires, and nothing is checked");
 }
 
 #[test]
-fn items_that_expire_together_are_looked_at_once_and_in_short_parts() {
+fn items_expiring_together_are_visited_once_in_short_batches() {
     let mut world = World::new(64 << 20);
     for i in 0..100_000 {
         world.set(i, 100, 60);
@@ -206,14 +206,14 @@ fn items_that_expire_together_are_looked_at_once_and_in_short_parts() {
     assert_eq!(world.handle.store().usage().items, 0);
     // Some were written twice, as the index grew in between.
     let checked = world.items_checked() - before;
-    assert!((100_000..100_100).contains(&checked), "{checked}: each once");
+    assert!((100_000..100_100).contains(&checked), "{checked} checks, not one per item");
     let most = u64::from(fabcache_store::bounds::UPKEEP_STEP_ITEMS);
     assert!(longest <= most && parts >= 100_000 / most, "{parts} parts of at most {longest}");
     assert_eq!(world.handle.store().sums().reclaimed, 100_000);
 }
 
 #[test]
-fn flushed_items_are_gone_without_being_touched() {
+fn flushed_items_are_reclaimed_without_access() {
     let mut world = World::new(16 << 20);
     for i in 0..20_000 {
         world.set(i, [0, 50_000][i as usize % 2], 100);
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_is_back_in_time_after_any_operations(ops in prop::collection::vec(op(), 1..400)) {
+    fn expired_memory_is_reclaimed_in_time_after_any_operations(ops in prop::collection::vec(op(), 1..400)) {
         let mut world = World::new(16 << 20);
         for op in ops {
             match op {

@@ -43,7 +43,7 @@ fn in_seconds(handle: &Handle, seconds: i64) -> Expiry {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error_that_says_so() {
+fn unavailable_memory_is_a_clear_error() {
     let beyond_address_space = StoreOptions { memory_bytes_max: 1 << 46, ..options(64 << 20) };
     let error = Store::create(beyond_address_space).expect_err("more than a region can have");
     assert!(matches!(error, CreateError::TooLarge { .. }), "{error}");
@@ -79,30 +79,30 @@ fn under_limits(limits: &str, test: &str) {
 }
 
 #[test]
-fn limits_of_the_system_are_told() {
-    under_limits("ulimit -v 400000", "address_space_is_short");
-    under_limits("ulimit -n 16", "descriptors_are_short");
+fn system_limits_are_reported() {
+    under_limits("ulimit -v 400000", "short_address_space_is_an_error");
+    under_limits("ulimit -n 16", "short_descriptors_are_an_error");
 }
 
 #[test]
-#[ignore = "under limits that limits_of_the_system_are_told sets"]
-fn address_space_is_short() {
-    let error = Store::create(options(1 << 30)).expect_err("half of it is there");
+#[ignore = "under limits that system_limits_are_reported sets"]
+fn short_address_space_is_an_error() {
+    let error = Store::create(options(1 << 30)).expect_err("half of it is available");
     assert!(error.to_string().contains("cannot map 1073741824 bytes"), "{error}");
-    works(Store::create(options(8 << 20)).expect("so much is there"));
+    works(Store::create(options(8 << 20)).expect("this much is available"));
 }
 
 #[test]
-#[ignore = "under limits that limits_of_the_system_are_told sets"]
-fn descriptors_are_short() {
+#[ignore = "under limits that system_limits_are_reported sets"]
+fn short_descriptors_are_an_error() {
     let mut held = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         held.push(file);
     }
-    let error = Store::create(options(8 << 20)).expect_err("all are in use");
+    let error = Store::create(options(8 << 20)).expect_err("all descriptors are in use");
     assert!(error.to_string().contains("cannot create a memory file"), "{error}");
     drop(held);
-    works(Store::create(options(8 << 20)).expect("they are free again"));
+    works(Store::create(options(8 << 20)).expect("descriptors are free again"));
 }
 
 fn works(store: Store) {
@@ -112,8 +112,8 @@ fn works(store: Store) {
 }
 
 #[test]
-fn a_full_index_refuses_or_evicts_and_recovers() {
-    // Values of one byte: a third of memory is index.
+fn full_index_refuses_or_evicts_and_recovers() {
+    // One-byte values: a third of memory is index.
     let key = |i: usize| format!("{i:06}").into_bytes();
     let value = |i: usize| [i as u8];
     let handle = Handle::new(&store(2 << 20, false, 1).0);
@@ -156,7 +156,7 @@ fn pin(handle: &Handle, key: &[u8]) -> Option<PinnedValue> {
 }
 
 #[test]
-fn slow_readers_that_hold_all_they_may_stop_nobody() {
+fn slow_readers_holding_all_pins_block_no_writer() {
     const LEN: usize = 20_000;
     let key = |i: u64| format!("key{i}").into_bytes();
     for evict in [true, false] {
@@ -171,8 +171,8 @@ fn slow_readers_that_hold_all_they_may_stop_nobody() {
         }
         let usage = handle.store().usage();
         assert!(!held.is_empty() && usage.segments_pinned >= usage.segments / 4, "{usage:?}");
-        assert!(held.len() < stored as usize, "not all may be held");
-        // Deletes the pinned items, and everything else.
+        assert!(held.len() < stored as usize, "not all values may be pinned");
+        // Deletes all items, pinned ones included.
         for i in 0..stored {
             delete(&handle, &key(i));
         }
@@ -283,7 +283,7 @@ fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
 }
 
 #[test]
-fn a_delayed_flush_comes_once_however_time_jumps() {
+fn delayed_flush_happens_once_despite_clock_jumps() {
     let time = Jumping::default();
     let handle = Handle::new(&Arc::new(
         Store::create(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
@@ -293,7 +293,7 @@ fn a_delayed_flush_comes_once_however_time_jumps() {
     handle.flush(in_seconds(&handle, 60));
     time.monotonic_s.store(-1_000, Ordering::Relaxed);
     handle.maintain();
-    assert!(get(&handle, b"k").is_some(), "it is not yet time");
+    assert!(get(&handle, b"k").is_some(), "the flush is not due yet");
     time.monotonic_s.store(1_000_000, Ordering::Relaxed);
     handle.maintain();
     assert!(get(&handle, b"k").is_none());
@@ -302,5 +302,5 @@ fn a_delayed_flush_comes_once_however_time_jumps() {
     handle.maintain();
     time.monotonic_s.store(2_000_000, Ordering::Relaxed);
     handle.maintain();
-    assert_eq!(get(&handle, b"k").expect("flushed no second time").1, b"w");
+    assert_eq!(get(&handle, b"k").expect("not flushed again").1, b"w");
 }

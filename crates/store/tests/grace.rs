@@ -54,7 +54,7 @@ fn looked_at(grace: Duration, emptied: usize) -> usize {
             if since.elapsed() > grace {
                 return false;
             }
-            assert!(found == *old, "segment {segment} was written over too soon");
+            assert!(found == *old, "segment {segment} was overwritten too soon");
             looks += 1;
             true
         });
@@ -63,11 +63,11 @@ fn looked_at(grace: Duration, emptied: usize) -> usize {
 }
 
 #[test]
-fn what_was_emptied_is_left_alone_for_a_while() {
+fn emptied_segment_is_reused_after_the_grace_period() {
     assert!(looked_at(Duration::from_millis(20), 200) > 100);
 }
 
 #[test]
-fn nothing_waits_where_nothing_is_promised() {
+fn without_remote_readers_there_is_no_grace_period() {
     assert_eq!(looked_at(Duration::ZERO, 50), 0);
 }

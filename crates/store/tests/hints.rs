@@ -106,13 +106,13 @@ impl Client {
 }
 
 #[test]
-fn reads_outside_keep_what_reads_by_the_server_keep() {
+fn external_reads_keep_items_like_server_reads() {
     for exponent in [0.8, 1.0] {
         let server = hit_ratio(exponent, None).0;
         for keeps in [0, 2_000] {
             let (outside, told) = hit_ratio(exponent, Some(keeps));
             println!(
-                "Zipf {exponent}: {server:.4} by the server; {keeps} locations kept: {outside:.4}, told of {told:.3}"
+                "Zipf {exponent}: {server:.4} by the server; {keeps} locations cached: {outside:.4}, reported {told:.3}"
             );
             assert!(outside >= server * 0.99 && told < 0.5);
         }
@@ -120,7 +120,7 @@ fn reads_outside_keep_what_reads_by_the_server_keep() {
 }
 
 #[test]
-fn hints_for_what_is_not_there_do_nothing() {
+fn hints_for_missing_items_do_nothing() {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);
     let mut random = SplitMix64::new(7);
@@ -131,12 +131,12 @@ fn hints_for_what_is_not_there_do_nothing() {
         .collect();
     let before = store.sums().accesses_outside;
     handle.note_accesses(hostile);
-    assert!(store.sums().accesses_outside - before < 500, "but for tags that are the same by chance");
+    assert!(store.sums().accesses_outside - before < 500, "except for colliding tags");
     assert_eq!(get(&handle, b"key").expect("still there").1, b"value");
     let hash = store.hash(b"key");
     handle.note_accesses([Access { hash, reads: u8::MAX }]);
     let mut reader = Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region");
     reader.begin(store.now());
-    let ReadOutcome::Hit(hit) = reader.get(b"key").0 else { panic!("it is there") };
+    let ReadOutcome::Hit(hit) = reader.get(b"key").0 else { panic!("the item exists") };
     assert_eq!(hit.frequency, Some(FREQUENCY_MAX));
 }

@@ -20,7 +20,7 @@ fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
 }
 
 #[test]
-fn a_value_on_its_way_out_pins_only_what_is_left_of_it() {
+fn value_being_sent_pins_only_its_unsent_chunks() {
     let handle = Handle::new(&store(64 << 20, true, 1).0);
     let value = pattern(1, 16 << 20);
     set(&handle, b"k", &value).expect("memory is free");
@@ -56,7 +56,7 @@ fn a_value_on_its_way_out_pins_only_what_is_left_of_it() {
 }
 
 #[test]
-fn a_short_value_in_chunks_is_copied_and_a_long_one_pinned() {
+fn short_chunked_value_is_copied_and_a_long_one_pinned() {
     let handle = Handle::new(&store(2 << 20, true, 1).0);
     for (len, copied) in [(1_000, true), (5_000, true), (16_384, true), (16_385, false)] {
         let value = pattern(len as u64, len);
@@ -73,7 +73,7 @@ fn a_short_value_in_chunks_is_copied_and_a_long_one_pinned() {
 }
 
 #[test]
-fn what_memory_is_full_of_can_still_be_touched() {
+fn items_filling_memory_can_be_touched() {
     for value_len in [30, 3_000, 50_000] {
         let handle = Handle::new(&store(4 << 20, false, 1).0);
         let value = pattern(2, value_len);
@@ -90,7 +90,7 @@ fn what_memory_is_full_of_can_still_be_touched() {
                 touch(&handle, key.as_bytes(), expiring(ttl));
             }
         }
-        assert!(set(&handle, b"one more", &value).is_err(), "touches make no room");
+        assert!(set(&handle, b"one more", &value).is_err(), "touches free no memory");
         for key in &keys {
             assert_eq!(get(&handle, key.as_bytes()).expect("nothing is evicted").1, value);
         }
@@ -105,7 +105,7 @@ fn what_memory_is_full_of_can_still_be_touched() {
 }
 
 #[test]
-fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
+fn items_filling_memory_can_be_incremented_but_not_grow() {
     let handle = Handle::new(&store(4 << 20, false, 1).0);
     set(&handle, b"counter", b"9").expect("memory is free");
     let mut long = pattern(3, 300_000);
@@ -121,7 +121,7 @@ fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
         let done = handle.mutate(b"counter", |existing| {
             (Change::Write(write(existing.info.as_ref().expect("it is never evicted"))), ())
         });
-        done.expect("a number that grows by a digit takes the room that is kept for such");
+        done.expect("a number growing by a digit uses the reserve");
     }
     let counted = get(&handle, b"counter").expect("it is never evicted").1;
     assert_eq!(counted, 19_999_u64.pow(3).to_string().as_bytes());
@@ -142,7 +142,7 @@ fn what_memory_is_full_of_can_still_be_counted_but_not_grow() {
 }
 
 #[test]
-fn what_was_flushed_stays_so_however_often_and_by_how_many() {
+fn concurrent_flushes_keep_items_flushed() {
     let (store, clock) = store(8 << 20, true, 9);
     let handle = Handle::new(&store);
     for i in 0..20_000 {
@@ -177,14 +177,14 @@ fn what_was_flushed_stays_so_however_often_and_by_how_many() {
     set(&handle, b"k", b"v").expect("memory is free");
     clock.advance(6);
     handle.maintain();
-    assert!(get(&handle, b"k").is_some(), "a later order replaced the earlier one");
+    assert!(get(&handle, b"k").is_some(), "a later flush replaced the earlier one");
     clock.advance(4);
     handle.maintain();
     assert!(get(&handle, b"k").is_none());
 }
 
 #[test]
-fn a_value_in_too_many_chunks_is_refused() {
+fn value_with_too_many_chunks_is_rejected() {
     let handle = Handle::new(&store(7_990 << 10, true, 1).0);
     let segment = handle.store().usage().segment_bytes as usize;
     assert_eq!(segment, 16 << 10);
@@ -214,13 +214,13 @@ fn a_value_in_too_many_chunks_is_refused() {
         let write = plain(NewValue::Is(Value::CompletedUpload(&uploaded)));
         handle.mutate(b"huge", |_| (Change::Write(write), ()))
     });
-    assert!(stored.is_err(), "its table is longer than a segment");
+    assert!(stored.is_err(), "its chunk table exceeds a segment");
     assert!(get(&handle, b"huge").is_none());
-    set(&handle, b"another", b"value").expect("and the store goes on");
+    set(&handle, b"another", b"value").expect("the store stays usable");
 }
 
 #[test]
-fn without_eviction_a_lower_limit_is_had_from_what_is_dead() {
+fn without_eviction_a_lower_limit_reclaims_dead_items() {
     let handle = Handle::new(&store(16 << 20, false, 1).0);
     let mut keys = 0;
     while set(&handle, format!("key{keys}").as_bytes(), &[b'v'; 900]).is_ok() {
@@ -230,7 +230,7 @@ fn without_eviction_a_lower_limit_is_had_from_what_is_dead() {
         assert!(delete(&handle, format!("key{i}").as_bytes()));
     }
     handle.set_memory_limit(8 << 20).expect("three quarters are dead");
-    assert!(handle.set_memory_limit(4 << 20).is_err(), "what lives is more");
+    assert!(handle.set_memory_limit(4 << 20).is_err(), "live items exceed the limit");
     for i in 0..keys {
         assert_eq!(get(&handle, format!("key{i}").as_bytes()).is_some(), i % 4 == 0);
     }
@@ -238,7 +238,7 @@ fn without_eviction_a_lower_limit_is_had_from_what_is_dead() {
 }
 
 #[test]
-fn values_whose_time_is_over_before_they_arrive_leave_memory_to_others() {
+fn values_expired_on_arrival_leave_memory_to_others() {
     for flushes in [false, true] {
         let (store, clock) = store(4 << 20, true, 1);
         let handle = Handle::new(&store);
@@ -247,7 +247,7 @@ fn values_whose_time_is_over_before_they_arrive_leave_memory_to_others() {
         let mut uploads = Vec::new();
         for i in 0..5 {
             let mut upload = Upload::begin(&store, format!("slow{i}").as_bytes(), expiry, 1_000_001);
-            upload.write(&handle, &pattern(i, 1_000_000)).expect("what arrives late is evicted");
+            upload.write(&handle, &pattern(i, 1_000_000)).expect("late items are evicted");
             uploads.push(upload);
         }
         if flushes {
@@ -255,17 +255,18 @@ fn values_whose_time_is_over_before_they_arrive_leave_memory_to_others() {
         }
         clock.advance(4);
         handle.maintain();
-        set(&handle, b"long", &pattern(9, 400_000)).expect("what never arrives may go");
+        set(&handle, b"long", &pattern(9, 400_000)).expect("an abandoned upload may be evicted");
         for i in 0..500 {
-            set(&handle, format!("key{i}").as_bytes(), &[b'v'; 1_000]).expect("what never arrives may go");
+            set(&handle, format!("key{i}").as_bytes(), &[b'v'; 1_000])
+                .expect("an abandoned upload may be evicted");
         }
         let left = (0..500).filter(|i| get(&handle, format!("key{i}").as_bytes()).is_some()).count();
-        assert_eq!(left, 500, "they take an eighth of memory");
+        assert_eq!(left, 500, "the items take an eighth of memory");
     }
 }
 
 #[test]
-fn all_that_is_left_of_memory_may_be_open() {
+fn remaining_memory_may_be_open_segments() {
     let (store, _) = store(64 << 20, true, 4);
     let handle = Handle::new(&store);
     let store_some = |count: u64| {
@@ -286,7 +287,7 @@ fn all_that_is_left_of_memory_may_be_open() {
 }
 
 #[test]
-fn what_goes_first_is_found_among_more_segments_than_are_looked_at_at_once() {
+fn best_victim_is_found_beyond_one_batch_of_segments() {
     // 32 KiB segments, reserved for 2 GiB.
     let options = StoreOptions {
         memory_bytes: 16 << 20,
@@ -305,10 +306,10 @@ fn what_goes_first_is_found_among_more_segments_than_are_looked_at_at_once() {
         set(&handle, format!("once{i}").as_bytes(), &[b'v'; 1_000]).expect("something can be evicted");
         read(i % 1_000);
     }
-    assert!(store.sums().evictions > 40_000, "sixteen thousand fit");
+    assert!(store.sums().evictions > 40_000, "sixteen thousand items fit");
     let left =
         (0..1_000).filter(|i| read(*i).is_some_and(|it| it.1 == pattern(u64::from(*i), 1_000))).count();
-    assert!(left > 990, "{left} of what is read all the time");
+    assert!(left > 990, "{left} of the constantly read items are left");
 }
 
 fn revived_by(value: fn() -> NewValue<'static>) {
@@ -340,22 +341,22 @@ fn revived_by(value: fn() -> NewValue<'static>) {
             revived += u32::from(get(&handle, b"k").is_some());
         }
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(revived, 0, "times that what was stored before a flush was there after it was answered");
+        assert_eq!(revived, 0, "items stored before a flush and found after its reply");
     });
 }
 
 #[test]
-fn what_was_flushed_is_not_revived_by_a_touch() {
+fn touch_does_not_revive_a_flushed_item() {
     revived_by(|| NewValue::Same);
 }
 
 #[test]
-fn what_was_flushed_is_not_revived_by_an_append() {
+fn append_does_not_revive_a_flushed_item() {
     revived_by(|| NewValue::Appended(Value::Bytes(b"+")));
 }
 
 #[test]
-fn whatever_memory_is_full_of_can_be_touched_with_any_time_to_live() {
+fn items_filling_memory_can_be_touched_with_any_ttl() {
     let mut failed = Vec::new();
     for (memory, len) in [(1 << 20, 30), (4 << 20, 300), (4 << 20, 1_500)] {
         let handle = Handle::new(&store(memory, false, 4).0);
@@ -383,7 +384,7 @@ fn whatever_memory_is_full_of_can_be_touched_with_any_time_to_live() {
 }
 
 #[test]
-fn the_smallest_memory_that_is_accepted_stores_something() {
+fn smallest_accepted_memory_stores_an_item() {
     let mut failed = Vec::new();
     for max in [256 << 10, 1 << 20] {
         for evict in [true, false] {

@@ -109,9 +109,9 @@ impl Model {
                 );
                 valid
             }
-            (Some((info, _)), None) => panic!("key {key} should not be there: {info:?}"),
+            (Some((info, _)), None) => panic!("key {key} should not exist: {info:?}"),
             (None, Some(_)) => {
-                assert!(self.may_forget, "key {key} was forgotten though memory is not full");
+                assert!(self.may_forget, "key {key} was lost though memory is not full");
                 self.known.remove(&key);
                 None
             }
@@ -311,14 +311,14 @@ impl Model {
         let mut known: Vec<_> =
             self.known.keys().filter(|key| self.valid(**key).is_some()).map(|key| name(*key)).collect();
         known.sort();
-        assert_eq!(seen, known, "a walk comes to every key once");
+        assert_eq!(seen, known, "a walk visits every key once");
         for key in seen {
-            self.handle.describe(&key, Detail::Full, true).expect("it was just seen");
+            self.handle.describe(&key, Detail::Full, true).expect("the key was just seen");
             assert!(delete(&self.handle, &key));
         }
         self.handle.crawl();
         let usage = self.handle.store().usage();
-        assert_eq!((usage.items, usage.item_bytes, usage.segments_pinned), (0, 0, 0), "nothing is left over");
+        assert_eq!((usage.items, usage.item_bytes, usage.segments_pinned), (0, 0, 0), "everything is freed");
         assert!(bytes < usage.memory_limit);
     }
 }
@@ -341,21 +341,21 @@ proptest! {
 
     /// Forty keys of at most 40 kB: a third of the memory, however they are overwritten.
     #[test]
-    fn nothing_is_forgotten_while_memory_is_not_full(ops in prop::collection::vec(op(40, 40_000), 1..600)) {
+    fn nothing_is_lost_while_memory_is_not_full(ops in prop::collection::vec(op(40, 40_000), 1..600)) {
         let mut model = Model::new(8 << 20, true, false, 60_000);
         ops.iter().for_each(|op| model.run(op));
         model.finish();
     }
 
     #[test]
-    fn nothing_is_wrong_while_memory_is_full(ops in prop::collection::vec(op(600, 400_000), 1..800)) {
+    fn values_are_right_while_memory_is_full(ops in prop::collection::vec(op(600, 400_000), 1..800)) {
         let mut model = Model::new(2 << 20, true, true, 500_000);
         ops.iter().for_each(|op| model.run(op));
         model.finish();
     }
 
     #[test]
-    fn nothing_is_evicted_where_that_is_forbidden(ops in prop::collection::vec(op(100, 100_000), 1..800)) {
+    fn nothing_is_evicted_if_eviction_is_off(ops in prop::collection::vec(op(100, 100_000), 1..800)) {
         let mut model = Model::new(2 << 20, false, false, 200_000);
         ops.iter().for_each(|op| model.run(op));
         prop_assert_eq!(model.handle.store().sums().evictions, 0);

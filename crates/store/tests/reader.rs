@@ -42,7 +42,7 @@ fn stale(reader: &mut Mapped, handle: &Handle, key: &[u8], location: Location) -
 }
 
 #[test]
-fn all_that_is_stored_is_read_while_the_index_grows() {
+fn every_item_is_readable_while_the_index_grows() {
     let handle = Handle::new(&store(16 << 20, true, 1).0);
     let mut readers = readers(&handle);
     let key = |i: usize| format!("key{i}").into_bytes();
@@ -78,7 +78,7 @@ fn long_values_are_read_from_their_chunks() {
             let (found, hit) = read(reader, &handle, b"long").expect("stored");
             assert!(found == value);
             let ReadOutcome::Hit(again) = reader.get_at(b"long", hit.location).0 else {
-                panic!("it is there")
+                panic!("the item exists")
             };
             assert_eq!((reader.value(&again), again.location), (&value[..], hit.location));
         }
@@ -106,7 +106,7 @@ fn a_kept_location(expiry: i64, happens: impl Fn(&Handle, &SetClock), expected: 
 }
 
 #[test]
-fn kept_locations_of_what_changed_are_stale() {
+fn cached_locations_of_changed_items_are_stale() {
     let replace = |handle: &Handle, _: &SetClock| {
         set(handle, b"key", b"another").expect("memory is free");
     };
@@ -127,7 +127,7 @@ fn kept_locations_of_what_changed_are_stale() {
 }
 
 #[test]
-fn an_item_that_reclaim_moved_is_found_again() {
+fn item_moved_by_reclaim_is_found_again() {
     let handle = Handle::new(&store(4 << 20, true, 1).0);
     let mut readers = readers(&handle);
     set(&handle, b"key", b"value").expect("memory is free");
@@ -135,9 +135,9 @@ fn an_item_that_reclaim_moved_is_found_again() {
     let mut location = read(&mut readers[0], &handle, b"key").expect("stored").1.location;
     for i in 0..25_000 {
         set(&handle, format!("key{i}").as_bytes(), &[b'v'; 200]).expect("something is evicted");
-        assert!(get(&handle, b"key").is_some(), "what is read is kept");
+        assert!(get(&handle, b"key").is_some(), "read items are kept");
         for reader in &mut readers {
-            let (value, hit) = read(reader, &handle, b"key").expect("what is read is kept");
+            let (value, hit) = read(reader, &handle, b"key").expect("read items are kept");
             assert_eq!(value, b"value");
             moved += u32::from(hit.location != location);
             location = hit.location;
@@ -147,7 +147,7 @@ fn an_item_that_reclaim_moved_is_found_again() {
 }
 
 #[test]
-fn what_is_gone_is_a_miss_of_its_kind() {
+fn missing_items_report_the_kind_of_miss() {
     let (store, clock) = store(4 << 20, true, 1);
     let handle = Handle::new(&store);
     let expiry = Expiry::from_client(5, store.now(), store.clock_origin());
@@ -165,7 +165,7 @@ fn what_is_gone_is_a_miss_of_its_kind() {
         assert_eq!(
             reader.get(b"flushed").0,
             ReadOutcome::AskServer(FallbackReason::Clock),
-            "the server's clock stands"
+            "the server's clock is stopped"
         );
         reader.begin(store.now());
         assert_eq!(reader.get(b"absent").0, ReadOutcome::Miss(Miss::Absent));
@@ -180,7 +180,7 @@ fn what_is_gone_is_a_miss_of_its_kind() {
 }
 
 #[test]
-fn what_was_stored_after_a_flush_within_a_batch_is_a_hit() {
+fn store_after_a_flush_within_a_batch_is_a_hit() {
     let handle = Handle::new(&store(4 << 20, true, 1).0);
     for mut reader in readers(&handle) {
         reader.begin(handle.store().now());
@@ -205,7 +205,7 @@ fn get_with(
         let fetched = match step {
             Step::Done(outcome) => return outcome,
             Step::Word(offset) => Fetched::Word(memory.load(offset, Ordering::Acquire)),
-            Step::Value { .. } | Step::Chunks { .. } => unreachable!("no value is to be placed"),
+            Step::Value { .. } | Step::Chunks { .. } => unreachable!("values are not read in place"),
             Step::Bytes { len, .. } => {
                 bytes.resize(len, 0);
                 Fetched::Bytes(&bytes)
@@ -216,7 +216,7 @@ fn get_with(
 }
 
 #[test]
-fn a_state_that_was_written_over_is_not_the_items() {
+fn overwritten_state_word_is_not_trusted() {
     for padding in [0, 4] {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let store = handle.store();
@@ -240,7 +240,7 @@ fn a_state_that_was_written_over_is_not_the_items() {
         let found = get_with(get, &reader, &mut known, &memory, &item);
         assert!(
             matches!(found, ReadOutcome::Hit(_)),
-            "before its generation ends these are the item's: {found:?}"
+            "until its generation ends these bytes are the item's: {found:?}"
         );
         for i in 0..40_000 {
             set(&handle, format!("key{i}").as_bytes(), &[b'v'; 200]).expect("something is evicted");

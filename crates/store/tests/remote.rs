@@ -29,7 +29,7 @@ fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>>, Fabric) 
     let memory = map_all(handle.store().region());
     let life = Liveness::keep(handle.store()).expect("a thread, and robust futexes");
     let birth = header::read(&memory).expect("a region");
-    let remote = Remote::new(&birth, handle.store().secret().clone(), options).expect("a sound one");
+    let remote = Remote::new(&birth, handle.store().secret().clone(), options).expect("a sound region");
     (remote, Fabric::new(memory, options.in_order).keeping(Box::new(life)))
 }
 
@@ -64,8 +64,9 @@ fn at(handle: &Handle) -> Now {
 }
 
 #[test]
-fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
-    // Fetches of a GET by key that prove that the item was not overwritten: the server's grace, or one fetch more.
+fn hit_needs_two_fetches_and_one_at_a_cached_location() {
+    // Fetches that prove to a GET by key that the item was not overwritten: none with the server's grace period, else
+    // one.
     for (options, by_key) in all_ways().into_iter().zip([3.2, 3.2, 2.2]) {
         let handle = Handle::new(&store(16 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -87,7 +88,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 let mut seen = 0;
                 while let Some(done) = remote.next_completed() {
                     assert_eq!(value_of(&done, &mut fabric), Some(content(done.token)), "key {}", done.token);
-                    let ReadOutcome::Hit(hit) = done.outcome else { unreachable!("it has a value") };
+                    let ReadOutcome::Hit(hit) = done.outcome else { unreachable!("a hit has a value") };
                     assert_eq!(
                         (hit.flags, hit.frequency.is_none()),
                         (done.token as u32 % 3, done.was_cached)
@@ -99,13 +100,13 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
                 assert_eq!((seen, remote.gets_in_flight(), remote.fetches_in_flight()), (32, 0, 0));
             }
             let (all, lines) = (fabric.posted.0 - before.0, fabric.posted.1 - before.1);
-            assert_eq!(lines, count / 32, "one for each window");
+            assert_eq!(lines, count / 32, "one line per window");
             fetches.push((all - lines) as f64 / count as f64);
         }
-        // Their hashes lead more keys to a set of places than it has in one run of thirty.
-        assert!(forgotten < count / 100, "{forgotten} kept locations had to make room");
+        // Hashes map more keys to a cache set than it has ways in one run of thirty.
+        assert!(forgotten < count / 100, "{forgotten} cached locations were evicted");
         assert!(fetches[1] < by_key, "{fetches:?} a GET by key");
-        assert!(fetches[2] < 1.05, "{fetches:?} a GET at a kept location");
+        assert!(fetches[2] < 1.05, "{fetches:?} a GET at a cached location");
         for i in 0..64 {
             remote.get(&key(count + i), i, at(&handle));
         }
@@ -117,7 +118,7 @@ fn what_is_there_is_found_with_two_fetches_and_where_it_was_with_one() {
 }
 
 #[test]
-fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
+fn lone_get_at_a_cached_location_fetches_the_status_line_if_useful() {
     for (options, at_once) in all_ways().into_iter().zip([1, 2, 2]) {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -142,7 +143,7 @@ fn a_lone_get_at_a_kept_location_asks_for_its_line_when_that_is_of_use() {
 }
 
 #[test]
-fn long_values_are_put_together_from_chunks() {
+fn long_values_are_assembled_from_chunks() {
     for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -189,7 +190,7 @@ fn a_kept_location(expires: bool, happens: impl Fn(&Handle, &SetClock), expected
 }
 
 #[test]
-fn kept_locations_of_what_changed_are_not_answers() {
+fn cached_locations_of_changed_items_return_nothing() {
     let replace = |handle: &Handle, _: &SetClock| {
         set(handle, b"key", b"another").expect("memory is free");
     };
@@ -227,11 +228,11 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
         remote.get(b"key", 0, at(&handle));
         fabric.run(&mut remote, now(&handle));
         let Some(CompletedGet { outcome: ReadOutcome::Hit(hit), .. }) = remote.next_completed() else {
-            panic!("it is there")
+            panic!("the item exists")
         };
         location = Some(hit.location);
     }
-    let Location { offset, .. } = location.expect("it was found");
+    let Location { offset, .. } = location.expect("the item was found");
     let mut item = vec![0; 64];
     map_all(handle.store().region()).copy_out(offset, &mut item);
     remote.get(b"key", 1, at(&handle));
@@ -250,7 +251,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &m
 }
 
 #[test]
-fn a_state_that_was_written_over_is_not_the_items() {
+fn overwritten_state_word_is_not_trusted() {
     for options in all_ways() {
         written_over(options, |_, _, _| {});
     }
@@ -259,7 +260,7 @@ fn a_state_that_was_written_over_is_not_the_items() {
 /// Runs a GET by key whose slot was read while the item existed, flushed; the item itself was read after its segment
 /// was reused, with only its state word overwritten, by bytes that look like an unflushed item's.
 #[test]
-fn a_state_that_was_written_over_does_not_unflush_an_item() {
+fn overwritten_state_word_does_not_revive_a_flushed_item() {
     for options in all_ways() {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -269,11 +270,11 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
             remote.get_by_key(b"key", 0, at(&handle));
             fabric.run(&mut remote, now(&handle));
             let Some(CompletedGet { outcome: ReadOutcome::Hit(hit), .. }) = remote.next_completed() else {
-                panic!("it is there")
+                panic!("the item exists")
             };
             location = Some(hit.location);
         }
-        let Location { offset, .. } = location.expect("it was found");
+        let Location { offset, .. } = location.expect("the item was found");
         let mut item = vec![0; 64];
         map_all(handle.store().region()).copy_out(offset, &mut item);
         handle.flush(Expiry::AT_ONCE);
@@ -303,12 +304,12 @@ fn a_state_that_was_written_over_does_not_unflush_an_item() {
 }
 
 #[test]
-fn a_line_from_before_the_item_came_does_not_settle_it() {
+fn status_line_older_than_the_item_does_not_validate_it() {
     let line_first = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
         // Another GET requests a line, which arrives before the item.
         remote.get_by_key(b"another", 2, at(handle));
         let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
-        let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is wanted");
+        let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is requested");
         let mut bytes = vec![0; line.len];
         map_all(handle.store().region()).copy_out(line.offset, &mut bytes);
         remote.take(line.id, fabcache_layout::reader::remote::Arrival::Buffer(bytes), at(handle));
@@ -341,7 +342,7 @@ fn timed(remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, second: u32, began: 
 }
 
 #[test]
-fn what_was_flushed_is_not_read_by_an_older_line() {
+fn flushed_item_is_not_read_with_an_older_status_line() {
     const LEASE: Duration = Duration::from_millis(40);
     for options in all_ways() {
         let store = StoreOptions { lease: LEASE, threads: 2, ..StoreOptions::default() };
@@ -354,8 +355,8 @@ fn what_was_flushed_is_not_read_by_an_older_line() {
             set(&handle, b"key", b"value").expect("memory is free");
             handle.maintain();
             let lines: u64 = (0..4).map(|_| timed(&mut remote, &mut fabric, second, began).1).sum();
-            // A slow machine may take longer than the lease between any two.
-            assert!(lines > 0 || round > 0, "the first has none to go by");
+            // A slow machine may exceed the lease between any two GETs.
+            assert!(lines > 0 || round > 0, "the first GET has no line yet");
             let asked = Instant::now();
             let flush = thread::spawn(move || {
                 flushing.flush(Expiry::AT_ONCE);
@@ -365,14 +366,14 @@ fn what_was_flushed_is_not_read_by_an_older_line() {
                 timed(&mut remote, &mut fabric, second, began);
             }
             flushing = flush.join().expect("flushed");
-            assert!(asked.elapsed() >= LEASE, "nobody goes by an older line any more");
-            assert!(!timed(&mut remote, &mut fabric, second, began).0, "{options:?}: it was flushed");
+            assert!(asked.elapsed() >= LEASE, "older lines have expired");
+            assert!(!timed(&mut remote, &mut fabric, second, began).0, "{options:?}: the item was flushed");
         }
     }
 }
 
 #[test]
-fn of_many_flushes_one_waits() {
+fn concurrent_flushes_wait_once() {
     const LEASE: Duration = Duration::from_millis(50);
     let store = StoreOptions { lease: LEASE, ..StoreOptions::default() };
     let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
@@ -390,17 +391,17 @@ fn of_many_flushes_one_waits() {
             let began = Instant::now();
             handle.flush(Expiry::AT_ONCE);
             waited += u32::from(began.elapsed() >= LEASE);
-            assert_eq!(lease(), Duration::ZERO, "or the next would have to wait as well");
+            assert_eq!(lease(), Duration::ZERO, "otherwise the next flush waits as well");
         }
-        // A busy machine may keep others for as long.
-        assert!((1..20).contains(&waited), "{waited} of 40 have waited");
+        // On a busy machine other flushes may take as long.
+        assert!((1..20).contains(&waited), "{waited} of 40 waited");
         handle.maintain();
     }
 }
 
 /// A client's clock may be behind the region's: a line then reports a second that has begun.
 #[test]
-fn what_has_expired_is_not_read_by_an_older_line() {
+fn expired_item_is_not_read_with_an_older_status_line() {
     for (options, len) in all_ways().into_iter().flat_map(|options| [(options, 5), (options, 300_000)]) {
         let (clock, lease) = (SetClock::default(), Duration::from_millis(60));
         let store = StoreOptions { lease, time: Box::new(clock.clone()), ..StoreOptions::default() };
@@ -435,7 +436,7 @@ fn what_has_expired_is_not_read_by_an_older_line() {
 }
 
 #[test]
-fn a_lease_saves_the_line_of_every_get_but_the_first() {
+fn lease_saves_the_status_line_fetch_of_later_gets() {
     for options in all_ways() {
         let lease = Duration::from_millis(60);
         let store = Arc::new(
@@ -469,7 +470,7 @@ fn a_lease_saves_the_line_of_every_get_but_the_first() {
 
 /// A GET begins with a leased line after a newer line's fetch failed; the failed one does not validate its item.
 #[test]
-fn a_line_that_failed_is_not_waited_for() {
+fn failed_status_line_fetch_is_not_awaited() {
     for in_order in [false, true] {
         let lease = Duration::from_millis(60);
         let store = StoreOptions { lease, ..StoreOptions::default() };
@@ -487,7 +488,7 @@ fn a_line_that_failed_is_not_waited_for() {
                 fabric.go_on(usize::MAX, &mut |_| 0);
                 fabric.hand_in(&mut remote, second, fails && fabric.has_lines(), &mut |_| 0);
             }
-            let done = remote.next_completed().expect("what it waits for is asked for");
+            let done = remote.next_completed().expect("its fetches were posted");
             value_of(&done, &mut fabric).is_some()
         };
         for ns in 0..3 {
@@ -501,7 +502,7 @@ fn a_line_that_failed_is_not_waited_for() {
 }
 
 #[test]
-fn a_get_whose_fetch_fails_is_for_the_server() {
+fn get_with_a_failed_fetch_goes_to_the_server() {
     for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -539,7 +540,7 @@ fn a_get_whose_fetch_fails_is_for_the_server() {
 }
 
 #[test]
-fn nothing_counts_of_a_region_that_nobody_keeps() {
+fn abandoned_region_is_not_trusted() {
     for options in all_ways() {
         let handle = Handle::new(&store(64 << 20, true, 1).0);
         let (mut remote, mut fabric) = remote(&handle, options);
@@ -559,7 +560,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         let memory = map_all(handle.store().region());
         remote.get(b"key", 1, at(&handle));
         let line = loop {
-            let fetch = remote.next_fetch(0).expect("a line is wanted");
+            let fetch = remote.next_fetch(0).expect("a line is requested");
             if fetch.offset < 4096 {
                 break fetch;
             }
@@ -572,7 +573,7 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
         assert!(
             remote.is_gone() && matches!(remote.next_completed().expect("over").outcome, ReadOutcome::Gone)
         );
-        assert!(remote.next_completed().is_none(), "the value of the other is still being written to");
+        assert!(remote.next_completed().is_none(), "the other GET's value is still being written");
         fabric.run(&mut remote, now(&handle));
         let done = remote.next_completed().expect("over");
         assert!(done.token == 0 && matches!(done.outcome, ReadOutcome::Gone), "{:?}", done.outcome);
@@ -584,23 +585,23 @@ fn nothing_counts_of_a_region_that_nobody_keeps() {
 
 /// A key's state from some moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Was {
+enum KeyState {
     Nothing,
     Version(u64),
     /// The same value, evicted at some later moment.
     Expiring(u64),
 }
 
-/// A key's past.
-struct Past(Vec<(u64, Was)>);
+/// A key's history.
+struct KeyHistory(Vec<(u64, KeyState)>);
 
-impl Past {
-    fn note(&mut self, moment: u64, was: Was) {
+impl KeyHistory {
+    fn note(&mut self, moment: u64, was: KeyState) {
         self.0.push((moment, was));
     }
 
-    /// Whether it was so at some moment from `from` on.
-    fn had(&self, from: u64, is_so: impl Fn(Was) -> bool) -> bool {
+    /// Returns whether a state matching `is` held at some moment from `from` on.
+    fn had(&self, from: u64, is_so: impl Fn(KeyState) -> bool) -> bool {
         let first = self.0.iter().rposition(|(moment, _)| *moment <= from).unwrap_or(0);
         self.0[first..].iter().any(|(_, was)| is_so(*was))
     }
@@ -614,8 +615,8 @@ struct Run<'a> {
     moment: u64,
     /// Real time, for a store with a grace period; simulated time otherwise.
     began: Option<Instant>,
-    past: Vec<Past>,
-    /// Keys of which all is forgotten at times, as memory is short.
+    past: Vec<KeyHistory>,
+    /// Keys that may be lost at times, as memory is short.
     evicts: bool,
     begun: Vec<(usize, u64)>,
     fails: bool,
@@ -656,11 +657,11 @@ impl Run<'_> {
         match self.random.below(40) {
             0..4 => {
                 delete(self.handle, &key);
-                self.past[number].note(moment, Was::Nothing);
+                self.past[number].note(moment, KeyState::Nothing);
             }
             4 if self.random.once_in(6) => {
                 self.handle.flush(Expiry::AT_ONCE);
-                self.past.iter_mut().for_each(|past| past.note(moment, Was::Nothing));
+                self.past.iter_mut().for_each(|past| past.note(moment, KeyState::Nothing));
             }
             5 if self.random.once_in(3) => {
                 self.clock.advance(1);
@@ -686,7 +687,7 @@ impl Run<'_> {
                     Expiry::NEVER
                 };
                 set_with(self.handle, &key, &Run::content(number, moment), 0, expiry).expect("memory");
-                let was = if expires { Was::Expiring(moment) } else { Was::Version(moment) };
+                let was = if expires { KeyState::Expiring(moment) } else { KeyState::Version(moment) };
                 self.past[number].note(moment, was);
             }
         }
@@ -699,18 +700,19 @@ impl Run<'_> {
             ReadOutcome::Hit(..) => {
                 let found = value_of(done, fabric).expect("a hit has a value");
                 let version = found.first_chunk().map(|version| u64::from_le_bytes(*version));
-                let version = version.expect("every value tells its version");
+                let version = version.expect("every value holds its version");
                 assert!(found == Run::content(number, version), "key {number}: a wrong value");
                 assert!(
-                    past.had(from, |was| was == Was::Version(version) || was == Was::Expiring(version)),
-                    "key {number}: {version} was gone when the GET began"
+                    past.had(from, |was| was == KeyState::Version(version)
+                        || was == KeyState::Expiring(version)),
+                    "key {number}: {version} had ended when the GET began"
                 );
                 self.kept += u64::from(done.was_cached);
                 self.hits += 1;
             }
             ReadOutcome::Miss(miss) => {
-                let may_be = self.evicts || past.had(from, |was| !matches!(was, Was::Version(_)));
-                assert!(may_be, "key {number}: {miss:?}, but it was there all the time");
+                let may_be = self.evicts || past.had(from, |was| !matches!(was, KeyState::Version(_)));
+                assert!(may_be, "key {number}: {miss:?}, but it existed throughout");
                 self.misses += 1;
             }
             ReadOutcome::AskServer(reason) => {
@@ -775,7 +777,7 @@ proptest! {
     /// A store that is written to between any two steps of a read, with a clock that advances. It may grant a grace
     /// for emptied segments, and waits for as long before it flushes.
     #[test]
-    fn gets_come_to_what_was_so_while_they_were_under_way(seed: u64, in_order: bool, evicts: bool, fails: bool, waits: bool, leases: bool, gets in 1usize..65, fetches in 1usize..40) {
+    fn gets_return_a_value_valid_during_the_call(seed: u64, in_order: bool, evicts: bool, fails: bool, waits: bool, leases: bool, gets in 1usize..65, fetches in 1usize..40) {
         let memory_bytes = if evicts { 2 << 20 } else { 16 << 20 };
         let clock = SetClock::default();
         let grace = if waits { Duration::from_millis(4) } else { Duration::ZERO };
@@ -785,7 +787,7 @@ proptest! {
         let grace_ns = grace.as_nanos() as u64;
         let options = RemoteOptions { gets, fetches, in_order, grace_ns, gets_per_line: 4, locations: 40, ..RemoteOptions::default() };
         let (mut remote, mut fabric) = remote(&handle, options);
-        let past = (0..KEYS).map(|_| Past(vec![(0, Was::Nothing)])).collect();
+        let past = (0..KEYS).map(|_| KeyHistory(vec![(0, KeyState::Nothing)])).collect();
         let random = SplitMix64::new(seed);
         let mut run = Run { handle: &handle, clock: &clock, random, moment: 0, began: waits.then(Instant::now), past, evicts, begun: Vec::new(), fails, pace: 1 + gets / (4 * fetches), hits: 0, kept: 0, misses: 0, asked: 0 };
         for _ in 0..200 {
@@ -794,7 +796,7 @@ proptest! {
         run.go(&mut remote, &mut fabric, 1_500);
         prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
         let few = if fails || evicts { 10 } else { 50 };
-        prop_assert!(run.hits > few && (evicts || fails || gets > 16 || run.kept > 0), "{} hits, {} of them at kept locations", run.hits, run.kept);
-        prop_assert!(fails || run.asked < 500, "{} times the server was to be asked", run.asked);
+        prop_assert!(run.hits > few && (evicts || fails || gets > 16 || run.kept > 0), "{} hits, {} of them at cached locations", run.hits, run.kept);
+        prop_assert!(fails || run.asked < 500, "{} fallbacks to the server", run.asked);
     }
 }

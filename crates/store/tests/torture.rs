@@ -129,7 +129,7 @@ fn torture(memory_bytes: u64, len_max: usize, time: Duration) {
     });
     println!("{:?} reads, {:?} hits\n{:?}", shared.reads, shared.hits, shared.store.sums());
     assert!(shared.is_enough());
-    assert_eq!(shared.store.usage().segments_pinned, 0, "no pin is left behind");
+    assert_eq!(shared.store.usage().segments_pinned, 0, "all pins are released");
 }
 
 fn seconds() -> Duration {
@@ -138,16 +138,16 @@ fn seconds() -> Duration {
 }
 
 #[test]
-fn small_values_under_constant_eviction() {
+fn small_values_are_right_under_constant_eviction() {
     torture(1 << 20, 1_000, seconds());
 }
 
 #[test]
-fn long_values_in_chunks_under_constant_eviction() {
+fn chunked_values_are_right_under_constant_eviction() {
     torture(4 << 20, 200_000, seconds());
 }
 
 #[test]
-fn roomy_memory() {
+fn values_are_right_with_ample_memory() {
     torture(64 << 20, 50_000, seconds());
 }

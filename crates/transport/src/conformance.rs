@@ -93,7 +93,7 @@ fn send_all(link: &mut dyn Link, mut bytes: &[u8]) {
         assert!(Instant::now() < end, "sending does not get on");
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let sent = link.send(&[IoSlice::new(first), IoSlice::new(second)]).expect("sending works");
-        assert!(sent <= bytes.len(), "no more is taken than was given");
+        assert!(sent <= bytes.len(), "at most the given bytes are sent");
         bytes = &bytes[sent..];
         if sent == 0 {
             std::thread::sleep(Duration::from_micros(200));
@@ -191,7 +191,7 @@ fn a_client_that_leaves_ends_its_link(way: &dyn TransportUnderTest) {
             got.extend(bytes);
         }
         assert_eq!(got, b"bye");
-        assert!(!matches!(link.receive(&mut [0; 8]), Ok(Received::Bytes(_))), "after the end nothing comes");
+        assert!(!matches!(link.receive(&mut [0; 8]), Ok(Received::Bytes(_))), "nothing follows the end");
     });
 }
 
@@ -238,7 +238,7 @@ fn a_client_that_does_not_read_is_told_by_zero(way: &dyn TransportUnderTest) {
         loop {
             let sent = link.send(&[IoSlice::new(&block)]).expect("a slow client is no error");
             taken += sent as u64;
-            assert!(taken < 1 << 30, "a link takes no end of bytes that nobody reads");
+            assert!(taken < 1 << 30, "a link accepts endless unread bytes");
             if sent == 0 && !(link.has_unsent() && link.flush().is_ok_and(|done| done)) {
                 break;
             }

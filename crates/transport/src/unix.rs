@@ -67,7 +67,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         found => found?,
     };
     if !found.file_type().is_socket() {
-        let text = "a file that is not a socket is in the way";
+        let text = "the path exists and is not a socket";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -153,7 +153,7 @@ impl ShmClient {
                 .collect();
             assert_eq!((&answer, descriptors.len()), (b"SHM\r\n", 2));
             self.file = descriptors.pop();
-            let file = self.file.as_ref().expect("there are two");
+            let file = self.file.as_ref().expect("two descriptors");
             self.channel = Some(Channel::open(file.as_fd())?);
         }
         Ok(self.channel.as_mut().expect("just opened"))
@@ -225,14 +225,14 @@ fn shm_pair(name: &str) -> (ShmClient, Box<dyn Link>) {
         file: None,
     };
     let link = way.accept().expect("accepting works").expect("a client has come");
-    client.channel().expect("it was handed over");
+    client.channel().expect("the channel was passed");
     (client, link)
 }
 
 fn is_readable(link: &dyn Link) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut descriptors = [PollFd::from_borrowed_fd(link.descriptor().expect("it has one"), PollFlags::IN)];
-    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be asked") > 0
+    let mut descriptors = [PollFd::from_borrowed_fd(link.descriptor().expect("a descriptor"), PollFlags::IN)];
+    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll works") > 0
 }
 
 #[test]
@@ -241,17 +241,17 @@ fn only_a_sleeping_link_is_rung() {
     let mut buffer = [0; 64];
     link.as_polled().expect("polled").start_polling();
     client.send(b"unheard").expect("there is room");
-    assert!(link.has_unread() && !is_readable(&*link), "nobody rang");
-    assert!(!link.as_polled().expect("polled").arm_wakeup(), "something came before");
+    assert!(link.has_unread() && !is_readable(&*link), "the client did not ring");
+    assert!(!link.as_polled().expect("polled").arm_wakeup(), "bytes were ready already");
     assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(7));
     assert!(link.as_polled().expect("polled").arm_wakeup() && !is_readable(&*link));
     client.send(b"heard").expect("there is room");
-    assert!(is_readable(&*link), "it was rung for");
+    assert!(is_readable(&*link), "the client rang");
     link.as_polled().expect("polled").drain_wakeup();
-    assert!(!is_readable(&*link), "a bell rings once");
+    assert!(!is_readable(&*link), "a notification is consumed");
     assert_eq!(link.receive(&mut buffer).expect("it came"), Received::Bytes(5));
     drop(client);
-    assert!(is_readable(&*link), "it left");
+    assert!(is_readable(&*link), "the client closed");
     link.as_polled().expect("polled").drain_wakeup();
     assert_eq!(link.receive(&mut buffer).expect("no error"), Received::End);
     assert!(link.send(&[io::IoSlice::new(b"x")]).is_err());
@@ -261,10 +261,10 @@ fn only_a_sleeping_link_is_rung() {
 fn full_link_is_rung_when_room_appears() {
     let (mut client, mut link) = shm_pair("room");
     link.as_polled().expect("polled").start_polling();
-    while link.send(&[io::IoSlice::new(&[b'y'; 100_000])]).expect("the client lives") > 0 {}
+    while link.send(&[io::IoSlice::new(&[b'y'; 100_000])]).expect("the client is connected") > 0 {}
     assert!(!is_readable(&*link));
-    client.receive().expect("there is much");
-    assert!(is_readable(&*link), "it was rung for, though it is polled");
+    client.receive().expect("bytes to receive");
+    assert!(is_readable(&*link), "the client rang although the link is polled");
     link.as_polled().expect("polled").drain_wakeup();
 }
 
@@ -274,7 +274,7 @@ fn invalid_bytes_end_only_their_link() {
     let (mut other, mut others_link) = shm_pair("sense");
     client.send(b"sense").expect("there is room");
     assert_eq!(link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(5));
-    let file = client.file.as_ref().expect("it was handed over");
+    let file = client.file.as_ref().expect("the channel was passed");
     let mapping = Mapping::to_write(file.as_fd(), SHAPE.channel_bytes()).expect("mapped");
     // SAFETY: the mapping outlives it, and was mapped for writing.
     let memory = unsafe { mapping.memory() };
@@ -283,9 +283,9 @@ fn invalid_bytes_end_only_their_link() {
         memory.store(word, 1 | 0x7fff_ffff << 32, Ordering::Relaxed);
     }
     for _ in 0..2 {
-        let error = link.receive(&mut [0; 64]).expect_err("it is nonsense");
+        let error = link.receive(&mut [0; 64]).expect_err("an invalid slot");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        assert!(link.send(&[io::IoSlice::new(b"x")]).is_err(), "the link has ended");
+        assert!(link.send(&[io::IoSlice::new(b"x")]).is_err(), "the link is broken");
     }
     other.send(b"still here").expect("there is room");
     assert_eq!(others_link.receive(&mut [0; 64]).expect("it came"), Received::Bytes(10));
@@ -295,11 +295,11 @@ fn invalid_bytes_end_only_their_link() {
 fn unix_socket_replaces_only_a_stale_one() {
     let path = socket_path("taken");
     let first = UnixListener::bind(&path, 0o700, 8).expect("a free path");
-    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first one lives");
+    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first listener runs");
     assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
     drop(first);
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a free path"));
-    drop(UnixListener::bind(&path, 0o700, 8).expect("nobody listens at the file left behind"));
+    drop(UnixListener::bind(&path, 0o700, 8).expect("the socket file is stale"));
     std::fs::write(&path, "precious").expect("a free path");
     UnixListener::bind(&path, 0o700, 8).expect_err("a file is not a socket");
     assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
@@ -321,7 +321,7 @@ fn busy_unix_socket_is_not_awaited() {
             Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
     }
-    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first one lives");
+    let second = UnixListener::bind(&path, 0o700, 8).expect_err("the first listener runs");
     assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
     drop(busy);
 }

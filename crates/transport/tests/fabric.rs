@@ -57,18 +57,18 @@ impl Server {
 
     fn progress(&self) -> Vec<u64> {
         let mut ready = Vec::new();
-        self.port().progress(&mut ready).expect("the port works");
+        self.port().progress(&mut ready).expect("the endpoint works");
         ready
     }
 
     /// Turns a TCP client that sends its hello into a link.
     fn accept(&self, tag: u64) -> io::Result<Option<FabricLink>> {
         let Some(link) = self.listener.accept()? else { return Ok(None) };
-        let Ok(mut tcp) = link.into_stream() else { panic!("it came by TCP") };
+        let Ok(mut tcp) = link.into_stream() else { panic!("a TCP client") };
         let mut said = Vec::new();
         let end = Instant::now() + END;
         while said.len() < client::HELLO_BYTES {
-            assert!(Instant::now() < end, "a client says nothing");
+            assert!(Instant::now() < end, "a client sends nothing");
             let mut buffer = [0; client::HELLO_BYTES];
             match tcp.receive(&mut buffer)? {
                 Received::Bytes(len) => said.extend_from_slice(&buffer[..len]),
@@ -167,8 +167,8 @@ fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize)
     let mut buffer = vec![0; 64 << 10];
     wait_until(|| {
         server.progress();
-        assert!(client.turn().expect("the server keeps the protocol"), "the server has left");
-        // As much as goes: a client has nothing to wait for.
+        assert!(client.turn().expect("the server keeps the protocol"), "the server closed");
+        // As much as fits: a client has nothing to wait for.
         loop {
             let more = client.send_some(&whole[sent..]).expect("it sends");
             sent += more;
@@ -183,7 +183,7 @@ fn echo(server: &Server, client: &mut Client, link: &mut FabricLink, len: usize)
         answer.extend(client.receive_some());
         (answer.len() == len && link.flush().expect("it sends")).then_some(())
     });
-    assert!(received == whole && answer == whole, "changed on the way");
+    assert!(received == whole && answer == whole, "bytes changed in transit");
 }
 
 /// Receives until the link breaks or closes.
@@ -235,7 +235,7 @@ fn many_links_use_no_more_memory_than_documented() {
         let registered = server.port().registered_bytes() as usize;
         println!("{clients} links: {registered} bytes registered, at most {most}");
         assert!(registered <= most);
-        assert!(round == 0 || registered == before, "what was given back is used again");
+        assert!(round == 0 || registered == before, "released memory is reused");
         before = registered;
         for (client, _) in &mut pairs {
             client.is_polite = false;
@@ -275,7 +275,7 @@ fn stalled_receiver_takes_no_buffers_from_others() {
             }
             (received.len() == block.len()).then_some(())
         });
-        assert!(received == block, "changed on the way");
+        assert!(received == block, "bytes changed in transit");
     }
 }
 
@@ -283,7 +283,7 @@ fn stalled_receiver_takes_no_buffers_from_others() {
 fn is_served_unasked(server: &Server) -> bool {
     let is_it = server.domain.provider().name == "shm" || server.domain.provider().is_one_sided;
     if is_it {
-        eprintln!("not checked: this provider reads and writes memory of clients that do not look");
+        eprintln!("not checked: this provider reads and writes memory of clients that do not poll");
     }
     is_it
 }
@@ -319,7 +319,7 @@ fn stalled_reads_take_no_buffers_from_others() {
     if is_served_unasked(&server) {
         return;
     }
-    assert_eq!(std::env::var(CLEANUP).as_deref(), Ok("1"), "as servers set it");
+    assert_eq!(std::env::var(CLEANUP).as_deref(), Ok("1"), "the variable that servers set");
     let (silent, endpoint) = (server.endpoint(), server.endpoint());
     let (idle, mut idles_link) = server.pair(&silent);
     let mut stuck = stuck(&server, &silent, 5);
@@ -327,8 +327,8 @@ fn stalled_reads_take_no_buffers_from_others() {
     echo(&server, &mut client, &mut link, 2_000_000);
     let own = OWN_GROWTH * OWN_BYTES;
     let most = (256 + SENDS + OWN_GROWTH) * MESSAGE_BYTES + BOUNCES * PIECE_BYTES_MAX + own;
-    assert!(server.port().registered_bytes() as usize <= most, "one that waits in vain has a small buffer");
-    // Those that end leave their reads behind, as long as the port knows their endpoint.
+    assert!(server.port().registered_bytes() as usize <= most, "a stalled link has a small buffer");
+    // Closed links keep their reads as long as the endpoint knows the peer.
     stuck.clear();
     wait_until(|| {
         server.progress();
@@ -340,7 +340,7 @@ fn stalled_reads_take_no_buffers_from_others() {
         server.progress();
     }
     let another = Client::connect(server.listener.address(), &silent);
-    let error = server.accept(0).expect_err("it would not get on either").to_string();
+    let error = server.accept(0).expect_err("it would stall as well").to_string();
     assert_eq!(error, AttachError::Busy.to_string());
     drop(another);
     let error = wait_until(|| {
@@ -382,9 +382,9 @@ fn endpoint_that_cannot_drop_its_clients_fails() {
     client.is_polite = false;
     stuck.clear();
     let error = wait_until(|| server.port().progress(&mut Vec::new()).err());
-    assert!(error.to_string().contains("does not end what is under way"), "{error}");
-    assert!(link.flush().is_err(), "its links are of no use");
-    // Another can be opened in its place.
+    assert!(error.to_string().contains("does not end operations"), "{error}");
+    assert!(link.flush().is_err(), "its links are broken");
+    // Another endpoint can replace it.
     drop((link, client));
     let options = FabricOptions { receives: 256, ..FabricOptions::default() };
     let other = FabricEndpoint::open(&server.domain, &options).expect("a port");
@@ -401,7 +401,7 @@ fn clients_beyond_the_buffers_are_refused() {
     let attach = || {
         let socket = TcpStream::connect(server.listener.address()).expect("it listens");
         let client = Client::over(socket, &endpoint, RING_BYTES_MIN as usize);
-        let link = server.accept(0).map(|link| link.expect("it came"));
+        let link = server.accept(0).map(|link| link.expect("the client connected"));
         (client, link)
     };
     let mut pairs: Vec<_> = (0..40)
@@ -412,7 +412,7 @@ fn clients_beyond_the_buffers_are_refused() {
         .collect();
     let (refused, error) = attach();
     assert_eq!(
-        error.expect_err("it is one too many").to_string(),
+        error.expect_err("one client too many").to_string(),
         "the endpoint has its maximum of 40 links"
     );
     drop(refused);
@@ -482,7 +482,7 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
     drop(link);
     wait_until(|| {
         server.progress();
-        assert!(server.port().links() > greedy.len(), "it stays for its last bytes");
+        assert!(server.port().links() > greedy.len(), "the link stays for its last bytes");
         matches!(server.port().arm_wakeup(), SleepTime::AtMost(time) if time <= RETRY_MAX).then_some(())
     });
 }
@@ -528,11 +528,11 @@ fn a_client_is_killed(kind: &str) {
         let (mut moved, mut buffer) = (0, vec![0; 64 << 10]);
         wait_until(|| {
             server.progress();
-            if let Received::Bytes(len) = link.receive(&mut buffer).expect("it lives") {
+            if let Received::Bytes(len) = link.receive(&mut buffer).expect("the link works") {
                 moved += len;
             }
             if kind == "receives" {
-                moved += link.send(&[IoSlice::new(&block)]).expect("it lives");
+                moved += link.send(&[IoSlice::new(&block)]).expect("the link works");
             }
             (moved > amount(5_000_000, 1_200_000)).then_some(())
         });
@@ -540,7 +540,7 @@ fn a_client_is_killed(kind: &str) {
         let pid = rustix::process::Pid::from_child(&process);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
         if kind == "receives" {
-            while link.send(&[IoSlice::new(&block)]).expect("it lives") > 0 {}
+            while link.send(&[IoSlice::new(&block)]).expect("the link works") > 0 {}
         }
         echo(&server, &mut other, &mut others_link, amount(2_000_000, 300_000));
         process.kill().expect("it runs");
@@ -580,7 +580,7 @@ fn client_killed_while_it_is_written_ends_its_link() {
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut descriptors = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be asked") > 0
+    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll works") > 0
 }
 
 #[test]
@@ -601,17 +601,17 @@ fn flush_completion_is_reported_once() {
         (sent == answer.len() && !link.has_unsent()).then_some(())
     });
     if !waits {
-        eprintln!("not checked: the provider wrote the last piece at once");
+        eprintln!("not checked: the provider wrote the last chunk at once");
     }
     wait_until(|| {
         client.turn().expect("the server keeps the protocol");
         received.extend(client.receive_some());
         (received.len() == answer.len()).then_some(())
     });
-    assert!(received == answer, "changed on the way");
-    // It has nothing to receive and no longer waits: no link is reported any more.
+    assert!(received == answer, "bytes changed in transit");
+    // The link has nothing to receive and no longer waits: no link is reported any more.
     wait_until(|| {
-        matches!(link.receive(&mut [0; 64]).expect("it is there"), Received::Nothing).then_some(())
+        matches!(link.receive(&mut [0; 64]).expect("the link works"), Received::Nothing).then_some(())
     });
     assert!(wait_until(|| link.arm_wakeup().then_some(true)));
     assert!(!link.has_unread() && server.progress().is_empty());
@@ -627,21 +627,21 @@ fn arrivals_wake_a_sleeping_worker() {
     for round in 0..amount(20, 5) {
         assert!(wait_until(|| link.arm_wakeup().then_some(true)));
         wait_until(|| {
-            assert_eq!(server.progress(), [], "nothing has come");
+            assert_eq!(server.progress(), [], "nothing arrived");
             (server.port().arm_wakeup() == SleepTime::UntilSignalled).then_some(())
         });
         let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
         let told = || match &fd {
             Some(fd) => is_readable(std::os::fd::AsFd::as_fd(fd)),
-            None => is_readable(link.descriptor().expect("it has one")),
+            None => is_readable(link.descriptor().expect("a descriptor")),
         };
-        assert!(!told(), "round {round}: nothing has come");
+        assert!(!told(), "round {round}: nothing arrived");
         wait_until(|| {
             client.turn().expect("the server keeps the protocol");
             (client.send_some(b"awake?").expect("it sends") > 0).then_some(())
         });
         if fd.is_none() {
-            client.socket.write_all(b"!").expect("the server is there");
+            client.socket.write_all(b"!").expect("the server is connected");
         }
         wait_until(|| {
             client.turn().expect("the server keeps the protocol");

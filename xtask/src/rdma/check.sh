@@ -1,4 +1,4 @@
-# check.sh SERVER CLIENT: shows that soft-RoCE works between two devices, and how fast it is without anything of ours.
+# check.sh SERVER CLIENT: checks that soft-RoCE works between two devices, and measures it without our code.
 set -eu
 server=$1 client=$2
 provider='verbs;ofi_rxm'
@@ -11,7 +11,7 @@ listens() {
         if grep -qi "$port .* 0A " /proc/net/tcp /proc/net/tcp6; then return; fi
         sleep 0.1
     done
-    echo "nobody listens at port $1"
+    echo "no process listens at port $1"
     return 1
 }
 

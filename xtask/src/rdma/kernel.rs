@@ -125,7 +125,7 @@ impl Kernel {
 fn newest(interrupt: &Interrupt) -> Result<String> {
     let named = || -> Result<Option<String>> {
         let output = Command::new("apt-cache").args(["depends", NEWEST]).stderr(Stdio::null()).output();
-        let output = output.context("there is no kernel to be had without apt-cache")?;
+        let output = output.context("a kernel cannot be fetched without apt-cache")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
         Ok(name.map(|version| format!("linux-image-{version}")))
@@ -134,7 +134,7 @@ fn newest(interrupt: &Interrupt) -> Result<String> {
         return Ok(name);
     }
     update(interrupt)?;
-    named()?.with_context(|| format!("apt-cache knows no {NEWEST}: there is no kernel to be had"))
+    named()?.with_context(|| format!("apt-cache does not know {NEWEST}: a kernel cannot be fetched"))
 }
 
 fn update(interrupt: &Interrupt) -> Result<()> {
@@ -154,7 +154,7 @@ fn download(name: &str, folder: &Path, interrupt: &Interrupt) -> Result<PathBuf>
     // The package lists may be outdated.
     fetch().or_else(|error| update(interrupt).map_err(|_| error).and_then(|()| fetch()))?;
     file_of(folder, |name| name.ends_with(".deb"))
-        .with_context(|| format!("{name} cannot be fetched: there is no kernel to be had"))
+        .with_context(|| format!("the kernel {name} cannot be fetched"))
 }
 
 fn succeed(command: &mut Command, interrupt: &Interrupt) -> Result<()> {

@@ -43,8 +43,8 @@ pub struct Step {
     pub crosses: bool,
 }
 
-/// How a step ended.
-pub struct Ended {
+/// The result of a step.
+pub struct StepResult {
     pub status: i32,
     pub output: String,
     pub time: Duration,
@@ -68,7 +68,7 @@ impl Machine<'_> {
         steps: &[Step],
         time_max: Duration,
         aloud: bool,
-        mut ended: impl FnMut(&Step, Ended) -> Result<()>,
+        mut ended: impl FnMut(&Step, StepResult) -> Result<()>,
     ) -> Result<()> {
         let scratch = Scratch::create()?;
         let mut qemu = self.start(steps, scratch.path())?;
@@ -120,7 +120,7 @@ impl Machine<'_> {
         folder: &Path,
         time_max: Duration,
         aloud: bool,
-        ended: &mut impl FnMut(&Step, Ended) -> Result<()>,
+        ended: &mut impl FnMut(&Step, StepResult) -> Result<()>,
     ) -> Result<()> {
         let shared = folder.join("steps");
         let started = Instant::now();
@@ -135,7 +135,7 @@ impl Machine<'_> {
             let begun = Instant::now();
             let log = shared.join(format!("{n}.log"));
             let mut told = 0;
-            let mut tell = || if aloud { tell_more(&log, &mut told) } else { Ok(()) };
+            let mut tell = || if aloud { print_appended(&log, &mut told) } else { Ok(()) };
             let status = shared.join(format!("{n}.status"));
             self.wait_for(qemu, &status, started + time_max, &mut tell)
                 .inspect_err(|_| {
@@ -144,7 +144,7 @@ impl Machine<'_> {
                 .with_context(|| step.name.clone())?;
             tell()?;
             let status = read(&status).trim().parse().context("a step's status is no number")?;
-            ended(step, Ended { status, output: read(&log), time: begun.elapsed() })?;
+            ended(step, StepResult { status, output: read(&log), time: begun.elapsed() })?;
         }
         Ok(())
     }
@@ -175,8 +175,8 @@ impl Machine<'_> {
     }
 }
 
-/// Prints what a file has more than when it was looked at last.
-fn tell_more(file: &Path, told: &mut u64) -> Result<()> {
+/// Prints what was appended to a file since the last call.
+fn print_appended(file: &Path, told: &mut u64) -> Result<()> {
     let Ok(mut file) = File::open(file) else { return Ok(()) };
     file.seek(SeekFrom::Start(*told))?;
     let mut bytes = Vec::new();

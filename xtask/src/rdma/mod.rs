@@ -20,7 +20,7 @@ use crate::process::{self, Interrupt, Scratch};
 use crate::workspace;
 
 use kernel::Kernel;
-use machine::{Ended, Machine, Step};
+use machine::{Machine, Step, StepResult};
 use programs::{LeftOut, Program};
 
 /// The software providers, available on every machine.
@@ -56,8 +56,8 @@ const STEP_TIME_MAX: Duration = Duration::from_secs(600);
 const CHECK: &str = "soft-RoCE itself";
 const CHECK_SECONDS_MAX: u32 = 100;
 
-/// Where the two ends of a test are, each a device: FABCACHE_SERVER_INTERFACE, FABCACHE_CLIENT_INTERFACE.
-const WAYS: &[Arrangement] = &[
+/// Arrangements of a test's ends on devices: FABCACHE_SERVER_INTERFACE and FABCACHE_CLIENT_INTERFACE.
+const ARRANGEMENTS: &[Arrangement] = &[
     Arrangement { name: "looped", server: "rxe0", client: "rxe0", crosses: false },
     Arrangement { name: "crossing", server: "rxe0", client: "rxe1", crosses: true },
 ];
@@ -166,8 +166,8 @@ impl<'a> Session<'a> {
                 let begun = Instant::now();
                 let run = process::run(&mut command, scratch.path(), time_max, &self.interrupt)?;
                 let output = format!("{}{}", run.stdout, run.stderr);
-                failed.extend(self.judge(&name, &output, run.failure, begun.elapsed())?);
-                remove_left();
+                failed.extend(self.report_result(&name, &output, run.failure, begun.elapsed())?);
+                remove_leftover_files();
             }
         }
         Ok(failed)
@@ -176,8 +176,8 @@ impl<'a> Session<'a> {
     /// Runs the programs; returns the names of those that failed.
     fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut steps = Vec::new();
-        for Arrangement { name, server, client, crosses } in WAYS {
-            let way = *name;
+        for Arrangement { name, server, client, crosses } in ARRANGEMENTS {
+            let arrangement = *name;
             let check =
                 format!("exec timeout -k 5 {CHECK_SECONDS_MAX} bash /steps/check.sh {server} {client}");
             let name = format!("{VERBS} {name}");
@@ -188,21 +188,21 @@ impl<'a> Session<'a> {
                 );
             for program in programs {
                 let name = format!("{}, {name}", program.name());
-                if !is_left_out(program, way, &name) {
-                    let script = environment.clone() + &program.script(way, STEP_TIME_MAX);
+                if !is_left_out(program, arrangement, &name) {
+                    let script = environment.clone() + &program.script(arrangement, STEP_TIME_MAX);
                     steps.push(Step { name, script, crosses: *crosses });
                 }
             }
         }
         let mut failed = Vec::new();
         self.machine(&self.kernel()?).run(&steps, self.limit(), false, |step, ended| {
-            let Ended { status, output, time } = ended;
+            let StepResult { status, output, time } = ended;
             let failure = match status {
                 0 => None,
                 124 | 137 => Some("it did not end within its time".to_owned()),
                 status => Some(format!("it ended with status {status}")),
             };
-            failed.extend(self.judge(&step.name, &output, failure, time)?);
+            failed.extend(self.report_result(&step.name, &output, failure, time)?);
             Ok(())
         })?;
         Ok(failed)
@@ -230,8 +230,8 @@ impl<'a> Session<'a> {
         Duration::from_secs(self.args.limit)
     }
 
-    /// Tells how a program ended; its name, if it failed.
-    fn judge(
+    /// Reports how a program ended; returns its name if it failed.
+    fn report_result(
         &self,
         name: &str,
         output: &str,
@@ -266,8 +266,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Removes what processes left that were killed, by the provider shm: files of some megabytes named `PID:DOMAIN:ENDPOINT`.
-fn remove_left() {
+/// Removes files of the provider shm that killed processes left: some megabytes each, named `PID:DOMAIN:ENDPOINT`.
+fn remove_leftover_files() {
     let Ok(files) = fs::read_dir("/dev/shm") else { return };
     for file in files.flatten() {
         let name = file.file_name();

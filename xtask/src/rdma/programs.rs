@@ -25,8 +25,8 @@ const TESTS: &[Test] = &[
         name: "fabric",
         parts: &[
             ("shm", Part::Without(&["killed_clients"], OF_SHM)),
-            ("looped", Part::Only(&["calls_come_to_the_same", "killed_clients", "who_may_not_pin_memory"])),
-            ("crossing", Part::Only(&["a_stopped_server", "a_killed_server", "a_link_that"])),
+            ("looped", Part::Only(&["fabric_and_tcp_calls", "killed_clients", "client_without_memlock"])),
+            ("crossing", Part::Only(&["stopped_server", "killed_server", "link_going_down"])),
         ],
     },
     Test {
@@ -39,8 +39,8 @@ const TESTS: &[Test] = &[
         name: "fabric_torture",
         parts: &[("looped", Part::None(ONCE)), ("crossing", Part::Without(&["values_are_long"], SLOW))],
     },
-    Test { package: "fabcache-client", name: "fabric_hostile", parts: MUCH },
-    Test { package: "fabcache-client", name: "fabric_amounts", parts: MUCH },
+    Test { package: "fabcache-client", name: "fabric_hostile", parts: HEAVY },
+    Test { package: "fabcache-client", name: "fabric_amounts", parts: HEAVY },
     Test {
         package: "fabcache-cli",
         name: "fabric",
@@ -51,8 +51,8 @@ const TESTS: &[Test] = &[
     },
 ];
 
-/// For programs that test large amounts and hostile peers.
-const MUCH: &[(&str, Part)] = &[
+/// The parts of programs that test large amounts and hostile peers.
+const HEAVY: &[(&str, Part)] = &[
     (
         "shm",
         Part::None(
@@ -135,10 +135,10 @@ impl Program {
         command
     }
 
-    /// For bash: runs it this way within a time.
-    pub fn script(&self, way: &str, time_max: Duration) -> String {
+    /// Returns the bash command that runs the program in an arrangement, with a time limit.
+    pub fn script(&self, arrangement: &str, time_max: Duration) -> String {
         let (folder, path) = (quoted(&self.folder.display()), quoted(&self.path.display()));
-        let (seconds, arguments) = (time_max.as_secs(), self.arguments(way).join(" "));
+        let (seconds, arguments) = (time_max.as_secs(), self.arguments(arrangement).join(" "));
         format!("cd {folder} && exec timeout -k 5 {seconds} {path} {arguments}")
     }
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_in_what_cargo_says() {
+    fn programs_are_found_in_cargos_messages() {
         let line = |id: &str, kind: &str, executable: &str| {
             format!(
                 r#"{{"reason":"compiler-artifact","package_id":"{id}","manifest_path":"/w/crates/fabric/Cargo.toml",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_run_where_they_are_to_be() {
+    fn parts_are_selected_by_provider_and_arrangement() {
         let parts = &[
             ("one", Part::Only(&["a", "b"])),
             ("no", Part::None("why")),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stay_words() {
+    fn quoted_words_stay_single_words() {
         assert_eq!(quoted(&"a b"), "'a b'");
         assert_eq!(quoted(&"it's"), r"'it'\''s'");
     }

@@ -18,7 +18,7 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// On a Unix socket, with shared memory.
+    /// Starts a server on a Unix socket, with shared memory.
     pub fn start(name: &str, flags: &str) -> TestServer {
         let (server, path) = LocalServer::unix(&format!("bench-{name}"), &format!("--shm {flags}"));
         TestServer { server, socket: path.display().to_string() }

@@ -160,7 +160,7 @@ const UNSOUND: &str = "invalid answer to fabric attach";
 /// Returns why there is no fabric, from the server's answer to `fabric hello`.
 fn no_offer(line: String) -> String {
     let is_said = line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ");
-    if is_said { line } else { format!("it is no server that has one, for it answers {line:?}") }
+    if is_said { line } else { format!("the server has no fabric; it answers {line:?}") }
 }
 
 /// Returns why a server rejects the endpoint, with its address: the address may be the reason, and a machine has
@@ -192,7 +192,7 @@ fn domain(
         && name != provider
         && provider.split(';').next() != Some(name)
     {
-        return Err(UnsupportedHere(format!("its provider is {provider:?}, and {name:?} is wanted")));
+        return Err(UnsupportedHere(format!("its provider is {provider:?}, but {name:?} is required")));
     }
     let requirements = ProviderRequirements {
         provider: Some(provider.clone()),
@@ -202,7 +202,7 @@ fn domain(
     let domain = domains::domain(host, *address_format, &requirements)?;
     let own = domain.provider();
     if (own.protocol, own.address_format) != (*protocol, *address_format) {
-        return Err(UnsupportedHere(format!("its {provider} and this machine's do not speak the same")));
+        return Err(UnsupportedHere(format!("its {provider} and this machine's are incompatible")));
     }
     Ok(domain)
 }
@@ -211,7 +211,7 @@ fn domain(
 fn new_end(domain: &Arc<Domain>) -> Result<End, UnsupportedHere> {
     if !lingering_links::has_room() {
         return Err(UnsupportedHere(format!(
-            "{KEPT_LINKS_MAX} links have ended here whose servers stand still, and may write to them"
+            "{KEPT_LINKS_MAX} closed links wait for stalled servers, which may still write to them"
         )));
     }
     Ok(End::new(domain)?)
@@ -343,7 +343,7 @@ mod tests {
             let (token, clock_ns, key, grace_ns) = numbers;
             let (name_text, secret) = (STANDARD.encode(&name), STANDARD.encode([3; SECRET_BYTES]));
             let line = format!("FABRIC {name_text} {token:x} {credits} {bytes} {clock_ns} 77 {key} {secret} {grace_ns}");
-            let granted = Granted::of(&line).expect("it is sound");
+            let granted = Granted::of(&line).expect("valid words");
             prop_assert_eq!((&granted.name, granted.token, granted.credits), (&name, token, credits));
             prop_assert_eq!(granted.memory, RemoteMemory { address: 77, key, bytes });
             prop_assert_eq!((granted.clock_ns, granted.grace_ns), (clock_ns, grace_ns));
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn any_server_reply_parses_or_is_rejected() {
-        let offer = Offer::of("FABRIC tcp;ofi_rxm 4 2 0").expect("it is one");
+        let offer = Offer::of("FABRIC tcp;ofi_rxm 4 2 0").expect("a valid offer");
         let expected =
             Offer { provider: "tcp;ofi_rxm".into(), protocol: 4, address_format: 2, is_one_sided: false };
         assert_eq!(offer, expected);

@@ -34,7 +34,7 @@ impl<T> ForkGuard<T> {
     }
 }
 
-const HELD: &str = "it is there until this is dropped";
+const HELD: &str = "present until dropped";
 
 impl<T> Deref for ForkGuard<T> {
     type Target = T;

@@ -125,7 +125,7 @@ mod tests {
         assert!(!slot.is_late(after(30)), "no thread polled");
         assert_eq!(slot.deadline_from(after(31)), after(40));
         assert!(!slot.is_late(after(39)));
-        assert!(slot.is_late(after(40)) && slot.is_late(after(90)), "only once");
+        assert!(slot.is_late(after(40)) && slot.is_late(after(90)), "the deadline is extended once");
         let slot = GetSlot::new(began, TIME_LIMIT);
         assert_eq!(slot.deadline_from(after(30)), after(40));
         slot.watch(Waker::noop().clone());

@@ -19,15 +19,15 @@ use super::link::Link;
 use crate::bounds::{KEPT_LINKS_MAX, KEPT_WAIT};
 use crate::socket::wait_for_any;
 
-struct Kept {
+struct LingeringLink {
     _link: ForkGuard<Link>,
     socket: Arc<socket2::Socket>,
 }
 
-static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<LingeringLink>> = Mutex::new(Vec::new());
 
-fn kept() -> MutexGuard<'static, Vec<Kept>> {
-    KEPT.lock().expect("no thread panics while it looks after links that have ended")
+fn kept() -> MutexGuard<'static, Vec<LingeringLink>> {
+    KEPT.lock().expect("no thread panics while it holds lingering links")
 }
 
 /// Keeps a link until its server has closed the socket.
@@ -39,7 +39,7 @@ pub fn keep(link: ForkGuard<Link>, socket: Arc<socket2::Socket>) {
     while !has_ended(&socket) {
         let mut what = [PollFd::new(&*socket, PollFlags::IN)];
         if Instant::now() >= deadline || wait_for_any(&mut what, deadline).is_err() {
-            kept().push(Kept { _link: link, socket });
+            kept().push(LingeringLink { _link: link, socket });
             return;
         }
     }
@@ -48,7 +48,7 @@ pub fn keep(link: ForkGuard<Link>, socket: Arc<socket2::Socket>) {
 /// Drops the links that their servers have closed. Returns whether another link may linger.
 pub fn has_room() -> bool {
     let mut kept = kept();
-    let ended: Vec<Kept> = kept.extract_if(.., |kept| has_ended(&kept.socket)).collect();
+    let ended: Vec<LingeringLink> = kept.extract_if(.., |kept| has_ended(&kept.socket)).collect();
     let has_room = kept.len() < KEPT_LINKS_MAX;
     drop(kept);
     drop(ended);

@@ -49,7 +49,7 @@ impl End {
         let staging = SharedArea::new(&mut port, STAGING_BYTES, PeerAccess::Read)?;
         let landing = SharedArea::new(&mut port, LANDING_BYTES, PeerAccess::Write)?;
         for _ in 0..receives {
-            let buffer = pool.take().expect("nobody else has any of them");
+            let buffer = pool.take().expect("all buffers are free");
             port.receive(buffer, 0).map_err(|refused| refused.error)?;
         }
         Ok(End { token, port, pool, staging, landing })

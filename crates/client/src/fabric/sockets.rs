@@ -118,7 +118,7 @@ mod tests {
         one.write_all(b"!!").expect("room");
         assert!(!sockets.have_ended());
         drop(two);
-        assert!(!sockets.have_ended(), "it may end a connection and stay");
+        assert!(!sockets.have_ended(), "the server may close one connection and stay");
         drop(one);
         assert!(sockets.have_ended());
         drop((first, second));
@@ -128,7 +128,7 @@ mod tests {
 
     /// Counts the doorbells received.
     fn heard(mut other: &UnixStream) -> usize {
-        other.set_nonblocking(true).expect("it can");
+        other.set_nonblocking(true).expect("a socket");
         let mut doorbells = [0; 64];
         match other.read(&mut doorbells) {
             Ok(count) => count,
@@ -144,15 +144,15 @@ mod tests {
         sockets.add(&Sockets::new(&second, b"worker 0", memory(1)));
         sockets.add(&Sockets::new(&third, b"worker 1", memory(2)));
         let all = || [&one, &two, &three].map(heard);
-        assert!(sockets.notify(b"worker 0") && all() == [0, 1, 0], "the newest of that worker's");
+        assert!(sockets.notify(b"worker 0") && all() == [0, 1, 0], "the newest socket of that worker");
         assert!(sockets.notify(b"worker 1") && all() == [0, 0, 1]);
         assert!(!sockets.notify(b"worker 2") && all() == [0; 3], "no other worker is woken instead");
         let newest = || sockets.newest_end().map(|end| (end.name.to_vec(), end.memory.key));
-        assert_eq!(newest(), Some((b"worker 1".to_vec(), 2)), "with the key of that end");
+        assert_eq!(newest(), Some((b"worker 1".to_vec(), 2)), "with the key of that endpoint");
         drop((second, third));
-        assert!(sockets.notify(b"worker 0"), "it has another");
+        assert!(sockets.notify(b"worker 0"), "the worker has another socket");
         assert_eq!(heard(&one), 1);
         assert!(!sockets.notify(b"worker 1"));
-        assert_eq!(newest(), Some((b"worker 0".to_vec(), 1)), "one that can be woken");
+        assert_eq!(newest(), Some((b"worker 0".to_vec(), 1)), "a worker that can be woken");
     }
 }

@@ -227,7 +227,7 @@ mod tests {
     fn parts_are_all_read_in_place_or_all_copied() {
         const WHOLE: usize = 100;
         let mut target = Target::new(b"of another".to_vec(), None);
-        assert!(!target.reads_in(WHOLE, |_, _| None), "there is no memory");
+        assert!(!target.reads_in(WHOLE, |_, _| None), "no registered memory");
         target.place(0..60, WHOLE).expect("within it").fill(1);
         // Memory is available by now, but a part is elsewhere.
         assert!(!target.reads_in(WHOLE, |_, _| unreachable!("the decision holds for all parts")));
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn incomplete_value_has_no_location() {
         let mut target = Target::new(b"of another".to_vec(), None);
-        assert_eq!(target.collect(), ValueLocation::Nowhere, "it has no parts");
+        assert_eq!(target.collect(), ValueLocation::Nowhere, "the value has no parts");
         assert!(!target.reads_in(3, |_, _| None));
-        assert_eq!(target.collect(), ValueLocation::Nowhere, "none has come");
+        assert_eq!(target.collect(), ValueLocation::Nowhere, "no part was read");
     }
 }

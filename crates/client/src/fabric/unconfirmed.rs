@@ -238,7 +238,7 @@ fn process_of(end: &[u8]) -> Option<Pid> {
 }
 
 fn lock<O>(unknown: &Mutex<UnconfirmedEndpoints<O>>) -> MutexGuard<'_, UnconfirmedEndpoints<O>> {
-    unknown.lock().expect("no thread panics while it looks after ports that are not known")
+    unknown.lock().expect("no thread panics while it holds unconfirmed endpoints")
 }
 
 #[cfg(test)]
@@ -265,9 +265,9 @@ mod tests {
         let kept = lock(&unknown).kept.len();
         assert!(kept <= UNKNOWN_PORTS_MAX, "{kept}");
         for _ in kept..UNKNOWN_PORTS_MAX {
-            assert!(lock(&unknown).has_taken_room(), "room comes back");
+            assert!(lock(&unknown).has_taken_room(), "the permit is released");
         }
-        assert!(!lock(&unknown).has_taken_room(), "what is kept has some");
+        assert!(!lock(&unknown).has_taken_room(), "a kept endpoint holds a permit");
     }
 
     #[test]

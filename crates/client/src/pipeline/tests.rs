@@ -72,7 +72,7 @@ impl Model {
             let Some(end) = memchr::memchr(b'\n', &self.asked) else { return };
             let line = std::str::from_utf8(&self.asked[..end]).expect("text").trim_end().to_owned();
             let words: Vec<&str> = line.split(' ').collect();
-            let opaque = words.last().expect("a mark, or what stands in its place");
+            let opaque = words.last().expect("a mark or a placeholder");
             match words[..] {
                 ["gets", key] => {
                     if let Some(value) = self.items.get(key) {
@@ -223,7 +223,7 @@ struct Unblocked(AtomicUsize);
 
 impl Waiter for Unblocked {
     fn wait(&self, _: Until, deadline: Instant) -> io::Result<()> {
-        assert!(Instant::now() < deadline, "nothing moves");
+        assert!(Instant::now() < deadline, "no progress");
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Waiter for Unblocked {
 /// Creates a client of this server only.
 fn client_of(model: Model) -> Client {
     let cache = Client::new(["unix:///there/is/no/such/server"], Options::default()).expect("an address");
-    let server = cache.server_of(b"any").expect("there is one");
+    let server = cache.server_of(b"any").expect("a server");
     let pipeline = server.new_pipeline(Box::new(model)).expect("a waiter");
     server.put_pipeline(pipeline);
     cache
@@ -285,7 +285,7 @@ enum Expected {
 fn is_done(ExpectedResult { mut request, expected, lent }: ExpectedResult) -> bool {
     let completed = request.wait();
     let buffer = request.take_buffer();
-    assert!(buffer.as_deref() == lent.as_deref(), "it comes back as it was");
+    assert!(buffer.as_deref() == lent.as_deref(), "the buffer is returned unchanged");
     match (completed.result, expected) {
         (Ok(Outcome::Stored), Expected::Stored) => true,
         (Err(Error::Server { failure: Failure::Refused(_), .. }), Expected::Refused) => true,
@@ -366,24 +366,24 @@ fn requests_are_batched_while_a_reply_is_awaited() {
     let cache = client_of(model);
     let sends = || sends.load(Ordering::Relaxed);
     let mut requests: Vec<Request> = (0..8).map(|_| cache.iget("key", Vec::new())).collect();
-    assert_eq!(sends(), 1, "the first goes at once, and the others wait for more");
+    assert_eq!(sends(), 1, "the first is sent at once, and the others are gathered");
     requests.push(cache.bset(b"key", b"value", Ttl::NEVER));
-    assert_eq!(sends(), 2, "there are enough of them");
+    assert_eq!(sends(), 2, "enough are gathered");
     requests.push(cache.iget("key", Vec::new()));
     let mut last = cache.iget("key", Vec::new());
     assert_eq!(last.wait().item().expect("an answer").expect("a value").value, b"value");
-    assert_eq!(sends(), 3, "somebody waits");
+    assert_eq!(sends(), 3, "a thread waits");
     for request in &mut requests {
         assert!(request.test());
     }
     requests.extend([cache.iget("key", Vec::new()), cache.iget("key", Vec::new())]);
     assert_eq!(sends(), 4, "nothing was awaited");
     drop(cache.bset(b"key", b"other", Ttl::NEVER));
-    assert_eq!(sends(), 5, "nobody will ask for it");
+    assert_eq!(sends(), 5, "its request object was dropped");
     requests.push(cache.bset(b"key", &[0; 5000], Ttl::NEVER));
-    assert_eq!(sends(), 6, "it is long");
+    assert_eq!(sends(), 6, "a long request");
     requests.push(cache.bset(b"key", b"last", Ttl::NEVER));
     assert_eq!(sends(), 6);
-    assert!(cache.get(b"key").is_err(), "there is no other connection");
+    assert!(cache.get(b"key").is_err(), "no other connection exists");
     requests.iter_mut().rev().for_each(|request| assert!(request.wait().result.is_ok()));
 }

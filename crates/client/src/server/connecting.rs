@@ -166,7 +166,7 @@ impl Server {
     ) -> Result<Upgrade, Failure> {
         let unreached = remote.unreached().filter(|_| remote.options.or_tcp);
         let attached = if is_other {
-            Err(AttachError::Refused("it speaks the text protocol only".into()))
+            Err(AttachError::Refused("the server speaks the text protocol only".into()))
         } else if let Some(why) = unreached {
             Err(AttachError::Refused(why))
         } else {
@@ -213,7 +213,7 @@ impl Server {
     }
 
     fn known_transport(&self) -> MutexGuard<'_, Option<Transport>> {
-        self.transport.lock().expect("no thread panics while it notes how a server is reached")
+        self.transport.lock().expect("no thread panics while it records a transport")
     }
 }
 

@@ -146,7 +146,7 @@ mod tests {
     fn threads_wait_for_a_connection_opened_by_another() {
         let pool = ConnectionPool::new();
         let later = Instant::now() + Duration::from_secs(60);
-        let take = |until| match pool.take(until).expect("it is up") {
+        let take = |until| match pool.take(until).expect("the server is up") {
             Lease::Connect(permit) => permit,
             Lease::Idle(_) => panic!("none is idle"),
         };
@@ -154,11 +154,11 @@ mod tests {
         drop(take(None));
         let soon = Instant::now() + Duration::from_millis(5);
         drop(take(Some(soon)));
-        assert!(Instant::now() >= soon, "it has waited in vain");
+        assert!(Instant::now() >= soon, "the wait timed out");
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(take(Some(later))));
             std::thread::sleep(Duration::from_millis(20));
-            assert!(!waiting.is_finished(), "another makes one");
+            assert!(!waiting.is_finished(), "another thread connects");
             drop(making);
         });
         let making = take(Some(later));

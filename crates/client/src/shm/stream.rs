@@ -277,10 +277,10 @@ mod tests {
             assert_eq!(stream.send(&[IoSlice::new(byte)]).expect("sound"), 1);
         }
         for until in [Until::Arrived, Until::CanSend, Until::Either] {
-            stream.wait(until, Instant::now()).expect("nothing came");
+            stream.wait(until, Instant::now()).expect("a timeout");
         }
         other.outgoing().send(&[IoSlice::new(b"answer")]).expect("sound");
-        assert!(!other.outgoing().must_notify(), "it waits for no answer");
+        assert!(!other.outgoing().must_notify(), "the client does not wait for an answer");
         other.incoming().receive(&mut [0; 8]).expect("sound");
         assert!(!other.incoming().must_notify(), "nor for room");
         server.stop().expect("no thread failed");

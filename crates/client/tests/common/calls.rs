@@ -196,13 +196,13 @@ pub fn call(ttl: impl Strategy<Value = Ttl> + Clone + 'static) -> impl Strategy<
 
 /// A call's result, independent of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// What was found, with its flags and CAS.
+pub enum CallResult {
+    /// The item found, with its flags and CAS.
     Items(Vec<Option<(Vec<u8>, u32, u64)>>),
     Number(Option<u64>),
     Said(String),
     Failed(String),
-    All(Vec<Done>),
+    All(Vec<CallResult>),
 }
 
 /// Translates error texts that differ between the protocols.
@@ -215,19 +215,19 @@ fn in_one_protocols_words(why: &str) -> &str {
     }
 }
 
-fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> Done) -> Done {
+fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> CallResult) -> CallResult {
     match result {
         Ok(value) => told(value),
         Err(Error::Server { failure: Failure::Refused(why), .. }) => {
-            Done::Failed(in_one_protocols_words(&why).into())
+            CallResult::Failed(in_one_protocols_words(&why).into())
         }
         Err(Error::Server { failure, .. }) => panic!("{failure}: client and server are out of step"),
-        Err(error) => Done::Failed(error.to_string()),
+        Err(error) => CallResult::Failed(error.to_string()),
     }
 }
 
-fn said<T: std::fmt::Debug>(result: Result<T, Error>) -> Done {
-    done(result, |value| Done::Said(format!("{value:?}")))
+fn said<T: std::fmt::Debug>(result: Result<T, Error>) -> CallResult {
+    done(result, |value| CallResult::Said(format!("{value:?}")))
 }
 
 /// An empty server, and the CAS values seen.
@@ -262,7 +262,7 @@ impl Side {
         self.client.flush(0).expect("flushed");
     }
 
-    pub fn call(&mut self, call: &Call) -> Done {
+    pub fn call(&mut self, call: &Call) -> CallResult {
         let cache = &self.client;
         let key = |number: usize| &self.keys[number][..];
         match call {
@@ -280,7 +280,7 @@ impl Side {
                 done(cache.get_many(&keys), |many| {
                     assert!(many.failed.is_empty(), "{:?}", many.failed);
                     let items = many.items.into_iter();
-                    Done::Items(
+                    CallResult::Items(
                         items.map(|item| item.map(|item| (item.value, item.flags, item.cas))).collect(),
                     )
                 })
@@ -300,8 +300,12 @@ impl Side {
                 let compared = said(cache.cas(key(*number), &value.bytes(), *ttl, cas));
                 self.after_refusal(*number, value, compared)
             }
-            Call::Arithmetic(number, delta, true) => done(cache.decr(key(*number), *delta), Done::Number),
-            Call::Arithmetic(number, delta, false) => done(cache.incr(key(*number), *delta), Done::Number),
+            Call::Arithmetic(number, delta, true) => {
+                done(cache.decr(key(*number), *delta), CallResult::Number)
+            }
+            Call::Arithmetic(number, delta, false) => {
+                done(cache.incr(key(*number), *delta), CallResult::Number)
+            }
             Call::ArithmeticOrSet(number, delta, decrement, initial, ttl) => {
                 let way = if *decrement { Client::decr_or_set } else { Client::incr_or_set };
                 said(way(cache, key(*number), *delta, *initial, *ttl))
@@ -310,7 +314,7 @@ impl Side {
             Call::Delete(number) => said(cache.delete(key(*number))),
             Call::Flush => said(cache.flush(0)),
             Call::Stats => done(cache.stats("").remove(0), |stats| {
-                Done::Said(stats.into_iter().map(|(name, _)| name + " ").collect())
+                CallResult::Said(stats.into_iter().map(|(name, _)| name + " ").collect())
             }),
             Call::Versions => said(cache.versions().remove(0)),
             Call::Verbosity => self.verbosity(),
@@ -318,32 +322,32 @@ impl Side {
         }
     }
 
-    /// Packets cannot ask for it.
-    fn verbosity(&self) -> Done {
+    /// The binary protocol has no such request.
+    fn verbosity(&self) -> CallResult {
         let asked = said(self.client.verbosity(1).remove(0));
         if self.protocol != Protocol::Binary {
             return asked;
         }
-        assert!(matches!(asked, Done::Failed(_)), "{asked:?}");
+        assert!(matches!(asked, CallResult::Failed(_)), "{asked:?}");
         said(Ok(()))
     }
 
-    fn found(&mut self, number: usize, found: Result<Option<fabcache_client::Item>, Error>) -> Done {
+    fn found(&mut self, number: usize, found: Result<Option<fabcache_client::Item>, Error>) -> CallResult {
         done(found, |item| {
             self.seen.extend(item.as_ref().map(|item| (number, item.cas)));
-            Done::Items(vec![item.map(|item| (item.value, item.flags, item.cas))])
+            CallResult::Items(vec![item.map(|item| (item.value, item.flags, item.cas))])
         })
     }
 
-    /// A value that is too large takes what was there with it, or not: that is where the protocols are not alike.
-    fn after_refusal(&self, number: usize, value: &Value, done: Done) -> Done {
-        if matches!(done, Done::Failed(_)) && value.len() > ITEM_BYTES_MAX / 2 {
+    /// A too large value may remove the old one or not, depending on the protocol.
+    fn after_refusal(&self, number: usize, value: &Value, done: CallResult) -> CallResult {
+        if matches!(done, CallResult::Failed(_)) && value.len() > ITEM_BYTES_MAX / 2 {
             let _ = self.client.delete(&self.keys[number]);
         }
         done
     }
 
-    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: CallStyle) -> Done {
+    fn window(&mut self, stored: &[(usize, Value, Ttl, u32)], read: &[usize], how: CallStyle) -> CallResult {
         let mut spare = std::mem::take(&mut self.spare);
         let mut request = || spare.pop().unwrap_or_else(|| self.client.request());
         let mut window = Vec::new();
@@ -366,7 +370,7 @@ impl Side {
             }
             window.push(request);
         }
-        let mut all = vec![Done::All(Vec::new()); window.len()];
+        let mut all = vec![CallResult::All(Vec::new()); window.len()];
         let mut order: Vec<usize> = (0..window.len()).collect();
         if how.last_first {
             order.reverse();
@@ -378,17 +382,18 @@ impl Side {
         }
         spare.append(&mut window);
         self.spare = spare;
-        Done::All(all)
+        CallResult::All(all)
     }
 
-    fn completed_is(&self, completed: CompletedRequest) -> Done {
+    fn completed_is(&self, completed: CompletedRequest) -> CallResult {
         let CompletedRequest { key, value, result } = completed;
-        let number = self.keys.iter().position(|known| *known == key).expect("no other was given");
-        let given_back = Done::Items(vec![Some((number.to_string().into(), 0, 0)), Some((value, 0, 0))]);
+        let number = self.keys.iter().position(|known| *known == key).expect("a known key");
+        let given_back =
+            CallResult::Items(vec![Some((number.to_string().into(), 0, 0)), Some((value, 0, 0))]);
         let came_to = done(result, |outcome| match outcome {
-            Outcome::Found { flags, cas } => Done::Items(vec![Some((Vec::new(), flags, cas))]),
-            other => Done::Said(format!("{other:?}")),
+            Outcome::Found { flags, cas } => CallResult::Items(vec![Some((Vec::new(), flags, cas))]),
+            other => CallResult::Said(format!("{other:?}")),
         });
-        Done::All(vec![given_back, came_to])
+        CallResult::All(vec![given_back, came_to])
     }
 }

@@ -81,7 +81,7 @@ struct RecordingWaker {
 
 impl Wake for RecordingWaker {
     fn wake(self: Arc<Self>) {
-        assert!(!self.panics, "this waker panics, as it is to");
+        assert!(!self.panics, "this waker panics, as intended");
         self.is_told.store(true, Ordering::SeqCst);
     }
 }

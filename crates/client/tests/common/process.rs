@@ -30,14 +30,14 @@ pub fn serve() {
 
 /// Drops root's exemption from resource limits.
 fn obey_limits() {
-    let mut sets = capabilities(None).expect("it may know its own");
+    let mut sets = capabilities(None).expect("reading own capabilities is allowed");
     sets.effective.remove(CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN);
-    set_capabilities(None, sets).expect("it may have less");
+    set_capabilities(None, sets).expect("dropping capabilities is allowed");
 }
 
 /// Runs the test program again, for one ignored test.
 pub fn again(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("it runs"));
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", test, "--ignored", "--nocapture"]).stdout(Stdio::null());
     command
 }
@@ -71,7 +71,7 @@ impl Server {
         let mut command = again("serve");
         command.env(SOCKET, path).env(FLAGS, flags);
         more(&mut command);
-        Server(Process(command.spawn().expect("it starts again")))
+        Server(Process(command.spawn().expect("this program starts")))
     }
 
     /// Starts the server and waits until it answers.
@@ -104,7 +104,7 @@ impl Server {
     /// Stops the server while it sleeps: over shm, a server stopped at work may hold a lock that its clients wait for.
     /// A runnable server counts as working.
     pub fn stop_asleep(&self) {
-        wait_until("it sleeps", || {
+        wait_until("the server sleeps", || {
             let before = self.cpu_time();
             std::thread::sleep(Duration::from_millis(5));
             self.is_all('S') && self.cpu_time() == before
@@ -115,7 +115,7 @@ impl Server {
     /// Stops the server in any state. Until every thread has received the signal, some may still run.
     pub fn stop(&self) {
         kill_process(Pid::from_child(&self.0.0), Signal::STOP).expect("ours");
-        wait_until("it stands still", || self.is_all('T'));
+        wait_until("the server stops", || self.is_all('T'));
     }
 
     /// Returns whether all threads are in this proc(5) state.
@@ -140,14 +140,14 @@ impl Server {
     pub fn limit_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         let pid = Pid::from_child(&self.0.0);
-        prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
+        prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may set limits");
     }
 
     /// Sets the soft limit only, so that it can be raised again.
     pub fn allow_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
         let pid = Pid::from_child(&self.0.0);
-        prlimit(Some(pid), Resource::Nofile, limit).expect("its parent may");
+        prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may set limits");
     }
 
     pub fn descriptors(&self) -> BTreeSet<u64> {

@@ -65,7 +65,7 @@ impl Raw {
 
     /// Fills slots as far as there is room; returns the number of bytes.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
-        self.channel.outgoing().send(&[IoSlice::new(bytes)]).expect("the server keeps to the protocol")
+        self.channel.outgoing().send(&[IoSlice::new(bytes)]).expect("the server follows the protocol")
     }
 
     /// Sends all bytes, ringing where due.
@@ -86,8 +86,11 @@ impl Raw {
     pub fn receive(&mut self, end: &str) -> String {
         let mut came = Vec::new();
         while !came.ends_with(end.as_bytes()) {
-            let len =
-                self.channel.incoming().append_to(&mut came, 1 << 20).expect("it keeps to the protocol");
+            let len = self
+                .channel
+                .incoming()
+                .append_to(&mut came, 1 << 20)
+                .expect("the server follows the protocol");
             if len == 0 {
                 self.sleep(true);
             } else if self.channel.incoming().must_notify() {
@@ -109,13 +112,13 @@ impl Raw {
             self.channel.has_incoming()
         } else {
             self.channel.outgoing().want_room();
-            self.channel.outgoing().has_room().expect("it keeps to the protocol")
+            self.channel.outgoing().has_room().expect("the server follows the protocol")
         };
         if !ready {
             // A stopped and resumed process gets EINTR from a receive with a timeout: see signal(7).
             let mut bells = [0; 64];
             let came = retry_on_intr(|| recv(&self.socket, &mut bells[..], RecvFlags::empty()));
-            assert!(came.expect("it is rung for").1 > 0, "the server has closed the socket");
+            assert!(came.expect("a notification").1 > 0, "the server has closed the socket");
         }
     }
 }

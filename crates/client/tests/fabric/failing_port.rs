@@ -25,7 +25,7 @@ const SENDERS: usize = 10;
 /// which would serve the reads.
 #[test]
 #[ignore = "a client, run by the others"]
-fn be_a_sender() {
+fn sender_process() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let cache = over(&address, options(FabricMode::Request));
     cache.set(b"short", b"", Ttl::NEVER).expect("stored");
@@ -48,12 +48,9 @@ fn hello(socket: &mut BufReader<TcpStream>) -> String {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
+fn failed_endpoint_is_reopened_and_its_clients_reconnect() {
     if !provider().starts_with("tcp") {
-        eprintln!(
-            "not checked: {} reads memory of processes that stand still, or ends what it does not",
-            provider()
-        );
+        eprintln!("not checked: {} reads memory of stopped processes, or ends such reads", provider());
         return;
     }
     let (server, address, path) = served_with("fabric-failing", "-t 1 -m 512 -I 64m", |command| {
@@ -70,33 +67,33 @@ fn a_port_that_fails_is_opened_again_and_its_clients_come_back() {
     );
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
     let passage = Passage::to(&address);
-    let sender = |_| again("failing_port::be_a_sender").env(ADDRESS, &passage.address).spawn();
+    let sender = |_| again("failing_port::sender_process").env(ADDRESS, &passage.address).spawn();
     let senders: Vec<Process> =
         (0..SENDERS).map(|number| Process(sender(number).expect("it starts"))).collect();
     for sender in &senders {
         let key = sender.0.id().to_string();
-        wait_until("it has begun", || control.get(key.as_bytes()).expect("answered").is_some());
+        wait_until("the value is being read", || control.get(key.as_bytes()).expect("answered").is_some());
     }
     // Exhaust the descriptors, so that the endpoint cannot be reopened yet.
     server.allow_descriptors(3);
     let ports = || stat(&control, "fabcache", "fabric_ports");
     assert_eq!((ports(), stat(&control, "fabcache", "fabric_failures")), (1, 0));
     passage.cut();
-    wait_until("the port fails", || stat(&control, "fabcache", "fabric_failures") == 1);
+    wait_until("the endpoint fails", || stat(&control, "fabcache", "fabric_failures") == 1);
     assert_eq!((ports(), on_fabric(&control)), (0, 0), "all its clients are cut off");
     let between = "SERVER_ERROR the fabric has failed and is being opened again; try in a while, or on another \
                    connection\r\n";
     assert_eq!(hello(&mut asked), between);
     let error = cache.get(b"key").expect_err("no connection can be opened");
     println!("meanwhile: {error}");
-    assert_eq!(ports(), 0, "it cannot be opened");
+    assert_eq!(ports(), 0, "the endpoint cannot be reopened");
     server.allow_descriptors(1000);
-    wait_until("it is open again", || ports() == 1);
+    wait_until("the endpoint is reopened", || ports() == 1);
     assert!(hello(&mut asked).starts_with("FABRIC "));
     until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
     is_one_sided(&cache);
-    assert_eq!(on_fabric(&control), 1, "it is over the fabric");
+    assert_eq!(on_fabric(&control), 1, "the client uses the fabric");
     drop(senders);
     assert_eq!(stat(&control, "fabcache", "fabric_failures"), 1);
 }

@@ -56,7 +56,7 @@ fn until_it_fails(cache: &Client) -> (Error, Duration) {
         }
         // A client on TCP may not notice.
         if matches!(cache.transports()[0], Some(Transport::InsteadOfFabric { .. })) {
-            panic!("what was under way was answered");
+            panic!("the pending call was answered");
         }
     }
 }
@@ -64,7 +64,7 @@ fn until_it_fails(cache: &Client) -> (Error, Duration) {
 /// Calls until one is answered; prints the errors before.
 fn until_it_is_answered(cache: &Client) {
     let (began, mut said) = (Instant::now(), String::new());
-    wait_until("it is answered again", || {
+    wait_until("a call is answered again", || {
         let Err(error) = cache.get(b"key") else { return true };
         let text = error.to_string();
         if text != said {
@@ -78,7 +78,7 @@ fn until_it_is_answered(cache: &Client) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_link_that_goes_down_is_told_or_gone_round_and_found_again() {
+fn link_going_down_fails_calls_or_falls_back_and_recovers() {
     let Ok(link) = std::env::var(LINK) else {
         eprintln!("not checked: {LINK} names no command that takes a link down");
         return;
@@ -98,17 +98,17 @@ fn a_link_that_goes_down_is_told_or_gone_round_and_found_again() {
             let (error, time) = thread.join().expect("no panic");
             println!("after {time:?}: {error}");
             assert!(matches!(error, Error::Server { .. }), "{error:?}");
-            assert!(time < 4 * TIMEOUT, "{error} came late");
+            assert!(time < 4 * TIMEOUT, "{error} took too long");
         }
     });
-    // The resources of the clients that were cut off are freed.
-    wait_until("they are gone", || on_fabric(&control) == 0);
+    // The resources of the disconnected clients are released.
+    wait_until("the links are closed", || on_fabric(&control) == 0);
     for cache in &caches[..2] {
         let began = Instant::now();
-        let error = cache.get(b"key").expect_err("nothing gets through");
+        let error = cache.get(b"key").expect_err("the link is down");
         println!("after {:?}: {error}", began.elapsed());
         assert!(error.to_string().contains("the fabric was agreed on, but not reached"), "{error}");
-        assert!(began.elapsed() < 4 * TIMEOUT, "{error} came late");
+        assert!(began.elapsed() < 4 * TIMEOUT, "{error} took too long");
     }
     assert_eq!(caches[2].get(b"key").expect("by TCP").expect("there").value, b"value");
     let [Some(Transport::InsteadOfFabric { why })] = &caches[2].transports()[..] else { panic!("by TCP") };

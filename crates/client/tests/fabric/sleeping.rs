@@ -29,12 +29,12 @@ fn block_on_counting(mut request: Request) -> (CompletedRequest, u64) {
         }
         thread::park();
     }
-    unreachable!("it is looked at until it is over")
+    unreachable!("the request is polled until it completes")
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_awaits_a_read_sleeps_while_nothing_comes() {
+fn awaiting_a_read_sleeps_until_it_completes() {
     let (server, address, _path) = served("fabric-awaited", "");
     let cache = over(&address, options(FabricMode::OneSided));
     for number in 0..40 {
@@ -47,8 +47,8 @@ fn who_awaits_a_read_sleeps_while_nothing_comes() {
         |_| thread::sleep(Duration::from_millis(500)),
     );
     assert!(completed.value == pattern(2, 300), "{completed:?}");
-    assert!(looks < 10_000, "it was looked at {looks} times");
-    // Many at once, beside one that blocks.
+    assert!(looks < 10_000, "it was polled {looks} times");
+    // Many awaited requests at once, alongside a blocking one.
     thread::scope(|scope| {
         for reader in 0..4 {
             let cache = &cache;
@@ -69,7 +69,7 @@ fn who_awaits_a_read_sleeps_while_nothing_comes() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+fn panicking_waker_does_not_block_other_wakers() {
     let (server, address, _path) = served("fabric-panics", "");
     let cache = over(&address, options(FabricMode::OneSided));
     cache.set(b"key", &pattern(3, 300), Ttl::NEVER).expect("stored");
@@ -86,7 +86,7 @@ fn a_waker_that_panics_keeps_nobody_from_being_woken() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_idle_connection_costs_nothing_and_serves_on() {
+fn idle_connection_uses_no_cpu_and_stays_usable() {
     let (server, address, _path) = served("fabric-idle", "-m 64 -t 1");
     let cache = over(&address, options(FabricMode::Request));
     for (round, bytes) in [10, 5_000, 100_000, 600_000, 10].into_iter().enumerate() {
@@ -104,7 +104,7 @@ fn an_idle_connection_costs_nothing_and_serves_on() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_only_tests_is_answered() {
+fn testing_alone_completes_a_request() {
     let (_server, address, _path) = served("fabric-tests", "-m 64");
     for mode in MODES {
         let cache = over(&address, options(mode));
@@ -117,7 +117,7 @@ fn who_only_tests_is_answered() {
                 0 => request.iset("key", value.clone(), Ttl::NEVER),
                 _ => request.iget("key", Vec::new()),
             };
-            wait_until("it is over", || request.test());
+            wait_until("the request completes", || request.test());
             let completed = request.wait();
             assert!(
                 completed.result.is_ok() && (round % 2 == 0 || completed.value == value),
@@ -135,7 +135,7 @@ fn own_time() -> Duration {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn who_waits_for_room_sleeps() {
+fn waiting_for_room_sleeps() {
     let (server, address, path) = served("fabric-room", "-m 64 -I 32m");
     let timeout = Duration::from_secs(2);
     let cache = over(&address, Options { timeout, failures_max: u32::MAX, ..options(FabricMode::Request) });
@@ -146,10 +146,10 @@ fn who_waits_for_room_sleeps() {
     // More than fits the memory that the server reads, by an odd number of bytes.
     let value = pattern(5, (16 << 20) + 12_345);
     let made = own_time() - before;
-    cache.set(b"key", &value, Ttl::NEVER).expect_err("nobody takes it");
+    cache.set(b"key", &value, Ttl::NEVER).expect_err("the server is stopped");
     let (worked, waited) = (own_time() - before - made, began.elapsed());
     server.resume();
-    assert!(waited >= timeout && worked < timeout / 8, "{worked:?} of {waited:?} were spent on waiting");
+    assert!(waited >= timeout && worked < timeout / 8, "{worked:?} of {waited:?} were spent polling");
     let later = patient(&path.0);
     until_up(|| later.set(b"up", b"", Ttl::NEVER).is_ok());
 }

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use fabcache_client::{Client, Error, FabricMode};
 
 use crate::scripted::{
-    ADDRESS, CREDITS_WORD, GRACE_NS, KEY, NAME, REGION_BYTES, SECRET, SHORT, Script, Scripted, TOKEN, Words,
-    domain,
+    ADDRESS, CREDITS_WORD, GRACE_NS, KEY, NAME, REGION_BYTES, SECRET, SHORT, Script, ScriptedServer, TOKEN,
+    Words, domain,
 };
 
 /// Far longer than calls of such a client may take.
@@ -24,9 +24,9 @@ fn fails(cache: &Client, what: &str) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_answer_to_hello_that_is_none() {
+fn invalid_hello_replies_fail_the_call() {
     let domain = domain();
-    let server = Scripted::start(&domain, Script::honest());
+    let server = ScriptedServer::start(&domain, Script::honest());
     let cache = server.client(FabricMode::Auto, SHORT);
     let name = domain.provider().name.clone();
     let endless = vec![b'F'; 200 << 10];
@@ -54,8 +54,8 @@ fn an_answer_to_hello_that_is_none() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_answer_to_attach_that_is_none() {
-    let server = Scripted::start(&domain(), Script::honest());
+fn invalid_attach_replies_fail_the_call() {
+    let server = ScriptedServer::start(&domain(), Script::honest());
     let cache = server.client(FabricMode::OneSided, SHORT);
     type Wrong = fn(&Words) -> Vec<u8>;
     let wrongs: [(&str, Wrong); 14] = [
@@ -86,8 +86,8 @@ fn an_answer_to_attach_that_is_none() {
 /// Endpoint names that no endpoint has.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn an_end_that_nobody_has() {
-    let server = Scripted::start(&domain(), Script::honest());
+fn nonexistent_endpoints_fail_the_call() {
+    let server = ScriptedServer::start(&domain(), Script::honest());
     let cache = server.client(FabricMode::OneSided, SHORT);
     for seed in 0u8..12 {
         let attach = move |right: &Words| {

@@ -6,7 +6,7 @@ use fabcache_client::{Client, Error, FabricMode};
 use fabcache_fabric::channel::MESSAGE_BYTES;
 
 use crate::scripted::{
-    BYE, CREDITS_KIND, DATA, LONG, LONG_ENOUGH, PUT, ROOM, SHORT, Script, Scripted, TAKEN, Talk, domain,
+    BYE, CREDITS_KIND, DATA, LONG, LONG_ENOUGH, PUT, ROOM, SHORT, Script, ScriptedServer, TAKEN, Talk, domain,
 };
 
 const CALL_MAX: Duration = Duration::from_secs(25);
@@ -17,7 +17,7 @@ fn pair(at: u64, bytes: u64) -> Vec<u8> {
 
 /// Asserts that the call fails in time, and returns the error.
 fn fails(
-    server: &Scripted,
+    server: &ScriptedServer,
     cache: &Client,
     what: &str,
     sends: impl FnMut(&mut Talk) + Send + 'static,
@@ -32,25 +32,27 @@ fn fails(
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn what_breaks_the_protocol_ends_the_link() {
-    let server = Scripted::start(&domain(), Script::honest());
+fn protocol_violations_end_the_link() {
+    let server = ScriptedServer::start(&domain(), Script::honest());
     let cache = server.client(FabricMode::Request, LONG_ENOUGH);
     type Sends = fn(&mut Talk);
     let all: [(&str, &str, Sends); 14] = [
         ("no kind", "kind 0", |talk| talk.say(0, 0, b"")),
         ("another kind", "kind 200", |talk| talk.say(200, 0, b"0123")),
-        ("a server's own", "kind 2", |talk| talk.say(LONG, 0, &pair(0, 4096))),
-        ("room for what it sent", "kind 5", |talk| talk.say(ROOM, 0, &[0; 8])),
-        ("data without any", "16 bytes", |talk| talk.say(DATA, 0, b"")),
+        ("a server-only kind", "kind 2", |talk| talk.say(LONG, 0, &pair(0, 4096))),
+        ("a client-only kind", "kind 5", |talk| talk.say(ROOM, 0, &[0; 8])),
+        ("empty data", "16 bytes", |talk| talk.say(DATA, 0, b"")),
         ("half a put", "24 bytes", |talk| talk.say(PUT, 0, &[0; 8])),
         ("a put beyond everything", "bytes from", |talk| talk.say(PUT, 0, &pair(0, u64::MAX))),
-        ("a put behind the end", "bytes from", |talk| {
+        ("a put past the end", "bytes from", |talk| {
             let end = talk.terms.landing_bytes;
             talk.say(PUT, 0, &pair(end, 1));
         }),
         ("a put that wraps", "bytes from", |talk| talk.say(PUT, 0, &pair(u64::MAX - 10, 100))),
-        ("what was never staged", "bytes in all", |talk| talk.say(TAKEN, 0, &1u64.to_le_bytes())),
-        ("all there is", "bytes in all", |talk| talk.say(TAKEN, 0, &u64::MAX.to_le_bytes())),
+        ("taken bytes that were never staged", "bytes in all", |talk| {
+            talk.say(TAKEN, 0, &1u64.to_le_bytes())
+        }),
+        ("all bytes taken", "bytes in all", |talk| talk.say(TAKEN, 0, &u64::MAX.to_le_bytes())),
         ("credits", "credits", |talk| talk.say(CREDITS_KIND, u16::MAX, b"")),
         ("a gap", "message", |talk| {
             let message = talk.message(CREDITS_KIND, 0, b"");
@@ -58,7 +60,7 @@ fn what_breaks_the_protocol_ends_the_link() {
             late[12..16].copy_from_slice(&1_000_000u32.to_le_bytes());
             talk.send(&late);
         }),
-        ("the same again", "message", |talk| {
+        ("a repeated message", "message", |talk| {
             let message = talk.message(DATA, 0, b"V");
             talk.send(&message);
             talk.send(&message);
@@ -73,8 +75,8 @@ fn what_breaks_the_protocol_ends_the_link() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_stream_that_is_no_answer() {
-    let server = Scripted::start(&domain(), Script::honest());
+fn invalid_streams_fail_the_call() {
+    let server = ScriptedServer::start(&domain(), Script::honest());
     let cache = server.client(FabricMode::Request, SHORT);
     type Sends = fn(&mut Talk);
     let all: [(&str, Sends); 11] = [
@@ -103,18 +105,18 @@ fn a_stream_that_is_no_answer() {
                 talk.say(DATA, 0, b"V");
             }
         }),
-        ("messages of nobody", |talk| {
+        ("messages with another token", |talk| {
             for number in 0..60u64 {
                 talk.send(&number.to_le_bytes().repeat(1 + number as usize));
                 talk.send(&[1; 3]);
             }
         }),
-        ("a put elsewhere", |talk| talk.say(PUT, 0, &pair(777, 100))),
+        ("a put at another offset", |talk| talk.say(PUT, 0, &pair(777, 100))),
         ("more puts than there is memory", |talk| {
             let bytes = talk.terms.landing_bytes / 4;
             (0..5).for_each(|piece| talk.say(PUT, 0, &pair(piece * bytes, bytes)));
         }),
-        ("more behind the last", |talk| {
+        ("bytes after the last reply", |talk| {
             talk.say(BYE, 0, b"");
             talk.say(DATA, 0, b"MN\r\n");
         }),
@@ -129,8 +131,8 @@ fn a_stream_that_is_no_answer() {
 /// The right token, followed by random bytes.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn any_bytes_at_all() {
-    let server = Scripted::start(&domain(), Script::honest());
+fn random_messages_fail_the_call() {
+    let server = ScriptedServer::start(&domain(), Script::honest());
     let cache = server.client(FabricMode::Request, SHORT);
     for seed in 1..9u64 {
         let mut state = seed;

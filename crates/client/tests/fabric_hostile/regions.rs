@@ -19,7 +19,8 @@ use fabcache_testbed::random::SplitMix64;
 
 use crate::common::fabric::is_one_sided;
 use crate::scripted::{
-    ADDRESS, CLOCK_NS, GRACE_NS, KEY, LONG_ENOUGH, REGION_BYTES, SECRET, Script, Scripted, Words, domain,
+    ADDRESS, CLOCK_NS, GRACE_NS, KEY, LONG_ENOUGH, REGION_BYTES, SECRET, Script, ScriptedServer, Words,
+    domain,
 };
 
 const KEYS: usize = 20;
@@ -69,7 +70,7 @@ impl Original {
         self.handle.maintain();
         let file = File::from(self.store.region().try_clone_to_owned().expect("a descriptor"));
         let mut bytes = vec![0; self.store.region_bytes() as usize];
-        file.read_exact_at(&mut bytes, 0).expect("it is as long as it says");
+        file.read_exact_at(&mut bytes, 0).expect("the region has its stated length");
         bytes
     }
 
@@ -92,7 +93,7 @@ struct Regions {
     domain: Arc<Domain>,
     original: Arc<Mutex<Original>>,
     area: Arc<SharedArea>,
-    server: Scripted,
+    server: ScriptedServer,
 }
 
 /// Opens the endpoint that registers the memory.
@@ -107,7 +108,7 @@ impl Regions {
         let area =
             SharedArea::new(&mut port(&domain), original.store.region_bytes() as usize, PeerAccess::Read)
                 .expect("memory");
-        let server = Scripted::start(&domain, Script::honest());
+        let server = ScriptedServer::start(&domain, Script::honest());
         Regions { domain, original: Arc::new(Mutex::new(original)), area: Arc::new(area), server }
     }
 
@@ -148,20 +149,16 @@ impl Regions {
 /// Otherwise nothing would be read of those that are not.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_sound_region_is_read() {
+fn sound_region_is_read() {
     let regions = Regions::start();
     regions.spoil(Box::new(|_, words| words));
     assert_eq!(regions.gets("sound", 3), 3 * KEYS);
-    assert_eq!(
-        regions.server.served(),
-        2,
-        "nobody was asked but whether the way is open, and for what is where"
-    );
+    assert_eq!(regions.server.served(), 2, "the server saw requests beyond hello and locations");
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_region_that_is_not_where_it_is_said_to_be() {
+fn misplaced_region_is_not_read() {
     let regions = Regions::start();
     let other = SharedArea::new(&mut port(&regions.domain), 1 << 16, PeerAccess::Write).expect("memory");
     let other = other.remote();
@@ -187,7 +184,7 @@ fn a_region_that_is_not_where_it_is_said_to_be() {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_header_that_says_what_cannot_be() {
+fn impossible_headers_are_rejected() {
     let regions = Regions::start();
     for word in 0..9 {
         // The second: segments without end.
@@ -204,7 +201,7 @@ fn a_header_that_says_what_cannot_be() {
 /// A reader keeps some bytes per segment. Only the server says how many segments there are.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn a_region_of_more_segments_than_anybody_has_memory_for() {
+fn region_with_too_many_segments_is_rejected() {
     let regions = Regions::start();
     let region_bytes: u64 = 1 << 42;
     regions.spoil(Box::new(move |bytes, words| {
@@ -229,7 +226,7 @@ fn peak_kb() -> u64 {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn bytes_that_are_not_as_they_were_written() {
+fn corrupted_regions_yield_no_wrong_value() {
     let regions = Regions::start();
     let mut found = 0;
     // The corruption starts at the first byte, or after the status line.
@@ -247,13 +244,13 @@ fn bytes_that_are_not_as_they_were_written() {
         regions.spoil(Box::new(spoil));
         found += regions.gets(&format!("one byte in {one_in} from {from} on"), 2);
     }
-    assert!(found > 0, "what is right is found among what is not");
+    assert!(found > 0, "sound items are found in a corrupted region");
 }
 
 /// Words of the region change all the time, and change back.
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn bytes_that_change_while_they_are_read() {
+fn changing_regions_yield_no_wrong_value() {
     let regions = Regions::start();
     regions.spoil(Box::new(|_, words| words));
     let right = regions.original.lock().expect("nobody panics").bytes();
@@ -278,5 +275,5 @@ fn bytes_that_change_while_they_are_read() {
         is_over.store(true, Ordering::Relaxed);
         found
     });
-    assert!(found > 0, "what is right at the moment is found");
+    assert!(found > 0, "currently sound items are found");
 }

@@ -76,7 +76,7 @@ impl Script {
     }
 }
 
-pub struct Scripted {
+pub struct ScriptedServer {
     pub address: String,
     script: Arc<Mutex<Script>>,
     /// The number of answered requests.
@@ -93,8 +93,8 @@ pub fn domain() -> Arc<Domain> {
     Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
 }
 
-impl Scripted {
-    pub fn start(domain: &Arc<Domain>, script: Script) -> Scripted {
+impl ScriptedServer {
+    pub fn start(domain: &Arc<Domain>, script: Script) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         listener.set_nonblocking(true).expect("a socket");
         let address = format!("tcp://{}", listener.local_addr().expect("an address"));
@@ -117,7 +117,7 @@ impl Scripted {
             }
         };
         let thread = Some(std::thread::spawn(run));
-        Scripted { address, script, served, stop, thread }
+        ScriptedServer { address, script, served, stop, thread }
     }
 
     /// Plays the script from the next connection on; the last connection is closed.
@@ -150,7 +150,7 @@ impl Scripted {
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
@@ -282,8 +282,8 @@ fn attached(
         Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: false }).expect("an endpoint");
     let pool = Pool::new(domain, operations, MESSAGE_BYTES).expect("memory");
     for _ in 0..receives_for(CREDITS) {
-        let buffer = pool.take().expect("nobody else has any of them");
-        assert!(port.receive(buffer, 0).is_ok(), "it takes receives");
+        let buffer = pool.take().expect("all buffers are free");
+        assert!(port.receive(buffer, 0).is_ok(), "the endpoint accepts receives");
     }
     let peer = port.connect(name).expect("the client is honest");
     let words = [
@@ -343,7 +343,7 @@ fn serve(talk: &mut Talk, served: &AtomicU64, stop: &AtomicBool) {
         }
         served.fetch_add(answer(&mut came, &mut answers), Ordering::Relaxed);
         while let Some(buffer) = end.freed() {
-            assert!(talk.port.receive(buffer, 0).is_ok(), "it takes receives");
+            assert!(talk.port.receive(buffer, 0).is_ok(), "the endpoint accepts receives");
         }
         let mut short = [0; SHORT_BYTES];
         while let Some(draft) = end.short(&mut short) {

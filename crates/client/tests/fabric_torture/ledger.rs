@@ -15,7 +15,7 @@ const LATE_MS: u64 = 2_500;
 
 /// One key, or counter. It has one writer.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KeyVersions {
     begun: AtomicU64,
     answered: AtomicU64,
     /// The last version with a TTL, and the ledger's time in milliseconds by when it must have expired.
@@ -34,8 +34,8 @@ pub struct Before {
 
 #[derive(Debug)]
 pub struct Ledger {
-    keys: Vec<Known>,
-    counters: Vec<Known>,
+    keys: Vec<KeyVersions>,
+    counters: Vec<KeyVersions>,
     began: Instant,
     flushes: AtomicU64,
     /// Read-locked by writes and write-locked by a flush, which orders them.
@@ -61,8 +61,8 @@ impl Drop for Stop<'_> {
 impl Ledger {
     pub fn new(scenario: Scenario) -> Ledger {
         Ledger {
-            keys: (0..scenario.keys()).map(|_| Known::default()).collect(),
-            counters: (0..COUNTERS).map(|_| Known::default()).collect(),
+            keys: (0..scenario.keys()).map(|_| KeyVersions::default()).collect(),
+            counters: (0..COUNTERS).map(|_| KeyVersions::default()).collect(),
             began: Instant::now(),
             flushes: AtomicU64::new(0),
             flushing: RwLock::new(()),
@@ -173,7 +173,7 @@ impl Ledger {
     /// # Panics
     /// The key must not be missed.
     pub fn check_missed(&self, scenario: Scenario, key: usize, before: Before) {
-        assert!(scenario.may_miss(key) || before.answered == 0, "key {key} is missed");
+        assert!(scenario.may_miss(key) || before.answered == 0, "key {key} is missing");
     }
 
     /// Begins to increment the counter to this number.

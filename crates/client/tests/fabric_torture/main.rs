@@ -175,19 +175,19 @@ fn keep_house(scenario: Scenario, control: &Client, ledger: &Ledger) {
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn memory_is_short() {
+fn reads_are_right_while_memory_is_short() {
     torture(Scenario::Short);
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn values_are_long() {
+fn reads_are_right_while_values_are_long() {
     torture(Scenario::Long);
 }
 
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
-fn the_index_grows() {
+fn reads_are_right_while_the_index_grows() {
     torture(Scenario::Roomy);
 }
 

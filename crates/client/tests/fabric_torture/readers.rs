@@ -193,7 +193,7 @@ impl Reader<'_> {
         let item = self.cache.get(&counter_key(counter)).expect("answered");
         let counting = self.ledger.counting(counter);
         let Some(item) = item else {
-            return assert!(self.scenario != Scenario::Roomy, "counter {counter} is missed");
+            return assert!(self.scenario != Scenario::Roomy, "counter {counter} is missing");
         };
         let text = String::from_utf8(item.value).expect("digits");
         let number: u64 = text.trim_end().parse().unwrap_or_else(|_| panic!("counter {counter}: {text:?}"));

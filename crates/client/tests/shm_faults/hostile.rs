@@ -221,7 +221,7 @@ impl Scribbler {
 }
 
 #[test]
-fn what_a_hostile_client_writes_harms_only_itself() {
+fn hostile_client_harms_only_itself() {
     let rounds = std::env::var(ROUNDS_VARIABLE).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
     let path = socket_path("hostile");
     let _leftover = Leftover(path.clone());
@@ -248,7 +248,7 @@ fn what_a_hostile_client_writes_harms_only_itself() {
             };
             let hostile = scope.spawn(hostile);
             if seed == 1 {
-                hostile.join().expect("it is let in each time");
+                hostile.join().expect("each attach is accepted");
             }
         }
     });
@@ -259,7 +259,7 @@ fn what_a_hostile_client_writes_harms_only_itself() {
 }
 
 #[test]
-fn a_broken_channel_ends_its_link() {
+fn broken_channel_ends_its_link() {
     let path = socket_path("broken");
     let _leftover = Leftover(path.clone());
     let mut server = Server::started(&path, FLAGS);
@@ -276,7 +276,7 @@ fn a_broken_channel_ends_its_link() {
             one.raw.ring();
         }
         for one in &all {
-            wait_until("a link goes on", || one.raw.is_ended());
+            wait_until("the link closes", || one.raw.is_ended());
         }
     }
     assert_eq!(stat(&cache, "fabcache", "shm_broken"), 18);
@@ -284,7 +284,7 @@ fn a_broken_channel_ends_its_link() {
 }
 
 #[test]
-fn several_leave_while_the_server_looks_at_them() {
+fn clients_may_leave_while_the_server_polls_them() {
     let path = socket_path("leave");
     let _leftover = Leftover(path.clone());
     let _server = Server::started(&path, FLAGS);
@@ -303,13 +303,13 @@ fn several_leave_while_the_server_looks_at_them() {
             }
         }
         for one in &all {
-            wait_until("a link goes on", || one.is_ended());
+            wait_until("the link closes", || one.is_ended());
         }
     }
 }
 
 #[test]
-fn who_takes_no_answers_does_not_keep_a_worker_busy() {
+fn client_taking_no_replies_does_not_keep_a_worker_busy() {
     let path = socket_path("glut");
     let _leftover = Leftover(path.clone());
     let _server = Server::started(&path, FLAGS);
@@ -330,22 +330,22 @@ fn who_takes_no_answers_does_not_keep_a_worker_busy() {
     let before = turns();
     std::thread::sleep(Duration::from_millis(300));
     let turned = turns() - before;
-    assert!(turned < 100, "the worker turned {turned} times for a client that waits");
-    // It goes on where it stopped.
+    assert!(turned < 100, "the worker woke {turned} times for a stalled client");
+    // The connection continues where it stopped.
     let answer = raw.receive("\r\n");
     assert!(answer.starts_with("VA 5000"));
     assert!(raw.ask("mn\r\n").ends_with("MN\r\n"));
 }
 
 #[test]
-fn who_rings_without_end_is_cut_off() {
+fn endless_notifications_end_the_link() {
     let path = socket_path("bells");
     let _leftover = Leftover(path.clone());
     let _server = Server::started(&path, FLAGS);
     let cache = at(&path);
     for bells in [32 << 10, 100_000] {
         let raw = Raw::attach(&path).expect("it is let in");
-        wait_until("bells are answered without end", || {
+        wait_until("the link closes", || {
             let _ = send(&raw.socket, &vec![b'!'; bells], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             raw.is_ended()
         });
@@ -354,6 +354,6 @@ fn who_rings_without_end_is_cut_off() {
     let mut raw = Raw::attach(&path).expect("it is let in");
     for _ in 0..1000 {
         raw.ring();
-        assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "some bells too many do no harm");
+        assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "some extra notifications are harmless");
     }
 }

@@ -147,12 +147,12 @@ fn attach(path: &str) -> Raw {
 
 fn wait_for(socket: &UnixStream) {
     let mut polled = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut polled, None).expect("it is waited for");
+    rustix::event::poll(&mut polled, None).expect("poll works");
 }
 
 fn die() {
-    kill_process(getpid(), Signal::KILL).expect("it may");
-    unreachable!("it is dead");
+    kill_process(getpid(), Signal::KILL).expect("signalling itself is allowed");
+    unreachable!("the process was killed");
 }
 
 /// A client process: it kills itself at its step, or works until it is killed.
@@ -194,7 +194,7 @@ fn command(path: &str, step: usize) -> Command {
 /// Kills a client: at its step, or at a random moment.
 fn kill_one(path: &str, number: usize) {
     let step = number % (STEPS.len() + 4);
-    let mut client = Process(command(path, step).spawn().expect("it starts again"));
+    let mut client = Process(command(path, step).spawn().expect("this program starts"));
     if step < STEPS.len() {
         let status = client.0.wait().expect("a child");
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
@@ -217,7 +217,7 @@ fn fill(cache: &Client) {
 }
 
 #[test]
-fn nobody_notices_killed_clients_and_nothing_is_left_of_them() {
+fn killed_clients_disturb_no_other_and_leak_nothing() {
     let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
     let path = socket_path("killing");
     let _leftover = Leftover(path.clone());
@@ -228,7 +228,7 @@ fn nobody_notices_killed_clients_and_nothing_is_left_of_them() {
     let measured = |server: &Server| {
         (server.descriptors().len(), server.channels(), stat(&cache, "", "curr_connections"))
     };
-    wait_until("clients are left", || measured(&server).1 == 1);
+    wait_until("all clients are disconnected", || measured(&server).1 == 1);
     let (before, before_kb) = (measured(&server), server.shared_kb());
     let workers = Workers::default();
     std::thread::scope(|scope| {
@@ -241,14 +241,14 @@ fn nobody_notices_killed_clients_and_nothing_is_left_of_them() {
             })
             .collect();
         for killer in killers {
-            killer.join().expect("clients come to their steps");
+            killer.join().expect("clients reach their steps");
         }
     });
     workers.assert_worked();
     assert!(server.is_running(), "the server has crashed");
-    wait_until("something of the clients is left", || measured(&server) == before);
-    // Of the region itself the store may touch a page more.
+    wait_until("all resources of the clients are released", || measured(&server) == before);
+    // The store may touch another page of the region.
     let after_kb = server.shared_kb();
-    assert!(after_kb <= before_kb + 512, "{before_kb} kB of shared memory have become {after_kb}");
+    assert!(after_kb <= before_kb + 512, "{before_kb} kB of shared memory became {after_kb}");
     println!("{kills} clients killed in {:?}; {before:?}; {before_kb} kB, {after_kb} kB", start.elapsed());
 }

@@ -52,7 +52,7 @@ fn map(file: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<*mut core:
 }
 
 #[test]
-fn the_region_cannot_be_written() {
+fn region_cannot_be_written() {
     let (_server, path) = sharing("sealed", "");
     let raw = Raw::attach(&path).expect("it is let in");
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&raw.region));
@@ -74,12 +74,12 @@ fn the_region_cannot_be_written() {
         assert!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).is_err());
     }
     let channel = raw.file.as_fd();
-    assert!(rustix::fs::ftruncate(channel, 0).is_err(), "nor can the channel be cut short");
+    assert!(rustix::fs::ftruncate(channel, 0).is_err(), "the channel cannot be truncated");
     assert!(rustix::fs::fcntl_add_seals(channel, SealFlags::WRITE).is_err());
 }
 
 #[test]
-fn nothing_is_shared_before_a_client_is_let_in() {
+fn memory_is_shared_after_authentication_only() {
     let users = std::env::temp_dir().join(format!("fabcache-users-{}", std::process::id()));
     std::fs::write(&users, "ann:secret\n").expect("a file");
     let (_server, path) = sharing("text-auth", &format!("-Y {}", users.display()));
@@ -90,7 +90,7 @@ fn nothing_is_shared_before_a_client_is_let_in() {
     assert_eq!(ask(&socket, "set x 0 0 10\r\nann secret\r\n"), "STORED\r\n");
     socket.write_all(request().as_bytes()).expect("sent");
     let mut raw = Raw::attached(socket).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "and stays so");
+    assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "the client stays authenticated");
 
     let (_server, path) = sharing("binary-auth", &format!("-S --sasl-pwdb {}", users.display()));
     let packet = |opcode: u8, key: &[u8], value: &[u8]| {
@@ -109,7 +109,7 @@ fn nothing_is_shared_before_a_client_is_let_in() {
         socket.read_exact(&mut vec![0; len as usize]).expect("answered");
         u16::from_be_bytes([header[6], header[7]])
     };
-    assert_eq!(answer(&connect(&path), &attach), 0x20, "not let in");
+    assert_eq!(answer(&connect(&path), &attach), 0x20, "unauthenticated");
     let mut socket = connect(&path);
     assert_eq!(answer(&socket, &packet(0x21, b"PLAIN", b"\0ann\0secret")), 0);
     socket.write_all(&attach).expect("sent");
@@ -117,12 +117,12 @@ fn nothing_is_shared_before_a_client_is_let_in() {
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
     let text = ask(connect(&path), request());
     assert!(!text.starts_with("SHM"), "{text}");
-    std::fs::remove_file(users).expect("its own");
+    std::fs::remove_file(users).expect("the test's file");
 }
 
 #[test]
-fn memory_is_given_to_processes_of_the_groups_that_are_named() {
-    // The kernel keeps groups for each thread. A user who may not take one uses one that it has, if any.
+fn memory_is_shared_with_listed_groups_only() {
+    // The kernel keeps groups per thread. A user who may not add a group uses one that it has, if any.
     let own = rustix::process::getgroups().expect("known");
     let primary = rustix::process::getegid();
     let member = std::thread::spawn(move || {
@@ -133,7 +133,7 @@ fn memory_is_given_to_processes_of_the_groups_that_are_named() {
             return;
         };
         let (_server, path) = sharing("groups", &format!("--shm-groups 4710,{group}"));
-        let mut raw = Raw::attach(&path).expect("a process of the group is let in");
+        let mut raw = Raw::attach(&path).expect("a member of the group may attach");
         assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
         let (_server, path) = sharing("groups-of-others", "--shm-groups 4710,4713");
         assert!(ask(connect(&path), request()).contains("--shm-groups"));
@@ -142,10 +142,10 @@ fn memory_is_given_to_processes_of_the_groups_that_are_named() {
 }
 
 #[test]
-fn asked_for_otherwise_it_is_not_given() {
+fn malformed_attach_requests_are_rejected() {
     let (_server, path) = sharing("otherwise", "");
     for behind in ["mn\r\n", "x", &request()] {
-        assert_eq!(ask(connect(&path), request() + behind), "<end>\r\n", "with {behind:?} behind it");
+        assert_eq!(ask(connect(&path), request() + behind), "<end>\r\n", "followed by {behind:?}");
     }
     let mut raw = Raw::attached({
         let mut socket = connect(&path);
@@ -153,7 +153,7 @@ fn asked_for_otherwise_it_is_not_given() {
         socket
     })
     .expect("it is let in");
-    assert!(raw.ask(&request()).starts_with("CLIENT_ERROR"), "it has one");
+    assert!(raw.ask(&request()).starts_with("CLIENT_ERROR"), "the link has a channel already");
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
     raw.send(b"shm attach 1\r\nshm accessed x\r\nshm\r\nmn\r\n");
     assert!(raw.receive("MN\r\n").contains("ERROR"));
@@ -164,7 +164,7 @@ fn asked_for_otherwise_it_is_not_given() {
     watcher.write_all(request().as_bytes()).expect("sent");
     let _other = connect(&path);
     let line = ask(&watcher, "mn\r\n");
-    assert!(line.contains("type=conn_"), "a watcher asks for nothing: {line}");
+    assert!(line.contains("type=conn_"), "a watcher's requests are ignored: {line}");
 
     let tcp = Running::tcp(&format!("-s {} --shm", socket_path("beside")));
     let socket =
@@ -174,7 +174,7 @@ fn asked_for_otherwise_it_is_not_given() {
 }
 
 #[test]
-fn what_the_server_says_by_itself_arrives() {
+fn watcher_lines_arrive_through_the_channel() {
     let (_server, path) = sharing("says", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
     assert_eq!(raw.ask("watch connevents\r\n"), "OK\r\n");
@@ -185,7 +185,7 @@ fn what_the_server_says_by_itself_arrives() {
 }
 
 #[test]
-fn stats_tell_of_shared_memory() {
+fn stats_conns_lists_shared_memory_links() {
     let (_server, path) = sharing("stats", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
     raw.send(b"stats conns\r\n");
@@ -194,17 +194,17 @@ fn stats_tell_of_shared_memory() {
 }
 
 #[test]
-fn where_no_channel_is_to_be_had_clients_go_on_over_the_socket() {
+fn without_a_channel_clients_use_the_socket() {
     let path = socket_path("no-channel");
     let _leftover = Leftover(path.clone());
     let server = Server::started(&path, "-m 8");
     let never = Options { shared_memory: SharedMemory::Never, ..Options::default() };
     let other = Client::new([format!("unix://{path}")], never).expect("an address");
-    wait_until("a connection is left", || stat(&other, "", "curr_connections") == 1);
-    // One number is left for a descriptor: that of a connection takes it.
+    wait_until("other connections are closed", || stat(&other, "", "curr_connections") == 1);
+    // Leave one descriptor number, which the connection takes.
     let taken = server.descriptors();
     let most = (0..).filter(|number| !taken.contains(number)).nth(1);
-    server.limit_descriptors(most.expect("numbers have no end"));
+    server.limit_descriptors(most.expect("a free number exists"));
     let cache = at(&path);
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored over the socket");
     let transports = cache.transports();
@@ -214,7 +214,7 @@ fn where_no_channel_is_to_be_had_clients_go_on_over_the_socket() {
 }
 
 #[test]
-fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
+fn without_descriptor_passing_clients_use_the_socket() {
     let path = socket_path("on-their-way");
     let _leftover = Leftover(path.clone());
     let server = Server::started(&path, "-m 8");
@@ -245,7 +245,7 @@ fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
     assert_eq!(stat(&cache, "fabcache", "shm_refused"), 2);
 
     drop(takes_nothing);
-    wait_until("nothing can be handed over", || {
+    wait_until("the descriptors in flight are received", || {
         let is_given = asked(&socket);
         if !is_given {
             assert_eq!(ask(&socket, ""), refusal);
@@ -257,7 +257,7 @@ fn where_memory_cannot_be_handed_over_clients_go_on_over_the_socket() {
 }
 
 #[test]
-fn a_server_that_stops_takes_its_memory_away() {
+fn stopping_server_ends_its_channels() {
     let (server, path) = sharing("stops", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
@@ -269,11 +269,11 @@ fn a_server_that_stops_takes_its_memory_away() {
 }
 
 #[test]
-fn a_client_that_does_nothing_is_dropped_after_its_time() {
+fn idle_client_is_dropped_after_the_timeout() {
     let (_server, path) = sharing("idle", "-o idle_timeout=1");
     let mut raw = Raw::attach(&path).expect("it is let in");
     assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
-    wait_until("it is kept", || raw.is_ended());
+    wait_until("the idle link is closed", || raw.is_ended());
     let mapping = Mapping::to_read(raw.region.as_fd(), raw.region_bytes);
-    assert!(mapping.is_ok(), "the memory itself is its own to read as long as the server lives");
+    assert!(mapping.is_ok(), "the mapped memory stays readable as long as the server lives");
 }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_order_nobody_sleeps_on_beside_a_message() {
+    fn receiver_never_sleeps_while_a_message_is_ready() {
         for (length, is_restless) in [(1, false), (1, true), (2, false), (2, true)] {
             let mut ends = 0;
             let count = explore(World::new(length, is_restless), |world| {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_awake_rings_once_for_what_it_sent() {
+    fn spinning_waiter_rings_once_for_its_messages() {
         let now = Instant::now();
         let mut doorbells = ClientDoorbells::default();
         assert!(!doorbells.must_notify_awake(|| panic!("nothing was sent")));
@@ -272,8 +272,8 @@ mod tests {
         doorbells.posted(now + RING_AFTER);
         assert!(!doorbells.must_notify_awake(|| now));
         assert!(doorbells.must_notify_awake(|| now + RING_AFTER));
-        assert!(!doorbells.must_notify_awake(|| panic!("it has rung")));
-        assert!(!doorbells.must_notify_before_sleep(), "the server knows that it waits");
+        assert!(!doorbells.must_notify_awake(|| panic!("the doorbell was sent")));
+        assert!(!doorbells.must_notify_before_sleep(), "the server was notified");
         doorbells.heard();
         assert!(doorbells.must_notify_before_sleep() && !doorbells.must_notify_before_sleep());
     }

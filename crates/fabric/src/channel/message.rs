@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_messages_are_read_as_they_were_written() {
+    fn short_messages_round_trip() {
         let bodies = [
             Body::Long { at: 5, bytes: u64::MAX },
             Body::Taken(1 << 40),
@@ -237,7 +237,7 @@ mod tests {
                 [8, 7, 6, 5, 4, 3, 2, 1, body.kind() as u8, 9, 44, 1, 0xfc, 0xfd, 0xfe, 0xff]
             );
             assert_eq!(token_of(&bytes[..len]), Some(0x0102_0304_0506_0708));
-            let message = read(&bytes[..len]).expect("it is whole");
+            let message = read(&bytes[..len]).expect("a whole message");
             assert_eq!(message, Message { credits: 300, let_go: 9, sequence: 0xfffe_fdfc, body });
             for cut in 0..len {
                 assert_eq!(read(&bytes[..cut]), Err(ProtocolError::Length(cut)));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told() {
+    fn invalid_messages_are_rejected() {
         let mut bytes = vec![0; MESSAGE_BYTES + 1];
         bytes[8] = Kind::Data as u8;
         assert_eq!(read(&bytes[..HEADER_BYTES]), Err(ProtocolError::Length(HEADER_BYTES)));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_lent_behind_bytes_of_the_stream() {
+    fn lent_memory_follows_stream_bytes() {
         let mut bytes: Vec<u8> = (0..60).collect();
         write_header(&mut bytes, 1, Kind::LentMemory, Acknowledgement { credits: 2, let_go: 0 }, 3);
         for len in 0..LENT_HEADER_BYTES {

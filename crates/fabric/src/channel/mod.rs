@@ -169,14 +169,14 @@ pub fn receives_for(credits: u16) -> usize {
 /// A violation of the protocol by the other end. The link is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Its length is not that of a message of its kind.
-    #[error("the other end of the link sent a message of {0} bytes, which none of its kind has")]
+    /// The message's length does not match its kind.
+    #[error("the other end of the link sent a message of {0} bytes, which is invalid for its kind")]
     Length(usize),
     /// This end does not accept messages of this kind.
     #[error("the other end of the link sent a message of kind {0}, which is not for this end")]
     Kind(u8),
-    /// Lost, repeated, or not the first.
-    #[error("the other end of the link sent message {came} where {expected} was to come")]
+    /// A message was lost, repeated, or not the first.
+    #[error("the other end of the link sent message {came} instead of {expected}")]
     Sequence {
         /// The number of the message.
         came: u32,
@@ -186,11 +186,11 @@ pub enum ProtocolError {
     /// The peer exceeded its credits.
     #[error("the other end of the link sent more messages than it has credits for")]
     Overrun,
-    /// More than were spent, or fewer than a message is worth.
-    #[error("the other end of the link gave back {0} credits, which cannot be")]
+    /// More credits than were spent, or fewer than a message is worth.
+    #[error("the other end of the link returned {0} credits, which is impossible")]
     Credits(u16),
     /// The range exceeds the memory, or more is in flight than fits.
-    #[error("the other end of the link named {bytes} bytes from {at} on, which its memory cannot have")]
+    #[error("the other end of the link named {bytes} bytes from {at} on, which exceeds its memory")]
     Range {
         /// The start of the range.
         at: u64,
@@ -198,15 +198,15 @@ pub enum ProtocolError {
         bytes: u64,
     },
     /// Less than before, or more than there was.
-    #[error("the other end of the link gave back {0} bytes in all, which cannot be")]
+    #[error("the other end of the link returned {0} bytes in all, which is impossible")]
     Total(u64),
-    /// More than it was lent.
-    #[error("the other end of the link let go of {0} memories, and was not lent as many")]
+    /// More memories than were lent.
+    #[error("the other end of the link released {0} memories, more than it was lent")]
     LetGo(u8),
     /// The peer returned another number than requested, or was not asked.
     #[error("the other end of the link did not prove that the endpoint it named is its own")]
     Proof,
-    /// It had said that it leaves.
-    #[error("the other end of the link sent a message behind its last")]
+    /// The peer had sent its last message.
+    #[error("the other end of the link sent a message after its last")]
     AfterBye,
 }

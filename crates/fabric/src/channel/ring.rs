@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_do_not_wrap_and_do_not_overlap() {
+    fn chunks_do_not_wrap_or_overlap() {
         let mut ring = RingProducer::new(100);
         assert_eq!(ring.piece_bytes(), 25);
         for at in [0, 25, 50] {
@@ -124,7 +124,7 @@ mod tests {
         ring.fill(75, 20);
         assert_eq!((ring.room(6), ring.room(5), ring.room(1)), (None, Some(95), Some(95)));
         ring.give_back(24).expect("it was filled");
-        assert_eq!(ring.room(6), None, "a piece is given back whole");
+        assert_eq!(ring.room(6), None, "a chunk is returned whole");
         ring.give_back(25).expect("it was filled");
         assert_eq!((ring.room(26), ring.room(25)), (None, Some(0)));
         ring.fill(0, 25);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_a_piece_when_all_was_consumed() {
+    fn empty_ring_has_room_for_a_chunk() {
         // Random sizes: the producer's ring and the totals that the consumer reports.
         let mut x = 7u64;
         let (mut ring, mut other) = (RingProducer::new(1000), RingConsumer::new(1000));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_lie_in_the_ring_is_told() {
+    fn ranges_outside_the_ring_are_rejected() {
         let mut ring = RingConsumer::new(100);
         for (at, bytes) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 1), (1, u64::MAX), (99, 2)] {
             assert_eq!(ring.came(at, bytes), Err(ProtocolError::Range { at, bytes }));

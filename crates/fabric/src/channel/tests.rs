@@ -61,7 +61,7 @@ impl Stream {
     }
 
     fn receive(&mut self, bytes: &[u8]) {
-        assert!(self.whole[self.received..self.sent].starts_with(bytes), "changed behind {}", self.received);
+        assert!(self.whole[self.received..self.sent].starts_with(bytes), "changed after {}", self.received);
         self.received += bytes.len();
     }
 
@@ -188,7 +188,7 @@ impl World {
             None => (&self.staging, read.at),
             Some(key) => {
                 let its = |(lent, _): &&(LentMemory, Vec<u8>)| lent.key == key;
-                let (lent, memory) = self.lent.iter().find(its).expect("it was let go of");
+                let (lent, memory) = self.lent.iter().find(its).expect("the memory was released");
                 (memory, read.at - lent.address)
             }
         };
@@ -415,7 +415,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn streams_arrive_unchanged_however_the_fabric_behaves(
+    fn streams_arrive_unchanged_under_any_fabric_behaviour(
         terms in any_terms(), seed: u64, up in 0usize..1_500_000, down in 0usize..1_500_000, steps in 0usize..2_000,
     ) {
         let mut world = World::new(seed, terms, up, down);
@@ -427,7 +427,7 @@ proptest! {
     }
 
     #[test]
-    fn who_does_not_receive_keeps_nobody_from_sending_to_the_other(
+    fn stalled_receiver_does_not_block_the_other_direction(
         terms in any_terms(), seed: u64, bytes in 0usize..1_500_000, client_first: bool,
     ) {
         let mut world = World::new(seed, terms, bytes, bytes);
@@ -439,7 +439,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_messages_end_a_link_and_nothing_else(
+    fn hostile_messages_end_only_their_link(
         terms in any_terms(), seed: u64, steps in 0usize..300, hostile in prop::collection::vec(any_message(), 1..20),
     ) {
         let mut world = World::new(seed, terms, 300_000, 300_000);
@@ -547,7 +547,7 @@ fn ends_of(messages: &[(u8, u16, u32, &[u64])]) -> [Result<(), ProtocolError>; 2
     let (mut server, mut client) = (Server::new(PLAIN, NUMBER), Client::new(PLAIN));
     let mut ends = [Ok(()); 2];
     for (kind, credits, sequence, numbers) in messages {
-        assert!(ends.iter().any(Result::is_ok), "they ended before the last message: {ends:?}");
+        assert!(ends.iter().any(Result::is_ok), "the ends broke before the last message: {ends:?}");
         let (bytes, len) = message(*kind, *credits, *sequence, numbers);
         ends = [server.arrived(bytes.clone(), len), client.arrived(bytes, len)];
     }
@@ -564,7 +564,7 @@ const BYE: u8 = 7;
 const LENT: u8 = 10;
 
 #[test]
-fn what_breaks_the_protocol_is_told_from_what_does_not() {
+fn protocol_violations_are_distinguished_from_valid_messages() {
     let same = |broken: ProtocolError| [Err(broken); 2];
     assert_eq!(ends_of(&[(DATA, 0, 0, &[1])]), [Ok(()); 2]);
     assert_eq!(ends_of(&[(DATA, 0, 0, &[1]), (BYE, 0, 1, &[])]), [Ok(()); 2]);
@@ -572,11 +572,7 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
         ends_of(&[(DATA, 0, 1, &[1]), (DATA, 0, 1, &[1])]),
         same(ProtocolError::Sequence { came: 1, expected: 0 })
     );
-    assert_eq!(
-        ends_of(&[(DATA, 0, 7, &[1])]),
-        [Ok(()); 2],
-        "it may have overtaken as many as are on their way"
-    );
+    assert_eq!(ends_of(&[(DATA, 0, 7, &[1])]), [Ok(()); 2], "it may have overtaken every message in flight");
     assert_eq!(ends_of(&[(DATA, 0, 8, &[1])]), same(ProtocolError::Sequence { came: 8, expected: 0 }));
     let last = u32::MAX;
     assert_eq!(ends_of(&[(DATA, 0, last, &[1])]), same(ProtocolError::Sequence { came: last, expected: 0 }));
@@ -585,9 +581,9 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
     assert_eq!(ends_of(&data), same(ProtocolError::Overrun));
     let early: Vec<(u8, u16, u32, &[u64])> = (1..6).map(|i| (CREDITS, 1, i, &[][..])).collect();
     assert_eq!(ends_of(&early[..4]), [Ok(()); 2]);
-    assert_eq!(ends_of(&early), same(ProtocolError::Overrun), "they hold buffers as long as they wait");
-    assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(ProtocolError::Credits(1)), "none was spent");
-    assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(ProtocolError::Credits(0)), "it says nothing");
+    assert_eq!(ends_of(&early), same(ProtocolError::Overrun), "waiting messages hold buffers");
+    assert_eq!(ends_of(&[(DATA, 1, 0, &[1])]), same(ProtocolError::Credits(1)), "no credit was spent");
+    assert_eq!(ends_of(&[(CREDITS, 0, 0, &[])]), same(ProtocolError::Credits(0)), "an empty message");
     assert_eq!(ends_of(&[(BYE, 0, 0, &[]), (DATA, 0, 1, &[1])]), same(ProtocolError::AfterBye));
     assert_eq!(ends_of(&[(LONG, 0, 0, &[0, 1])]), [Ok(()), Err(ProtocolError::Kind(LONG))]);
     assert_eq!(ends_of(&[(PUT, 0, 0, &[0, 1])]), [Err(ProtocolError::Kind(PUT)), Ok(())]);
@@ -602,7 +598,7 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
     }
     let most = LENT_BYTES_MAX;
     assert_eq!(ends_of(&[(LENT, 0, 0, &[0, 7, 1])]), [Ok(()), Err(ProtocolError::Kind(LENT))]);
-    assert_eq!(ends_of(&[(LENT, 0, 0, &[u64::MAX - most, 7, most])])[0], Ok(()), "wherever it is");
+    assert_eq!(ends_of(&[(LENT, 0, 0, &[u64::MAX - most, 7, most])])[0], Ok(()), "at any address");
     for (at, bytes) in [(0, 0), (0, most + 1), (0, u64::MAX), (u64::MAX, 1), (u64::MAX - most + 1, most)] {
         assert_eq!(ends_of(&[(LENT, 0, 0, &[at, 7, bytes])])[0], Err(ProtocolError::Range { at, bytes }));
     }
@@ -612,7 +608,7 @@ fn what_breaks_the_protocol_is_told_from_what_does_not() {
 }
 
 #[test]
-fn what_was_lent_is_let_go_of_once_it_was_consumed() {
+fn lent_buffers_are_released_once_consumed() {
     let terms = terms(8, 8, 0, 0);
     let (mut client, mut server) = (Client::new(terms), Server::new(mirrored(terms), NUMBER));
     let mut bytes = [0; MESSAGE_BYTES];
@@ -621,20 +617,20 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
         let draft = client.lend(&[IoSlice::new(before)], &lent, &mut bytes)?;
         Some(sent(client, draft, &bytes, ClientEnd::sent))
     };
-    assert!(lend(&mut client, &[7; LENT_BEFORE_MAX + 1], 1).is_none(), "it goes all at once");
+    assert!(lend(&mut client, &[7; LENT_BEFORE_MAX + 1], 1).is_none(), "it must be sent at once");
     for (before, lent) in [(&b"ab"[..], 300_000), (b"", 1)] {
         let message = lend(&mut client, before, lent).expect("there are credits");
-        server.arrived(message.clone(), message.len()).expect("as it should be");
+        server.arrived(message.clone(), message.len()).expect("a valid message");
     }
     assert_eq!(server.incoming(), Some(&b"ab"[..]));
-    assert_eq!(server.next_read(PIECE_BYTES_MAX), None, "the client has proven nothing");
+    assert_eq!(server.next_read(PIECE_BYTES_MAX), None, "there is no proof yet");
     let mut short = [0; SHORT_BYTES];
-    let draft = server.short(&mut short).expect("it asks");
+    let draft = server.short(&mut short).expect("a proof request");
     let ask = sent(&mut server, draft, &short, ServerEnd::sent);
-    client.arrived(ask.clone(), ask.len()).expect("as it should be");
-    let draft = client.short(&mut short).expect("it proves");
+    client.arrived(ask.clone(), ask.len()).expect("a valid message");
+    let draft = client.short(&mut short).expect("a proof");
     let proof = sent(&mut client, draft, &short, ClientEnd::sent);
-    server.arrived(proof.clone(), proof.len()).expect("as it should be");
+    server.arrived(proof.clone(), proof.len()).expect("a valid message");
     let reads: Vec<Read> = std::iter::from_fn(|| {
         let read = server.next_read(PIECE_BYTES_MAX)?;
         let ticket = server.read_begun(read);
@@ -645,7 +641,7 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
     let of = |at: u64, bytes| Read { key: Some(9), at: (1 << 40) + at, bytes };
     let rest = 300_000 - PIECE_BYTES_MAX;
     assert_eq!(reads, [of(0, PIECE_BYTES_MAX), of(PIECE_BYTES_MAX as u64, rest), of(0, 1)]);
-    assert!(server.consume(5).is_none(), "no more than there is of one sort");
+    assert!(server.consume(5).is_none(), "at most the bytes of one source");
     assert_eq!(server.incoming().map(<[u8]>::len), Some(PIECE_BYTES_MAX));
     let mut answer = |server: &mut Server| {
         let draft = server.data(&[IoSlice::new(b"x")], &mut bytes).expect("there are credits");
@@ -653,9 +649,9 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
     };
     server.consume(PIECE_BYTES_MAX);
     server.consume(rest - 1);
-    for (let_go, why) in [(0, "a byte is left"), (2, "all was consumed"), (0, "told once")] {
+    for (let_go, why) in [(0, "a byte is left"), (2, "all was consumed"), (0, "reported once")] {
         let message = answer(&mut server);
-        client.arrived(message.clone(), message.len()).expect("as it should be");
+        client.arrived(message.clone(), message.len()).expect("a valid message");
         assert_eq!((client.let_go(), client.let_go()), (let_go, 0), "{why}");
         server.consume(1);
         server.consume(1);
@@ -678,20 +674,20 @@ fn what_was_lent_is_let_go_of_once_it_was_consumed() {
 }
 
 #[test]
-fn a_stray_message_is_dropped_and_its_buffer_comes_back() {
+fn stray_message_is_dropped_and_its_buffer_returned() {
     let mut server = Server::new(PLAIN, NUMBER);
     let (mut bytes, len) = message(DATA, 0, 0, &[1]);
     bytes[0] = 4;
     assert_eq!((server.arrived(bytes, len), server.arrived(vec![5; 3], 3)), (Ok(()), Ok(())));
     assert!(server.freed().is_some() && server.freed().is_some() && server.freed().is_none());
     let mut client = Client::new(PLAIN);
-    client.arrived(vec![1; 100], 100).expect("it is dropped");
+    client.arrived(vec![1; 100], 100).expect("the message is dropped");
     assert_eq!(client.strays(), 1);
     assert_eq!(client.arrived(vec![5; 10], 11), Err(ProtocolError::Length(11)), "more than the buffer holds");
 }
 
 #[test]
-fn an_end_that_leaves_says_so_behind_all_it_took() {
+fn closing_endpoint_says_so_after_its_last_acknowledgement() {
     let mut world = World::new(1, terms(4, 4, 1 << 16, 1 << 16), 0, 100_000);
     world.refuses_one_in = usize::MAX;
     world.settle_server();
@@ -703,7 +699,7 @@ fn an_end_that_leaves_says_so_behind_all_it_took() {
     assert!(world.down.sent >= LONG_BYTES_MIN && world.server.puts_in_flight() > 0);
     world.server.leave();
     world.settle_server();
-    assert!(!world.server.has_said_bye(), "some is still to be written");
+    assert!(!world.server.has_said_bye(), "bytes are still being written");
     assert_eq!(world.server.next(1), SendMode::Later);
     world.run(true, true);
     world.assert_done();
@@ -716,7 +712,7 @@ fn an_end_that_leaves_says_so_behind_all_it_took() {
 }
 
 #[test]
-fn terms_out_of_bounds_are_told() {
+fn out_of_range_terms_are_rejected() {
     assert_eq!(PLAIN.check(), Ok(()));
     for credits in [0, 1, CREDITS_MAX + 1] {
         assert_eq!(Terms { own_credits: credits, ..PLAIN }.check(), Err(TermsError::Credits(credits)));
@@ -736,18 +732,18 @@ fn sent<E>(end: &mut E, draft: Draft, message: &[u8], told: fn(&mut E, Draft)) -
 }
 
 #[test]
-fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
+fn server_waits_for_the_client_to_prove_its_address() {
     let terms = terms(4, 4, 1 << 16, 1 << 16);
     let new = || (Client::new(terms), Server::new(mirrored(terms), NUMBER));
     let (mut client, mut server) = new();
     let mut short = [0; SHORT_BYTES];
-    assert!(server.short(&mut short).is_none() && !server.lacks_proof(), "nobody has said anything");
+    assert!(server.short(&mut short).is_none() && !server.lacks_proof(), "nothing was sent");
     client.staged(StagingRange { at: 0, bytes: 20_000 });
-    let draft = client.short(&mut short).expect("it tells of what is staged");
+    let draft = client.short(&mut short).expect("a message about staged bytes");
     let long = sent(&mut client, draft, &short, ClientEnd::sent);
     client.leave();
-    assert!(client.short(&mut short).is_none(), "goodbye is said behind the proof");
-    server.arrived(long.clone(), long.len()).expect("as it should be");
+    assert!(client.short(&mut short).is_none(), "the goodbye follows the proof");
+    server.arrived(long.clone(), long.len()).expect("a valid message");
     assert!(server.lacks_proof() && server.has_incoming() && server.incoming().is_none());
     assert_eq!(
         (server.next_read(PIECE_BYTES_MAX), server.next(1), server.next(100_000)),
@@ -755,21 +751,21 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     );
     assert!(server.data(&[IoSlice::new(b"x")], &mut [0; MESSAGE_BYTES]).is_none());
     server.leave();
-    let draft = server.short(&mut short).expect("it asks");
+    let draft = server.short(&mut short).expect("a proof request");
     let ask = sent(&mut server, draft, &short, ServerEnd::sent);
     assert!(server.short(&mut short).is_none(), "once, and nothing else");
-    client.arrived(ask.clone(), ask.len()).expect("as it should be");
-    let draft = client.short(&mut short).expect("it proves");
+    client.arrived(ask.clone(), ask.len()).expect("a valid message");
+    let draft = client.short(&mut short).expect("a proof");
     let proof = sent(&mut client, draft, &short, ClientEnd::sent);
     assert!(client.short(&mut short).is_some(), "goodbye");
-    server.arrived(proof.clone(), proof.len()).expect("as it should be");
+    server.arrived(proof.clone(), proof.len()).expect("a valid message");
     assert!(!server.lacks_proof());
     assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { key: None, at: 0, bytes: 20_000 }));
-    assert!(server.short(&mut short).is_some(), "it says goodbye, too");
+    assert!(server.short(&mut short).is_some(), "the server says goodbye, too");
     // Requested twice, proven wrongly, or not requested.
     assert_eq!(client.arrived(ask.clone(), ask.len()), Err(ProtocolError::Sequence { came: 0, expected: 1 }));
     let (mut client, mut server) = new();
-    client.arrived(ask.clone(), ask.len()).expect("as it should be");
+    client.arrived(ask.clone(), ask.len()).expect("a valid message");
     let mut again = ask.clone();
     again[12] = 1;
     assert_eq!(client.arrived(again.clone(), again.len()), Err(ProtocolError::Kind(8)));
@@ -778,7 +774,7 @@ fn the_server_does_nothing_before_the_client_has_proven_where_it_receives() {
     assert_eq!(server.arrived(early.clone(), early.len()), Err(ProtocolError::Proof), "unasked");
     let (_, mut server) = new();
     server.want_proof();
-    let draft = server.short(&mut short).expect("it asks");
+    let draft = server.short(&mut short).expect("a proof request");
     let _ = sent(&mut server, draft, &short, ServerEnd::sent);
     early[16] ^= 1;
     assert_eq!(server.arrived(early.clone(), early.len()), Err(ProtocolError::Proof), "another number");

@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_lent_stays_and_the_sums_are_kept(steps in steps(), sticks in any::<bool>()) {
+        fn lent_registrations_stay_and_totals_are_kept(steps in steps(), sticks in any::<bool>()) {
             const COUNT: usize = 4;
             const BYTES: usize = 110;
             let registered = Registered::default();
@@ -215,7 +215,7 @@ mod tests {
                     _ => {}
                 }
                 let registered = registered.borrow();
-                prop_assert!(lent.iter().all(|of| registered.contains(of)), "what is lent stays");
+                prop_assert!(lent.iter().all(|of| registered.contains(of)), "lent registrations stay");
                 let bytes = registered.iter().map(|of| bytes_of(of.memory)).sum::<usize>();
                 prop_assert_eq!(lru.sum(), (registered.len(), bytes));
                 prop_assert!(registered.len() <= COUNT && bytes <= BYTES);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_longest_ago_ends_first() {
+    fn least_recently_lent_registration_is_evicted_first() {
         let registered = Registered::default();
         let mut lru = LruList::new(2, 1000);
         let of = |memory| RegistrationKey { memory, domain: 0, is_shown: false };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_a_provider_keeps_is_told_of() {
+    fn memory_kept_by_a_provider_is_reported() {
         let registered = Registered::default();
         let mut lru = LruList::new(1, 1000);
         let put = |lru: &mut LruList<Registration>, memory, sticks| {
@@ -255,7 +255,7 @@ mod tests {
         };
         put(&mut lru, 1, true);
         put(&mut lru, 2, false);
-        assert!(!lru.end_all_of(1), "it ended to make room");
-        assert!(lru.end_all_of(2) && lru.end_all_of(1), "told once");
+        assert!(!lru.end_all_of(1), "it was evicted");
+        assert!(lru.end_all_of(2) && lru.end_all_of(1), "reported once");
     }
 }

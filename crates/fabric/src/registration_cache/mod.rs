@@ -68,7 +68,7 @@ impl RegistrationCache {
             return Ok(known(registration));
         }
         if bytes == 0 || !state.lru.reserve(bytes) {
-            return Err(Error::Size("no more memory of callers' is registered"));
+            return Err(Error::Size("the limit of registered caller memory is reached"));
         }
         drop(state);
         let cache: Arc<dyn IdleCache> = self.0.clone();
@@ -176,7 +176,7 @@ impl RegisteredMemory {
         let base = self.0.memory.as_ptr();
         let bytes = self.0.memory.len();
         let shown = domain.check_read_only().and_then(|()| match domain.binds_memory() {
-            true => Err(Error::Size("memory is bound to endpoints, and shown to the peers of one")),
+            true => Err(Error::Size("memory bound to one endpoint cannot be exposed to all peers")),
             false => self.0.lend(domain, true, |registration| registration.remote(base, bytes)),
         });
         match shown {
@@ -289,27 +289,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_use_gives_way_to_other_memory() {
+    fn idle_registrations_are_evicted_for_other_memory() {
         let fake = FakeProvider { memory_modes: 0, locked_bytes_max: LIMIT, ..FakeProvider::default() };
         let domain = fake.open();
         let (one, other) = (RegistrationCache::new(9, 1 << 20), RegistrationCache::new(9, 1 << 20));
         let state = idle(registered(&domain, &one));
         let (also_kept, in_use) = (idle(registered(&domain, &other)), registered(&domain, &other));
         calls();
-        let pool = Pool::new(&domain, 1, LIMIT / 2).expect("what is idle gives way");
+        let pool = Pool::new(&domain, 1, LIMIT / 2).expect("idle registrations are evicted");
         let expected = ["register 5000", "close memory2", "close memory3", "register 5000"];
-        assert_eq!(calls(), expected, "of all who have some");
-        assert_eq!([one.sum().0, other.sum().0], [0, 1], "what is in use stays");
+        assert_eq!(calls(), expected, "from all caches");
+        assert_eq!([one.sum().0, other.sum().0], [0, 1], "registrations in use stay");
         Pool::new(&domain, 1, LIMIT / 2).expect_err("nothing is idle");
-        assert_eq!(calls(), ["register 5000"], "so it is not tried again");
-        state.lend(&domain).expect_err("pools do not give way");
+        assert_eq!(calls(), ["register 5000"], "so registration is not retried");
+        state.lend(&domain).expect_err("pools are not evicted");
         drop((pool, also_kept, in_use));
-        Pool::new(&domain, 1, LIMIT).expect("all is free");
+        Pool::new(&domain, 1, LIMIT).expect("all memory is free");
         drop(one);
     }
 
     #[test]
-    fn what_is_not_in_use_gives_way_to_endpoints() {
+    fn idle_registrations_are_evicted_for_endpoints() {
         let fake = FakeProvider {
             memory_modes: 0,
             locked_bytes_max: LIMIT,
@@ -323,7 +323,7 @@ mod tests {
         let error = Endpoint::open(&domain, options).expect_err("too much for the limit");
         assert!(matches!(error, Error::Call { code: sys::FI_ENOMEM, .. }), "{error}");
         let state = idle(in_use);
-        Endpoint::open(&domain, options).expect("what is idle gives way");
+        Endpoint::open(&domain, options).expect("idle registrations are evicted");
         assert_eq!(registrations.sum(), (0, 0));
         drop(state);
     }

@@ -50,7 +50,7 @@ fn bytes_arrive_whole_and_only_empty_slots_are_filled() {
             let mut into = [0; 8];
             if consumer.receive(&mut into).expect("sound") == 8 {
                 received += 1;
-                assert_eq!(into, [received; 8], "whole, and in order");
+                assert_eq!(into, [received; 8], "whole and in order");
             }
         }
         let sent = sender.join().expect("sent");
@@ -103,7 +103,7 @@ fn without_wake_fence_fails_sleeping_consumer_is_woken() {
         consumer.want_data();
         let seen = consumer.is_ready();
         sender.join().expect("sent");
-        assert!(seen || bell.load(Ordering::Relaxed), "it sleeps, and nobody rings");
+        assert!(seen || bell.load(Ordering::Relaxed), "the consumer sleeps and is not rung");
     });
 }
 
@@ -129,7 +129,7 @@ fn without_wake_fence_fails_sleeping_producer_is_woken() {
         producer.want_room();
         let seen = producer.has_room().expect("sound");
         receiver.join().expect("received");
-        assert!(seen || bell.load(Ordering::Relaxed), "it sleeps, and nobody rings");
+        assert!(seen || bell.load(Ordering::Relaxed), "the producer sleeps and is not rung");
     });
 }
 
@@ -145,6 +145,6 @@ fn self_woken_thread_knows_whether_it_was_rung() {
             producer.must_notify()
         });
         let was_rung_for = consumer.unwant_data();
-        assert_eq!(sender.join().expect("sent"), was_rung_for, "one of the two took the word");
+        assert_eq!(sender.join().expect("sent"), was_rung_for, "exactly one of the two resets the word");
     });
 }

@@ -53,7 +53,8 @@ impl Channel {
         let mapping = Mapping::to_write(file, len)?;
         // SAFETY: as in `create`.
         let memory = unsafe { mapping.memory() };
-        let none = || io::Error::new(io::ErrorKind::InvalidData, "the memory is no channel of this version");
+        let none =
+            || io::Error::new(io::ErrorKind::InvalidData, "the memory is not a channel of this version");
         let shape = Shape::read(&memory).ok_or_else(none)?;
         let (incoming, outgoing) = shape.ends(&memory, Side::Client);
         Ok(Channel { incoming, outgoing, _mapping: mapping })

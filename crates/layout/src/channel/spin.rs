@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(sleep_until_try(&mut spin), expected);
             assert_eq!(spin.spin_time(), USUAL);
             spin = spin.after_sleep(SHORT);
-            assert_eq!(spin.spin_time(), None, "it is tried once");
+            assert_eq!(spin.spin_time(), None, "one trial");
             expected = (expected * 2).min(SLEEPS_MAX.into());
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         while spin.spin_time().is_some() {
             spin = spin.after_sleep(SHORT);
         }
-        assert_eq!(sleep_until_try(&mut spin), SLEEPS_MIN.into(), "what was in vain long ago is forgotten");
+        assert_eq!(sleep_until_try(&mut spin), SLEEPS_MIN.into(), "old unsuccessful polls are forgotten");
     }
 
     #[test]

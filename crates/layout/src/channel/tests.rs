@@ -88,7 +88,7 @@ fn full_ring_accepts_nothing_until_a_receive() {
     let mut into = [0; 56];
     assert_eq!(server.incoming().receive(&mut into), Ok(56));
     assert!(server.incoming().must_notify(), "the client sleeps");
-    assert!(!server.incoming().must_notify(), "it is rung for once");
+    assert!(!server.incoming().must_notify(), "it is rung once");
     assert_eq!(client.outgoing().has_room(), Ok(true));
     assert_eq!(send(&mut client, 56), Ok(56));
 }
@@ -97,15 +97,15 @@ fn full_ring_accepts_nothing_until_a_receive() {
 fn sleeping_side_is_rung() {
     let (mut server, mut client) = pair(&SMALL);
     client.outgoing().send(&[IoSlice::new(b"a")]).expect("sound");
-    assert!(!client.outgoing().must_notify(), "nobody sleeps");
+    assert!(!client.outgoing().must_notify(), "no end sleeps");
     server.incoming().receive(&mut [0; 8]).expect("sound");
     server.incoming().want_data();
     assert!(!server.incoming().is_ready());
     client.outgoing().send(&[IoSlice::new(b"b")]).expect("sound");
     assert!(client.outgoing().must_notify());
-    assert!(server.incoming().unwant_data(), "it was rung for");
+    assert!(server.incoming().unwant_data(), "the client was rung");
     server.incoming().want_data();
-    assert!(!server.incoming().unwant_data(), "it was not");
+    assert!(!server.incoming().unwant_data(), "the client was not rung");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn false_consumption_counts_are_detected() {
     memory.store(consumed, 2, Ordering::Relaxed);
     assert_eq!(server.outgoing().send(&[IoSlice::new(b"xy")]), Ok(2));
     memory.store(consumed, 1, Ordering::Relaxed);
-    assert_eq!(server.outgoing().is_drained(), Err(ProtocolError), "it goes back");
+    assert_eq!(server.outgoing().is_drained(), Err(ProtocolError), "the count goes back");
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn invalid_channels_are_rejected() {
         Channel::open(file.as_fd()).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(open(true, Some(4)), Ok(()));
-    assert!(open(false, Some(4)).expect_err("it may shrink").contains("sealed"));
+    assert!(open(false, Some(4)).expect_err("the file may shrink").contains("sealed"));
     for word in [None, Some(3), Some(0), Some(1 << 20), Some(8), Some(u64::MAX)] {
-        assert!(open(true, word).expect_err("none").contains("no channel"), "{word:?}");
+        assert!(open(true, word).expect_err("none").contains("not a channel"), "{word:?}");
     }
 }
 
@@ -162,6 +162,6 @@ fn ring_works_past_counter_wraparound() {
         let mut into = [0; 4];
         assert_eq!(server.incoming().receive(&mut into), Ok(4));
         assert_eq!(u32::from_le_bytes(into), number);
-        assert_eq!(server.incoming().receive(&mut into), Ok(0), "it is received once");
+        assert_eq!(server.incoming().receive(&mut into), Ok(0), "bytes are received once");
     }
 }

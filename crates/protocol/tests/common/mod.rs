@@ -36,7 +36,7 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
             let discard = discards(&decoded);
             match record.take(&decoded, input.len()) {
                 Step::Forward(consumed) => {
-                    assert!(input.len() >= wanted, "came out before what was said to be missing was there");
+                    assert!(input.len() >= wanted, "decoded before the missing bytes arrived");
                     wanted = 0;
                     idle = if consumed == 0 { idle + 1 } else { 0 };
                     assert!(idle < 3, "no progress");
@@ -48,7 +48,7 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
                     break;
                 }
                 Step::Stop => {
-                    assert_eq!(decoder.decode(&stream[start..end]), Decoded::Fatal, "there is no way back");
+                    assert_eq!(decoder.decode(&stream[start..end]), Decoded::Fatal, "a fatal error is final");
                     return record.end();
                 }
             }

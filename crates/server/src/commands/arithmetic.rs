@@ -119,7 +119,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn numbers_are_read_as_memcached_reads_them() {
+    fn numbers_parse_as_in_memcached() {
         for (text, number) in [
             ("10", Some(10)),
             ("9 ", Some(9)),

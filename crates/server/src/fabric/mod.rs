@@ -102,7 +102,7 @@ impl Peers {
                 THIS_HOST => peers.own = true,
                 text => match text.parse() {
                     Ok(network) => peers.networks.push(network),
-                    Err(error) => bail!("--fabric-peers: {error:#}; {THIS_HOST} stands for this host"),
+                    Err(error) => bail!("--fabric-peers: {error:#}; {THIS_HOST} means this host"),
                 },
             }
         }
@@ -138,7 +138,7 @@ impl std::fmt::Display for Peers {
 fn is_own(address: IpAddr) -> bool {
     static TOLD: Once = Once::new();
     networks::is_own(address).unwrap_or_else(|error| {
-        TOLD.call_once(|| tracing::warn!("cannot tell this host's addresses, but for loopback: {error}"));
+        TOLD.call_once(|| tracing::warn!("cannot list this host's addresses other than loopback: {error}"));
         false
     })
 }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_and_its_interface_can_be_named() {
+    fn provider_and_interface_can_be_selected() {
         let of = |text| {
             let settings = settings(text, Options::default()).expect(text);
             (settings.provider, settings.interface)
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_host_may_unless_networks_are_named() {
+    fn only_this_host_is_allowed_by_default() {
         let at = |text: &str| text.parse::<IpAddr>().expect("an address");
         let usual = settings("auto", Options::default()).expect("defaults").peers;
         assert!(usual.admit(at("127.0.0.1")) && usual.admit(at("::1")) && usual.are_local());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn contradictory_options_are_rejected() {
         for wrong in ["verbs,", "tcp,eth0,eth1", "tcp eth0", "a\nb"] {
             let error = format!("{:#}", settings(wrong, Options::default()).expect_err(wrong));
             assert!(error.contains("PROVIDER,INTERFACE"), "{error}");

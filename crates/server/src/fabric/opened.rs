@@ -108,7 +108,7 @@ impl OpenFabric {
             let elsewhere = ProviderRequirements { only_this_host: false, ..requirements.clone() };
             // Listing networks would not help if they cannot reach it either.
             if requirements.only_this_host && library.pick(&elsewhere).is_ok() {
-                let who = "only clients of this host may, unless --fabric-peers names others";
+                let who = "only clients on this host are allowed, unless --fabric-peers names others";
                 return Error::new(error).context(who);
             }
             error.into()
@@ -122,7 +122,7 @@ impl OpenFabric {
             ports.iter_mut().try_for_each(|port| port.expose(&exposed))?;
             Ok(exposed)
         });
-        let exposed = exposed.map_err(told).context("the items cannot be given to read")?;
+        let exposed = exposed.map_err(told).context("cannot expose the items to readers")?;
         if provider.pins_memory {
             // A file-backed page replaced by the kernel would leave the hardware reading the old page.
             store.keep_pages();
@@ -149,7 +149,7 @@ impl OpenFabric {
             interface = provider.interface,
             endpoint = ports.first().map(|port| endpoint(port.name())),
             peers = %settings.peers,
-            "clients can come by the fabric, and read all {} bytes of memory, {}",
+            "clients can connect over the fabric, and read all {} bytes of memory, {}",
             region_bytes,
             if provider.pins_memory { "which are pinned" } else { "none of which is pinned" }
         );

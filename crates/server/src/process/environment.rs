@@ -6,12 +6,8 @@ use fabcache_fabric::REGISTRATION_CACHE;
 const NEEDED: [(&str, &str, &str); 3] = [
     (REGISTRATION_CACHE, "0", "clients could write the memory that they may read"),
     // One queue for the messages of all peers.
-    ("FI_OFI_RXM_USE_SRX", "1", "who sends more than it may could end the server"),
-    (
-        "FI_AV_REMOVE_CLEANUP",
-        "1",
-        "what is under way with clients that do nothing stays so when they were cut off",
-    ),
+    ("FI_OFI_RXM_USE_SRX", "1", "a client that sends too much could crash the server"),
+    ("FI_AV_REMOVE_CLEANUP", "1", "operations with stalled clients do not end when these are cut off"),
 ];
 
 /// Settings suitable for a server, unless the user has set them. Queues toward peers hold the operations between two

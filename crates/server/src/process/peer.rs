@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_the_groups_that_it_had_when_it_connected() {
+    fn peer_groups_are_those_at_connect_time() {
         let own = || -> Vec<u32> { getgroups().expect("known").into_iter().map(Gid::as_raw).collect() };
         // The kernel keeps groups per thread.
         let thread = std::thread::spawn(move || {

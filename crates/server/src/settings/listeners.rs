@@ -158,7 +158,7 @@ impl Settings {
                 Some("on") => Tls::On,
                 Some("mutual") => Tls::Mutual,
                 Some(other) => {
-                    bail!("tls = {other:?} is none of off, on and mutual")
+                    bail!("tls = {other:?} is not off, on or mutual")
                 }
             },
             auth: table.auth.unwrap_or(true),
@@ -221,7 +221,8 @@ impl Settings {
             bail!("client certificates are checked against -o ssl_ca_cert=FILE, which is missing");
         }
         if extended.ssl_min_version.is_some_and(|version| version < 2) {
-            self.warnings.push("ssl_min_version: TLS 1.0 and 1.1 cannot be had; 1.2 is the least".to_owned());
+            self.warnings
+                .push("ssl_min_version: TLS 1.0 and 1.1 are not supported; 1.2 is the minimum".to_owned());
         }
         self.tls = Some(TlsSettings {
             chain,

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn it_listens_where_it_is_told() {
+    fn listen_addresses_follow_the_options() {
         assert_eq!(places(""), ["tcp 127.0.0.1:11211", "tcp [::1]:11211"]);
         assert_eq!(places("-s /x"), ["unix /x"], "a Unix socket alone turns TCP off");
         assert_eq!(places("-s /x -p 5"), ["unix /x", "tcp 127.0.0.1:5", "tcp [::1]:5"]);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn authentication_leaves_no_way_around() {
+    fn unauthenticated_listeners_are_rejected() {
         let text = of("-Y /users").expect("valid");
         assert!(text.listeners.iter().all(|listener| listener.protocol == Some(Protocol::Text)));
         let binary = of("-S --sasl-pwdb /users").expect("valid");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fabric_needs_a_plain_tcp_address() {
+    fn fabric_needs_a_plain_tcp_address() {
         let settings =
             of("--fabric tcp,eth0 --fabric-peers 10.0.0.0/8,::1 --fabric-receives 64").expect("valid");
         let fabric = settings.fabric.expect("it is on");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_that_may_come_by_the_fabric_need_an_address_to_come_to() {
+    fn fabric_peers_need_a_reachable_tcp_address() {
         let warned = |line: &str| {
             let warnings = of(&format!("--fabric {line}")).expect(line).warnings;
             warnings.into_iter().find(|warning| warning.contains("--fabric-peers"))
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said() {
+    fn options_without_effect_warn() {
         let settings = of("-f 1.1 -n 96 -o slab_automove=1").expect("valid");
         assert_eq!(settings.without_effect.len(), 3);
     }
@@ -556,7 +556,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_command_line_is_settings_or_an_error(words in prop::collection::vec(any_argument(), 0..6)) {
+        fn any_command_line_parses_or_is_rejected(words in prop::collection::vec(any_argument(), 0..6)) {
             let words = std::iter::once("fabcached".to_owned()).chain(words);
             if let Ok(line) = CommandLine::try_parse_from(words)
                 && let Ok(settings) = Settings::new(&line.options, &|_| None)
@@ -569,7 +569,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_size_or_an_error(text: String, number in 1u64..1 << 30) {
+        fn any_text_is_a_size_or_rejected(text: String, number in 1u64..1 << 30) {
             let _ = size("-m", &text, 1);
             for (suffix, unit) in [("", 7), ("k", 1 << 10), ("K", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)] {
                 prop_assert_eq!(size("-m", &format!("{number}{suffix}"), 7).expect("a size"), number * unit);
@@ -577,7 +577,7 @@ mod tests {
         }
 
         #[test]
-        fn the_file_says_what_the_command_line_says(
+        fn file_and_command_line_give_the_same_settings(
             threads in 1usize..64, memory in 4u64..1000, requests in 1u32..1000, cas: bool, port in 1u16..,
         ) {
             let file = format!(

@@ -105,7 +105,7 @@ fn connect(
     let (mut link, granted) = match attached {
         Ok(attached) => attached,
         Err((tcp, error)) => {
-            tracing::warn!(peer = %tcp.peer(), "cannot go on over the fabric with a client: {error}");
+            tracing::warn!(peer = %tcp.peer(), "cannot attach a client over the fabric: {error}");
             ctx.counters().fabric_refused.inc();
             let refusal = match error {
                 fabcache_transport::fabric::AttachError::Links(_) => fabric::FULL,

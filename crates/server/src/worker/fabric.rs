@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_opened_again_at_once_and_ever_more_seldom() {
+    fn failed_endpoint_is_reopened_at_once_then_with_backoff() {
         let start = Instant::now();
         let mut reopening = ReopenTimer::new(start);
         let mut now = start + FABRIC_STEADY;
@@ -277,10 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_as_long_as_that_is_of_use() {
+    fn polling_lasts_while_it_succeeds() {
         let mut now = Instant::now();
         let mut fabric = WorkerFabric::new(now);
-        assert!(!fabric.keeps_polling(now), "nothing has told");
+        assert!(!fabric.keeps_polling(now), "no notification arrived");
         fabric.set_ready(now);
         for _ in 0..100 {
             assert!(fabric.keeps_polling(now));
@@ -299,6 +299,6 @@ mod tests {
                 looks += 1;
             }
         }
-        assert!(looks < 1000, "{looks} in vain");
+        assert!(looks < 1000, "{looks} unsuccessful polls");
     }
 }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_appended_comes_out_in_order() {
+    fn appended_bytes_come_out_in_order() {
         let mut input = Input::default();
         let (mut next_in, mut next_out) = (0u32, 0u32);
         for turn in 0..2_000usize {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_what_waits() {
+    fn buffer_size_follows_pending_bytes() {
         let mut input = Input::default();
         input.append(&vec![b'x'; 1 << 20]);
         input.consume((1 << 20) - 10);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn consuming_a_long_pipeline_moves_nothing() {
+    fn consuming_a_long_pipeline_moves_no_bytes() {
         let mut input = Input::default();
         input.append(&vec![b'x'; 60_000]);
         let start = input.bytes.as_ptr();

@@ -249,7 +249,7 @@ impl Worker {
     fn serve(&mut self, index: usize) {
         let Some(mut connection) = self.connections[index].connection.take() else { return };
         let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
-        debug_assert!(self.ctx.out.is_empty(), "what is left here goes to another connection");
+        debug_assert!(self.ctx.out.is_empty(), "leftover output would go to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
             self.next_tick = Some(self.now + TIMEOUT_TICK);
         }

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_to_nothing_is_given_up_and_tried_again() {
+    fn unsuccessful_polling_stops_and_is_retried() {
         let mut polled = PolledConnections::default();
         let longest = SpinPolicy::default().spin_time().expect("it begins with looking");
         let start = Instant::now();

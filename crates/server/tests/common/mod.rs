@@ -98,7 +98,7 @@ impl<S: Read + Write> Client<S> {
         let shown = self.heard.len().min(expected.len());
         let got: Vec<u8> = self.heard.drain(..shown).collect();
         if got != expected {
-            panic!("heard {:?} instead of {:?}", show(&got), show(expected));
+            panic!("received {:?} instead of {:?}", show(&got), show(expected));
         }
     }
 
@@ -111,7 +111,7 @@ impl<S: Read + Write> Client<S> {
         let before = show(bytes);
         let got = self.hear_some(expected.len());
         if got != expected {
-            panic!("to {before:?} heard {:?} instead of {:?}", show(&got), show(expected));
+            panic!("to {before:?} received {:?} instead of {:?}", show(&got), show(expected));
         }
     }
 
@@ -124,7 +124,7 @@ impl<S: Read + Write> Client<S> {
         let got = self.hear_some(all.len());
         assert!(
             got == all.as_bytes() || got == one_less.as_bytes(),
-            "to {:?} heard {:?} instead of {all:?}",
+            "to {:?} received {:?} instead of {all:?}",
             show(bytes.as_ref()),
             show(&got)
         );
@@ -153,7 +153,7 @@ impl<S: Read + Write> Client<S> {
     #[track_caller]
     pub fn hear_end(&mut self) {
         while self.more() {}
-        assert!(self.heard.is_empty(), "heard {:?} before the end", show(&self.heard));
+        assert!(self.heard.is_empty(), "received {:?} before the end", show(&self.heard));
     }
 
     /// Returns all statistics of a kind, in order.
@@ -166,7 +166,7 @@ impl<S: Read + Write> Client<S> {
             Some((name.to_owned(), value.to_owned()))
         };
         let lines = all.lines().filter(|line| *line != "END");
-        lines.map(|line| stat(line).unwrap_or_else(|| panic!("{line:?} is no statistic"))).collect()
+        lines.map(|line| stat(line).unwrap_or_else(|| panic!("{line:?} is not a statistic"))).collect()
     }
 
     /// Returns one statistic.
@@ -195,7 +195,7 @@ impl<S: Read + Write> Client<S> {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
             // A stopped and resumed process gets EINTR from a receive with a timeout: see signal(7).
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
-            Err(error) => panic!("nothing comes: {error}; heard so far {:?}", show(&self.heard)),
+            Err(error) => panic!("nothing arrives: {error}; received so far {:?}", show(&self.heard)),
         }
     }
 }
@@ -228,13 +228,13 @@ impl UdpClient {
         let mut parts = std::collections::BTreeMap::new();
         let mut buffer = [0; 2048];
         loop {
-            let len = self.0.recv(&mut buffer).expect("an answer comes");
+            let len = self.0.recv(&mut buffer).expect("a reply");
             assert!((9..=1400).contains(&len), "{len}");
             let field = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
             assert_eq!((field(0), field(6)), (id, 0));
             let (number, total) = (field(2), field(4));
             assert!(number < total);
-            assert!(parts.insert(number, buffer[8..len].to_vec()).is_none(), "each comes once");
+            assert!(parts.insert(number, buffer[8..len].to_vec()).is_none(), "each datagram arrives once");
             if parts.len() == usize::from(total) {
                 return parts.into_values().collect();
             }
@@ -250,7 +250,7 @@ impl UdpClient {
     pub fn ask(&self, id: u16, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         self.say(id, request);
         let (got, expected) = (self.hear(id), expected.as_ref());
-        assert!(got == expected, "heard {:?} instead of {:?}", show(&got), show(expected));
+        assert!(got == expected, "received {:?} instead of {:?}", show(&got), show(expected));
     }
 }
 
@@ -309,7 +309,7 @@ impl<S: Read + Write> Client<S> {
     #[track_caller]
     pub fn hear_packet(&mut self) -> Answer {
         let head = self.hear_some(24);
-        assert_eq!(head.len(), 24, "a whole header comes");
+        assert_eq!(head.len(), 24, "a whole header");
         assert_eq!(head[0], 0x81);
         assert_eq!(&head[12..16], 0xdead_beefu32.to_be_bytes());
         let key_len = usize::from(u16::from_be_bytes([head[2], head[3]]));

@@ -38,9 +38,9 @@ pub fn start(arguments: &str) -> Process {
 #[track_caller]
 pub fn start_command(command: Command) -> Process {
     let mut process = spawn(command);
-    wait_until("it serves", || {
-        let ended = process.child.try_wait().expect("it is our child");
-        assert!(ended.is_none(), "it ended: {}", process.log());
+    wait_until("the server starts", || {
+        let ended = process.child.try_wait().expect("our child");
+        assert!(ended.is_none(), "the server exited: {}", process.log());
         process.log().contains("ready for memcached clients at")
     });
     process
@@ -51,10 +51,10 @@ pub fn spawn(mut command: Command) -> Process {
     let mut child =
         command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary is built");
     let log = Arc::new(Mutex::new(String::new()));
-    let (stderr, into) = (child.stderr.take().expect("it is piped"), Arc::clone(&log));
+    let (stderr, into) = (child.stderr.take().expect("stderr is piped"), Arc::clone(&log));
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut log = into.lock().expect("nothing panics with the log");
+            let mut log = into.lock().expect("no thread panics while it holds the log");
             log.push_str(&line);
             log.push('\n');
         }
@@ -65,13 +65,14 @@ pub fn spawn(mut command: Command) -> Process {
 impl Process {
     /// Returns the log so far.
     pub fn log(&self) -> String {
-        self.log.lock().expect("nothing panics with the log").clone()
+        self.log.lock().expect("no thread panics while it holds the log").clone()
     }
 
     /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let log = self.log();
-        let places = log.lines().find_map(|line| line.split_once("clients at ")).expect("it serves").1;
+        let places =
+            log.lines().find_map(|line| line.split_once("clients at ")).expect("the server listens").1;
         let places = places.split(' ').map(|place| place.trim_end_matches(','));
         places.filter_map(|place| place.parse().ok()).collect()
     }
@@ -89,10 +90,10 @@ impl Process {
     pub fn wait(&mut self) -> ExitStatus {
         let mut ended = None;
         wait_until("the process ends", || {
-            ended = self.child.try_wait().expect("it is our child");
+            ended = self.child.try_wait().expect("our child");
             ended.is_some() && self.reader.is_finished()
         });
-        ended.expect("it has ended")
+        ended.expect("the process exited")
     }
 
     /// Returns the limit of its open files.
@@ -105,7 +106,7 @@ impl Process {
     /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the field exists");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 }

@@ -182,32 +182,32 @@ fn found_while_its_group_moves(preemptions: usize, count: u64, which: u64, bucke
 }
 
 #[test]
-fn a_key_in_the_first_slot_is_found_while_its_group_moves() {
+fn key_in_the_first_slot_is_found_while_its_group_moves() {
     found_while_its_group_moves(2, 2, 0, 0);
 }
 
 #[test]
-fn a_key_in_its_home_bucket_is_found_while_its_group_moves() {
+fn key_in_its_home_bucket_is_found_while_its_group_moves() {
     found_while_its_group_moves(2, 2, 1, 1);
 }
 
 #[test]
-fn a_key_in_the_neighbour_bucket_is_found_while_its_group_moves() {
+fn key_in_the_neighbour_bucket_is_found_while_its_group_moves() {
     found_while_its_group_moves(2, 3, 2, 0);
 }
 
 #[test]
-fn a_key_in_the_overflow_area_is_found_while_its_group_moves() {
+fn key_in_the_overflow_area_is_found_while_its_group_moves() {
     found_while_its_group_moves(2, 5, 4, 1);
 }
 
 #[test]
-fn a_key_in_a_chain_is_found_while_its_group_moves() {
+fn key_in_a_chain_is_found_while_its_group_moves() {
     found_while_its_group_moves(1, 7, 6, 0);
 }
 
 #[test]
-fn a_key_that_goes_to_a_chain_is_found_meanwhile() {
+fn key_is_found_while_it_moves_to_a_chain() {
     check(2, || {
         // The last slot of the overflow area becomes a link; its key goes to the chain.
         let keys = crowd(7, 0);
@@ -229,7 +229,7 @@ fn a_key_that_goes_to_a_chain_is_found_meanwhile() {
 }
 
 #[test]
-fn a_replaced_key_is_found_in_its_old_or_new_version() {
+fn replaced_key_is_found_in_its_old_or_new_version() {
     check(3, || {
         let keys = crowd(5, 1);
         let world = World::new(&keys);
@@ -248,7 +248,7 @@ fn a_replaced_key_is_found_in_its_old_or_new_version() {
 }
 
 #[test]
-fn a_replacement_while_its_group_moves_is_not_lost() {
+fn replacement_during_a_group_move_is_not_lost() {
     check(2, || {
         let keys = crowd(2, 0);
         let world = World::new(&keys);
@@ -265,7 +265,7 @@ fn a_replacement_while_its_group_moves_is_not_lost() {
 }
 
 #[test]
-fn a_new_key_while_its_group_moves_is_not_lost() {
+fn insert_during_a_group_move_is_not_lost() {
     check(2, || {
         let keys = crowd(2, 0);
         let world = World::new(&keys[..1]);
@@ -284,7 +284,7 @@ fn a_new_key_while_its_group_moves_is_not_lost() {
 }
 
 #[test]
-fn a_write_is_not_lost_in_a_table_that_is_used_again() {
+fn write_is_not_lost_in_a_reused_table() {
     // One preemption more: the writer must stop between its two reads of the head while the table is replaced twice.
     check(3, || {
         let hash = key(0, 0, false);
@@ -304,7 +304,7 @@ fn a_write_is_not_lost_in_a_table_that_is_used_again() {
 }
 
 #[test]
-fn a_key_is_found_though_its_old_table_is_used_again() {
+fn key_is_found_though_its_old_table_is_reused() {
     check(2, || {
         let hash = key(0, 0, true);
         let world = World::new(&[hash]);
@@ -344,25 +344,25 @@ fn found_though_its_table_has_other_blocks(leave: fn(&World, u64)) {
             })
         };
         let found = world.get(hash).expect("never a miss");
-        assert!(found.same_item(item(hash, 0)), "what a table before left is not found");
+        assert!(found.same_item(item(hash, 0)), "a slot left by an earlier table is not found");
         mover.join().expect("the groups moved");
     });
 }
 
 #[test]
-fn a_key_is_found_though_its_table_has_other_blocks() {
+fn key_is_found_though_its_table_has_other_blocks() {
     found_though_its_table_has_other_blocks(|_, _| {});
 }
 
 #[test]
-fn a_slot_that_a_table_before_left_is_not_found() {
+fn slot_left_by_an_earlier_table_is_not_found() {
     found_though_its_table_has_other_blocks(|world, block| {
         world.memory.store(block, item(key(0, 0, false), 2).0, Ordering::Relaxed);
     });
 }
 
 #[test]
-fn a_key_is_found_though_its_table_is_a_chain_now() {
+fn key_is_found_though_its_table_became_a_chain() {
     check(2, || {
         let hash = key(0, 0, false);
         let world = World::new(&[hash]);
@@ -382,7 +382,7 @@ fn a_key_is_found_though_its_table_is_a_chain_now() {
 }
 
 #[test]
-fn a_slot_that_a_chain_before_left_is_not_found() {
+fn slot_left_by_an_earlier_chain_is_not_found() {
     check(2, || {
         let keys = crowd(8, 0);
         let world = World::new(&keys[..6]);
@@ -405,7 +405,7 @@ fn a_slot_that_a_chain_before_left_is_not_found() {
 }
 
 #[test]
-fn a_group_is_locked_by_one_thread_whichever_table_it_is_in() {
+fn group_lock_is_exclusive_across_tables() {
     check(2, || {
         let hash = key(0, 0, true);
         let world = World::new(&[hash]);
@@ -435,7 +435,7 @@ fn a_group_is_locked_by_one_thread_whichever_table_it_is_in() {
 }
 
 #[test]
-fn a_count_of_a_read_never_brings_an_old_item_back() {
+fn counting_a_read_never_restores_an_old_item() {
     check(3, || {
         let keys = crowd(5, 1);
         let world = World::new(&keys);

@@ -79,13 +79,13 @@ impl World {
             Search::Absent => None,
             Search::Changed => panic!("nothing else is going on"),
         };
-        assert_eq!(locked.map(|at| at.slot.offset()), found, "both ways of looking see the same");
+        assert_eq!(locked.map(|at| at.slot.offset()), found, "both lookups agree");
         found
     }
 
     fn remove(&self, hash: KeyHash) {
         let group = self.index.lock(hash);
-        let at = group.find(hash, |slot| self.memory.hash_at(slot.offset()) == hash).expect("it is there");
+        let at = group.find(hash, |slot| self.memory.hash_at(slot.offset()) == hash).expect("the key exists");
         group.clear(at.at);
     }
 
@@ -138,7 +138,7 @@ fn keys_are_found_while_tables_grow() {
 }
 
 #[test]
-fn keys_that_all_want_one_bucket_are_chained() {
+fn colliding_keys_are_chained() {
     let mut world = World::new(64 << 20);
     // The same partition, group, bucket and tag: only the key itself distinguishes them.
     let same: Vec<KeyHash> = (0..2_000u64).map(|n| KeyHash(0xabcd << 48 | n << 20)).collect();
@@ -159,7 +159,7 @@ fn keys_that_all_want_one_bucket_are_chained() {
 }
 
 #[test]
-fn a_walk_sees_each_key_once_though_tables_grow_under_it() {
+fn walk_visits_each_key_once_while_tables_grow() {
     let mut world = World::new(64 << 20);
     let before: Vec<KeyHash> = hashes(20_000).collect();
     for hash in &before {
@@ -180,13 +180,13 @@ fn a_walk_sees_each_key_once_though_tables_grow_under_it() {
     seen.dedup();
     assert_eq!(seen.len(), count, "no key was seen twice");
     for hash in &before {
-        assert!(seen.binary_search(&hash.0).is_ok(), "{hash:?} was there from start to end");
+        assert!(seen.binary_search(&hash.0).is_ok(), "{hash:?} existed throughout");
     }
     assert!(world.index.home_slots() > 25_000, "the tables grew meanwhile");
 }
 
 #[test]
-fn without_memory_tables_stay_as_they_are() {
+fn failed_growth_keeps_the_tables() {
     let mut world = World::new(64 << 20);
     let some: Vec<KeyHash> = hashes(8_150).collect();
     for hash in &some {

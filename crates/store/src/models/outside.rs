@@ -93,7 +93,7 @@ fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
 
 fn location(reader: &mut Mapped, store: &Store) -> Location {
     reader.begin(store.now());
-    let ReadOutcome::Hit(hit) = reader.get(b"a").0 else { panic!("it is there") };
+    let ReadOutcome::Hit(hit) = reader.get(b"a").0 else { panic!("the item exists") };
     hit.location
 }
 
@@ -138,7 +138,7 @@ fn without_dead_mark_fails_reads_of_all_kinds_on_the_same_host() {
 }
 
 #[test]
-fn without_dead_mark_fails_reads_of_all_kinds_from_elsewhere() {
+fn without_dead_mark_fails_remote_reads_of_all_kinds() {
     reads_of_all_kinds(1, 1);
 }
 
@@ -177,22 +177,22 @@ fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
 }
 
 #[test]
-fn without_generation_fails_a_kept_place_on_the_same_host() {
+fn without_generation_fails_cached_location_on_the_same_host() {
     a_place_that_is_used_again(1, 0, true);
 }
 
 #[test]
-fn a_kept_place_from_elsewhere() {
+fn cached_location_is_read_remotely() {
     a_place_that_is_used_again(2, 1, true);
 }
 
 #[test]
-fn without_generation_fails_a_place_by_key_on_the_same_host() {
+fn without_generation_fails_lookup_by_key_on_the_same_host() {
     a_place_that_is_used_again(1, 0, false);
 }
 
 #[test]
-fn a_place_by_key_from_elsewhere() {
+fn lookup_by_key_is_read_remotely() {
     a_place_that_is_used_again(1, 1, false);
 }
 
@@ -259,12 +259,12 @@ fn a_place_that_is_used_again_and_counted(preemptions: usize, in_order: bool) {
 }
 
 #[test]
-fn a_kept_place_settled_by_what_is_read_behind() {
+fn cached_location_is_validated_by_a_following_read() {
     a_place_that_is_used_again_and_counted(1, false);
 }
 
 #[test]
-fn a_kept_place_settled_by_what_is_read_in_order() {
+fn cached_location_is_validated_by_ordered_reads() {
     a_place_that_is_used_again_and_counted(1, true);
 }
 
@@ -315,18 +315,18 @@ fn a_group_that_moves(mode: usize) {
             })
         };
         let seen = by_key(&mut reader, &store);
-        assert!(seen.is_none_or(|seen| seen == 1), "it was there all the time");
+        assert!(seen.is_none_or(|seen| seen == 1), "the item existed throughout");
         writer.join().expect("written");
         assert_eq!(by_key(&mut reader, &store), Some(1));
     });
 }
 
 #[test]
-fn without_moved_fails_a_group_that_moves_on_the_same_host() {
+fn without_moved_fails_moving_group_on_the_same_host() {
     a_group_that_moves(0);
 }
 
 #[test]
-fn without_moved_fails_a_group_that_moves_from_elsewhere() {
+fn without_moved_fails_moving_group_read_remotely() {
     a_group_that_moves(1);
 }

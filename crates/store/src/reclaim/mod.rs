@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_emptied_meanwhile_do_not_make_the_count_wrong() {
+    fn concurrently_emptied_segments_are_counted_once() {
         let mut reclaim = Reclaim::default();
         // One is filled by what leaves the small queue, and before that ends two are found dead.
         reclaim.count_emptied(1);

@@ -93,7 +93,7 @@ fn reservations_do_not_overlap_and_open_segments_are_replaced_once() {
 }
 
 #[test]
-fn a_segment_that_others_fill_and_seal_is_seen_whole() {
+fn concurrently_sealed_segment_is_complete() {
     check(2, || {
         let world = World::new();
         let offset = world.write(1).offset;
@@ -104,7 +104,7 @@ fn a_segment_that_others_fill_and_seal_is_seen_whole() {
         });
         for sealed in world.segments.sealed(0..SEGMENTS) {
             assert_eq!((sealed.id, sealed.used), (0, 1 << SEGMENT_SHIFT), "as it was sealed");
-            assert_ne!(sealed.order, 0, "it has its place in the order");
+            assert_ne!(sealed.order, 0, "the segment has its order");
             assert_eq!(world.read(offset), 1);
             assert_ne!(world.read(offset + ITEM_BYTES), 0, "committed, so whole");
         }
@@ -115,7 +115,7 @@ fn a_segment_that_others_fill_and_seal_is_seen_whole() {
 }
 
 #[test]
-fn a_late_reservation_is_of_the_new_generation() {
+fn late_reservation_has_the_new_generation() {
     check(3, || {
         let world = World::new();
         let place = world.segments.reserve(0, ITEM_BYTES, 1, ClaimPurpose::Move).expect("there is room");
@@ -126,7 +126,7 @@ fn a_late_reservation_is_of_the_new_generation() {
             thread::spawn(move || {
                 world.segments.seal_open(|_| true);
                 if world.segments.sealed(0..SEGMENTS).any(|sealed| sealed.used == ITEM_BYTES as u32) {
-                    assert!(world.segments.retire_generation(segment), "nobody pins");
+                    assert!(world.segments.retire_generation(segment), "the segment is not pinned");
                     // Opens it again, last freed and first used, unless another is open by now.
                     world.write(2);
                 }
@@ -135,7 +135,7 @@ fn a_late_reservation_is_of_the_new_generation() {
         // It may have found the segment open before, and reserve in it after.
         let space = world.segments.reserve(0, ITEM_BYTES, 2, ClaimPurpose::Move).expect("there is room");
         if space.offset == offset {
-            assert_eq!(world.segments.generation(segment), 1, "its place was in use before");
+            assert_eq!(world.segments.generation(segment), 1, "the segment was used before");
             assert_eq!(world.segments.opened(segment), 2, "it was opened again");
         }
         world.segments.commit(space, 0);
@@ -144,7 +144,7 @@ fn a_late_reservation_is_of_the_new_generation() {
 }
 
 #[test]
-fn a_published_last_expiry_is_that_of_all_items() {
+fn published_last_expiry_covers_all_items() {
     check(3, || {
         let world = World::new();
         let place = world.write_until(1, 5);
@@ -164,7 +164,7 @@ fn a_published_last_expiry_is_that_of_all_items() {
 }
 
 #[test]
-fn what_is_committed_in_a_sealed_segment_is_whole() {
+fn committed_items_in_a_sealed_segment_are_whole() {
     check(3, || {
         let world = World::new();
         let offset = world.write(1).offset;
@@ -186,14 +186,16 @@ fn what_is_committed_in_a_sealed_segment_is_whole() {
 }
 
 #[test]
-fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
+fn reader_of_a_reused_segment_sees_its_generation_end() {
     check(3, || {
         let world = World::new();
         let place = world.write(1);
         world.segments.seal_open(|_| true);
         let reclaim = {
             let world = Arc::clone(&world);
-            thread::spawn(move || assert!(world.segments.retire_generation(place.segment), "nobody pins"))
+            thread::spawn(move || {
+                assert!(world.segments.retire_generation(place.segment), "the segment is not pinned")
+            })
         };
         // Another thread than the one that ended the generation writes there.
         let writer = {
@@ -207,7 +209,7 @@ fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
         let generation = world.segments.generation(place.segment);
         let value = world.read(place.offset);
         if generation == 0 && world.segments.still(place.segment, generation) {
-            assert_eq!(value, 1, "what the generation held");
+            assert_eq!(value, 1, "the generation's contents");
         }
         reclaim.join().expect("retired");
         writer.join().expect("written");
@@ -215,7 +217,7 @@ fn a_reader_of_a_segment_used_again_finds_its_generation_ended() {
 }
 
 #[test]
-fn a_pinned_segment_is_not_used_again() {
+fn pinned_segment_is_not_reused() {
     check(3, || {
         let world = World::new();
         let place = world.write(1);
@@ -247,13 +249,13 @@ fn a_pinned_segment_is_not_used_again() {
 }
 
 #[test]
-fn the_last_of_two_pins_frees() {
+fn last_of_two_pins_frees_the_segment() {
     check(2, || {
         let world = World::new();
         let place = world.write(1);
         world.segments.seal_open(|_| true);
         assert!(world.segments.pin(place.segment, 0));
-        assert!(!world.segments.retire_generation(place.segment), "it is pinned");
+        assert!(!world.segments.retire_generation(place.segment), "the segment is pinned");
         let senders = [(); 2].map(|()| {
             let world = Arc::clone(&world);
             thread::spawn(move || {
@@ -273,7 +275,7 @@ fn the_last_of_two_pins_frees() {
 }
 
 #[test]
-fn the_seal_ends_reservations() {
+fn sealing_ends_reservations() {
     check(3, || {
         let world = World::new();
         world.write(1);
@@ -328,7 +330,7 @@ fn no_deadline_is_lost() {
 }
 
 #[test]
-fn a_dead_segment_is_due() {
+fn dead_segment_is_due_for_reclaim() {
     check(3, || {
         let world = World::new();
         let place = world.write(1);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_tell_when_an_item_was_written() {
+    fn time_marks_give_an_items_write_time() {
         let mut marks = TimeMarks::default();
         assert_eq!(marks.written(0), None);
         marks.note(0, 5);

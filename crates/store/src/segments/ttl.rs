@@ -146,7 +146,8 @@ impl TtlBuckets {
             names[range] = std::mem::take(&mut free[class]).then_some(class);
         }
         let mut free = (0..self.count).filter(|class| free[*class]);
-        let other = |name: Option<usize>| name.or_else(|| free.next()).expect("no more ranges than classes");
+        let other =
+            |name: Option<usize>| name.or_else(|| free.next()).expect("at most as many ranges as buckets");
         names.into_iter().map(other).collect()
     }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn few_segments_have_few_classes_and_many_one_a_step() {
+    fn ttl_buckets_grow_with_the_segment_count() {
         for segments in [8, 63, 255, 511, 2_047, 7_168, 1 << 20] {
             for threads in [1, 4, 64] {
                 let classes = TtlBuckets::new(segments, threads);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn common_times_have_a_class_of_their_own_and_rare_ones_share() {
+    fn common_ttls_get_their_own_bucket_and_rare_ones_share() {
         let classes = TtlBuckets::new(400, 8);
         assert_eq!((classes.open_max(), classes.count), (10, 4));
         let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10, 3);
@@ -228,11 +229,11 @@ mod tests {
         assert!(common[0] != common[1] && common[1] != common[2] && common[0] != common[2]);
         assert!(rare.iter().all(|class| !common.contains(class)));
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (1, 5)]);
-        assert_eq!([60, 70, 300].map(class), common, "what stays common stays where it is");
+        assert_eq!([60, 70, 300].map(class), common, "a common TTL keeps its bucket");
     }
 
     #[test]
-    fn no_more_times_than_classes_are_all_apart() {
+    fn ttls_get_separate_buckets_while_buckets_suffice() {
         let classes = TtlBuckets::new(400, 8);
         written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
         let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10, 3));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_do_not_meet() {
+    fn lanes_are_disjoint() {
         for (segments, threads) in [(255, 8), (1_023, 8), (7_168, 16), (1 << 16, 64)] {
             let classes = TtlBuckets::new(segments, threads);
             let mut seen = std::collections::HashMap::new();

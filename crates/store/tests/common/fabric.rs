@@ -141,7 +141,7 @@ impl Fabric {
             To::Probe if random(2) == 0 => remote.take(fetch.id, Arrival::Placed(&bytes), now),
             To::Buffer | To::Item { .. } | To::Probe => remote.take(fetch.id, Arrival::Buffer(bytes), now),
             To::Value { token, at, .. } => {
-                let value = self.values.get_mut(&token).expect("it was made when this was posted");
+                let value = self.values.get_mut(&token).expect("created when the chunk was posted");
                 value[at..at + bytes.len()].copy_from_slice(&bytes);
                 remote.take(fetch.id, Arrival::Placed(&bytes), now);
             }

@@ -92,7 +92,7 @@ pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
             Some((info, value))
         }
         Get::Miss(_) => {
-            assert_eq!(out, b"before", "a miss leaves the output as it was");
+            assert_eq!(out, b"before", "a miss leaves the output unchanged");
             None
         }
         Get::Busy(_) => panic!("nothing else is pinned"),

@@ -48,7 +48,7 @@ impl Ledger {
 
     /// Returns its memory, for the other process.
     pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_ref().expect("the ledger's own process asks").as_fd()
+        self.file.as_ref().expect("this process created the ledger").as_fd()
     }
 
     /// Returns the region's secret.

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
             Command::new(&program).env(READER, order).spawn().expect("this program starts")
         };
         let children: Vec<_> = (0..readers).map(start).collect();
-        let done = children.into_iter().map(|mut child| child.wait().expect("it was started"));
+        let done = children.into_iter().map(|mut child| child.wait().expect("a started child"));
         let failed: Vec<_> = done.filter(|status| !status.success()).collect();
         server.stop();
         if let Some(status) = failed.first() {

@@ -38,7 +38,7 @@ pub fn run(order: &str) {
     let [scenario, reads, number, region, ledger] = words[..] else { panic!("not an order: {order}") };
     let scenario = Scenario::ALL[scenario.parse::<usize>().expect("a number")];
     let [reads, number] = [reads, number].map(|word| word.parse().expect("a number"));
-    let open = |path: &str| map_all(File::open(path).expect("the other process lives").as_fd());
+    let open = |path: &str| map_all(File::open(path).expect("the other process runs").as_fd());
     let ledger = Ledger::of(open(ledger));
     let region = open(region);
     let mut outsider = Outsider {
@@ -71,7 +71,7 @@ struct Slow {
 impl Slow {
     fn open(memory: Memory, mode: Validation, number: u64) -> Slow {
         let birth = header::read(&memory).expect("a region");
-        let reader = Reader::new(&birth, mode).expect("a sound one");
+        let reader = Reader::new(&birth, mode).expect("a sound region");
         let known = MetadataCache::new(reader.geometry());
         let random = SplitMix64::new(number + 9_999);
         Slow { memory, reader, known, bytes: Vec::new(), assembled: Vec::new(), random }
@@ -99,7 +99,7 @@ impl Slow {
                     self.fetch(offset, len);
                     Fetched::Bytes(&self.bytes)
                 }
-                Step::Value { .. } | Step::Chunks { .. } => unreachable!("no value is to be placed"),
+                Step::Value { .. } | Step::Chunks { .. } => unreachable!("values are not read in place"),
                 Step::Done(outcome) => {
                     self.assembled = get.take_assembled();
                     return (outcome, get.rejections());
@@ -214,9 +214,9 @@ impl Outsider {
         others.print("other keys");
         println!("  {:.1?}", started.elapsed());
         let flushed = hottest.of(Rejection::Flushed) + others.of(Rejection::Flushed);
-        assert!(self.scenario == Scenario::Short || flushed == 0, "a state that is not the item's");
-        assert!(others.hits > reads / 100 && others.hits_at > reads / 1000, "items are there to be read");
-        assert!(others.accepted() >= 0.99, "readers ask the server too often");
+        assert!(self.scenario == Scenario::Short || flushed == 0, "a state word of another item");
+        assert!(others.hits > reads / 100 && others.hits_at > reads / 1000, "too few hits");
+        assert!(others.accepted() >= 0.99, "readers fall back to the server too often");
     }
 
     fn now(&self) -> u32 {
@@ -265,7 +265,7 @@ impl Outsider {
             }
             ReadOutcome::Miss(miss) => {
                 assert!(self.scenario == Scenario::Short || miss != Miss::Flushed, "nothing is flushed");
-                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
+                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missing");
                 counts.misses += 1;
             }
             ReadOutcome::AskServer(_) => counts.asked += 1,
@@ -317,6 +317,6 @@ impl Outsider {
                 }
             },
         );
-        last.expect("it was among them")
+        last.expect("the key is in the batch")
     }
 }

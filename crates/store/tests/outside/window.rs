@@ -33,7 +33,7 @@ impl Settlement {
 
 /// A GET in flight.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct PendingGet {
     key: usize,
     answered: u64,
     flushes: u64,
@@ -44,7 +44,7 @@ struct Window<'a> {
     scenario: Scenario,
     remote: Remote<Vec<u8>>,
     fabric: Fabric,
-    begun: [Option<Begun>; WINDOW],
+    begun: [Option<PendingGet>; WINDOW],
     random: SplitMix64,
     hits: u64,
     kept: u64,
@@ -66,7 +66,7 @@ pub fn run(scenario: Scenario, way: Settlement, region: &Memory, ledger: &Ledger
     let mut window = Window {
         ledger,
         scenario,
-        remote: Remote::new(&birth, ledger.secret(), options).expect("a sound one"),
+        remote: Remote::new(&birth, ledger.secret(), options).expect("a sound region"),
         fabric: Fabric::new(region.clone(), options.in_order),
         begun: [None; WINDOW],
         random: SplitMix64::new(seed),
@@ -87,8 +87,8 @@ pub fn run(scenario: Scenario, way: Settlement, region: &Memory, ledger: &Ledger
          server was to be asked; {:.2} fetches a GET, {lines} lines",
         fetches as f64 / gets as f64
     );
-    assert!(hits > gets / 100 && kept > gets / 1000, "items are there to be read");
-    assert!(asked * 20 < gets, "readers ask the server too often");
+    assert!(hits > gets / 100 && kept > gets / 1000, "too few hits");
+    assert!(asked * 20 < gets, "readers fall back to the server too often");
 }
 
 impl Window<'_> {
@@ -105,9 +105,9 @@ impl Window<'_> {
             let keys = [1, 300, self.scenario.keys()][self.random.below(10).min(2)];
             let number =
                 if self.random.once_in(2) { self.random.below(300) } else { self.random.below(keys) };
-            let token = self.begun.iter().position(Option::is_none).expect("as many as there is room for");
+            let token = self.begun.iter().position(Option::is_none).expect("a free entry");
             let (answered, flushes) = (self.ledger.answered(number), self.ledger.flushes());
-            self.begun[token] = Some(Begun { key: number, answered, flushes });
+            self.begun[token] = Some(PendingGet { key: number, answered, flushes });
             let now = Now { second: crate::reader::second(self.ledger), ns: Window::ns() };
             self.remote.get(&key(number), token as u64, now);
         }
@@ -141,8 +141,8 @@ impl Window<'_> {
     }
 
     fn check(&mut self, done: &CompletedGet<Vec<u8>>) {
-        let begun = self.begun[done.token as usize].take().expect("it was begun");
-        let Begun { key: number, answered, flushes } = begun;
+        let begun = self.begun[done.token as usize].take().expect("a started GET");
+        let PendingGet { key: number, answered, flushes } = begun;
         match &done.outcome {
             ReadOutcome::Hit(hit) => {
                 let placed;
@@ -164,7 +164,7 @@ impl Window<'_> {
             }
             ReadOutcome::Miss(miss) => {
                 assert!(self.scenario == Scenario::Short || *miss != Miss::Flushed, "nothing is flushed");
-                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missed");
+                assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missing");
                 self.misses += 1;
             }
             ReadOutcome::AskServer(_) => self.asked += 1,

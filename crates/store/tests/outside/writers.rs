@@ -88,7 +88,7 @@ impl Server {
         }
         let sums = self.store.sums();
         println!(
-            "  {} stored, {} evicted, {} moved, {} reclaimed, {} segments emptied, {} flushes, {} tables made anew",
+            "  {} stored, {} evicted, {} moved, {} reclaimed, {} segments emptied, {} flushes, {} tables rebuilt",
             sums.total_items,
             sums.evictions,
             sums.items_moved,

@@ -35,7 +35,7 @@ impl Failure {
             Failure::Protocol(broken) => io::Error::new(io::ErrorKind::InvalidData, *broken),
             Failure::Fabric(error) => io::Error::new(io::ErrorKind::ConnectionReset, error.clone()),
             Failure::Stuck => {
-                let text = "the other end of the link does not answer on the fabric";
+                let text = "the other end of the link does not answer over the fabric";
                 io::Error::new(io::ErrorKind::TimedOut, text)
             }
             Failure::Unproven => {

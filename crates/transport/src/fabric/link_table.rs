@@ -598,7 +598,7 @@ impl LinkTable {
             return Ok(());
         }
         let provider = self.shared.port.domain().provider().to_string();
-        let why = "does not end what is under way with clients that are gone";
+        let why = "does not end operations with disconnected clients";
         let error = Error::Unfit { provider, why };
         self.fail(&error);
         Err(error)

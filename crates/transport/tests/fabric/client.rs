@@ -41,7 +41,7 @@ pub fn domain(whose: &str) -> Arc<Domain> {
     let requirements =
         ProviderRequirements { provider: Some(provider.into()), interface, only_this_host: false };
     let library = Library::open().expect("libfabric is there");
-    Domain::open(&library.pick(&requirements).expect("a provider")).expect("it opens")
+    Domain::open(&library.pick(&requirements).expect("a provider")).expect("the domain opens")
 }
 
 /// Retries until the attempt returns a value.
@@ -51,7 +51,7 @@ pub fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(done) = attempt() {
             return done;
         }
-        assert!(Instant::now() < end, "it does not come about");
+        assert!(Instant::now() < end, "timed out");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -242,7 +242,7 @@ impl Client {
             put_memory(&mut hello, RemoteMemory { key: memory.key ^ change, bytes, ..memory });
         }
         assert_eq!(hello.len(), HELLO_BYTES);
-        socket.write_all(&hello).expect("the server is there");
+        socket.write_all(&hello).expect("the server is connected");
         Client {
             endpoint: Arc::clone(endpoint),
             socket,
@@ -282,13 +282,15 @@ impl Client {
             let peer = self.endpoint.inner.lock().expect("no panic").peer(&name);
             self.server = Some(Attached { end, granted, peer });
         }
-        self.server.as_mut().expect("just put there")
+        self.server.as_mut().expect("just set")
     }
 
     /// Processes arrived messages and sends due ones. Returns false if the socket is closed.
     pub fn turn(&mut self) -> io::Result<bool> {
         self.attached();
-        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let Some(Attached { end, peer, .. }) = &mut self.server else {
+            unreachable!("the client is attached")
+        };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
         inner.poll();
         if let Some(error) = inner.failed.first() {
@@ -330,13 +332,15 @@ impl Client {
     /// Sends the start of the bytes.
     pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.attached();
-        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let Some(Attached { end, peer, .. }) = &mut self.server else {
+            unreachable!("the client is attached")
+        };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
         match end.next(bytes.len()) {
             SendMode::Later => Ok(0),
             SendMode::Data => {
                 let Some(mut buffer) = inner.sends.take() else { return Ok(0) };
-                let draft = end.data(&[IoSlice::new(bytes)], &mut buffer).expect("it said so");
+                let draft = end.data(&[IoSlice::new(bytes)], &mut buffer).expect("there was room");
                 match inner.port.send(*peer, buffer, draft.bytes(), 0) {
                     Ok(()) => {
                         let taken = draft.taken();
@@ -358,13 +362,15 @@ impl Client {
     /// Lends memory, with `before` sent ahead of it. Returns false if that is not possible now.
     pub fn lend(&mut self, before: &[u8], lent: &LentMemory) -> io::Result<bool> {
         self.attached();
-        let Some(Attached { end, peer, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let Some(Attached { end, peer, .. }) = &mut self.server else {
+            unreachable!("the client is attached")
+        };
         let mut inner = self.endpoint.inner.lock().expect("no panic");
         if end.next(1) != SendMode::Data {
             return Ok(false);
         }
         let Some(mut buffer) = inner.sends.take() else { return Ok(false) };
-        let draft = end.lend(&[IoSlice::new(before)], lent, &mut buffer).expect("it said so");
+        let draft = end.lend(&[IoSlice::new(before)], lent, &mut buffer).expect("there was room");
         match inner.port.send(*peer, buffer, draft.bytes(), 0) {
             Ok(()) => {
                 end.sent(draft);
@@ -379,7 +385,7 @@ impl Client {
     pub fn receive_some(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.attached();
-        let Some(Attached { end, .. }) = &mut self.server else { unreachable!("it is attached") };
+        let Some(Attached { end, .. }) = &mut self.server else { unreachable!("the client is attached") };
         while let Some(incoming) = end.incoming() {
             let len = match incoming {
                 Incoming::Bytes(part) => {
@@ -420,7 +426,7 @@ impl conformance::Client for Client {
             let sent = if bytes.is_empty() { 0 } else { self.send_some(bytes)? };
             bytes = &bytes[sent..];
             if sent == 0 {
-                assert!(Instant::now() < end, "sending does not get on");
+                assert!(Instant::now() < end, "sending stalls");
                 std::thread::yield_now();
             }
         }

@@ -43,12 +43,12 @@ fn protocol_violation_ends_only_its_link() {
         ("credits of nothing", |token| vec![header(token, 1, 9, 0, &[1])]),
         ("beyond its memory", |token| vec![header(token, 2, 0, 0, &[1 << 20, 4096])]),
         ("beyond all memory", |token| vec![header(token, 2, 0, 0, &[u64::MAX - 5, 4096])]),
-        ("nothing is lent", |token| vec![header(token, LENT, 0, 0, &[0, 7, 0])]),
-        ("what is lent is beyond all memory", |token| {
-            vec![header(token, LENT, 0, 0, &[u64::MAX - 5, 7, 4096])]
+        ("an empty loan", |token| vec![header(token, LENT, 0, 0, &[0, 7, 0])]),
+        ("a loan beyond all memory", |token| vec![header(token, LENT, 0, 0, &[u64::MAX - 5, 7, 4096])]),
+        ("a loan longer than any value", |token| vec![header(token, LENT, 0, 0, &[0, 7, (1 << 30) + 1])]),
+        ("more messages than credits", |token| {
+            (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()
         }),
-        ("more is lent than any value has", |token| vec![header(token, LENT, 0, 0, &[0, 7, (1 << 30) + 1])]),
-        ("more than it may", |token| (0..200).map(|number| header(token, 1, 0, number, &[1])).collect()),
     ];
     for (what, messages) in hostile {
         let (mut client, mut link) = server.pair(&endpoint);
@@ -68,7 +68,7 @@ fn protocol_violation_ends_only_its_link() {
         drop(link);
         echo(&server, &mut other, &mut others_link, 100_000);
     }
-    assert_eq!(server.port().links(), 1, "their places are free");
+    assert_eq!(server.port().links(), 1, "their slots are free");
 }
 
 /// Sends a message through an endpoint, for any link.
@@ -102,14 +102,18 @@ fn foreign_endpoint_name_causes_one_challenge_only() {
     while Instant::now() < until {
         server.progress();
         foreign.inner.lock().expect("no panic").poll();
-        assert_eq!(link.receive(&mut [0; 64]).expect("it lives"), Received::Nothing, "nothing is read");
-        assert_eq!(link.send(&[IoSlice::new(&pattern(100_000))]).expect("it lives"), 0, "nothing is sent");
+        assert_eq!(link.receive(&mut [0; 64]).expect("the link works"), Received::Nothing, "nothing is read");
+        assert_eq!(
+            link.send(&[IoSlice::new(&pattern(100_000))]).expect("the link works"),
+            0,
+            "nothing is sent"
+        );
     }
     let mut came = 0;
     while foreign.inner.lock().expect("no panic").take(thief.token).is_some() {
         came += 1;
     }
-    assert_eq!(came, 1, "it is asked for a proof");
+    assert_eq!(came, 1, "one challenge is sent");
     post(&header(token, PROOF, 1, 1, &[0x1234]));
     let error = wait_until(|| {
         server.progress();
@@ -151,7 +155,7 @@ fn messages_without_a_link_are_dropped_and_counted() {
 fn lending_foreign_memory_breaks_the_link() {
     let server = Server::start(128);
     if server.domain.provider().name == "shm" {
-        eprintln!("not checked: shm goes by what the system lets one process do to another, not by keys");
+        eprintln!("not checked: shm checks process permissions, not keys");
         return;
     }
     let kept = server.endpoint();
@@ -201,7 +205,7 @@ fn lent_memory_is_read_by_key_in_order() {
     let mut let_go = 0;
     wait_until(|| {
         server.progress();
-        assert!(client.turn().expect("the server keeps the protocol"), "the server has left");
+        assert!(client.turn().expect("the server keeps the protocol"), "the server closed");
         let part = cuts.iter().rposition(|cut| *cut <= sent).expect("the first is 0");
         sent += match part {
             1 if client.lend(&whole[cuts[1]..cuts[2]], &memories[0].1).expect("it sends") => {
@@ -219,10 +223,10 @@ fn lent_memory_is_read_by_key_in_order() {
             answered = link.send(&[IoSlice::new(b"x")]).expect("it sends");
         }
         client.receive_some();
-        assert!(let_go == 0 || received.len() >= cuts[3], "it is read on");
+        assert!(let_go == 0 || received.len() >= cuts[3], "reading continues");
         (let_go == memories.len()).then_some(())
     });
-    assert!(received == whole, "changed on the way");
+    assert!(received == whole, "bytes changed in transit");
     echo(&server, &mut client, &mut link, 100_000);
     // A key of no memory, or of other memory than stated, ends its link.
     if server.domain.provider().name != "shm" {
@@ -253,10 +257,10 @@ fn endless_notifications_end_the_link() {
     let server = Server::start(128);
     let (mut client, mut link) = server.pair(&server.endpoint());
     client.is_polite = false;
-    client.socket.write_all(&[b'!'; 100]).expect("the server is there");
+    client.socket.write_all(&[b'!'; 100]).expect("the server is connected");
     echo(&server, &mut client, &mut link, 10);
     while client.socket.write(&[b'!'; 4096]).is_ok() {}
-    let error = until_end(&server, &mut link).expect_err("it rings without end");
+    let error = until_end(&server, &mut link).expect_err("endless notifications");
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
 
@@ -273,14 +277,14 @@ fn unproven_endpoint_is_cut_off_in_time() {
         thief.is_polite = false;
         let (name, token) = (server.port().name().to_vec(), thief.attached().granted.token);
         let refused = Client::connect(server.listener.address(), &foreign);
-        let error = server.accept(0).expect_err("it has a place all the same").to_string();
+        let error = server.accept(0).expect_err("the link keeps its slot").to_string();
         assert_eq!(error, AttachError::Links(2).to_string());
         drop(refused);
         // A silent client is not challenged.
         let until = Instant::now() + 2 * proof_time;
         while Instant::now() < until {
             server.progress();
-            link.flush().expect("it may stay");
+            link.flush().expect("the link may stay");
         }
         let asked = Instant::now();
         post_from(&own, &name, &server, &header(token, DATA, 0, 0, &[1]));
@@ -294,7 +298,7 @@ fn unproven_endpoint_is_cut_off_in_time() {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         assert!(error.to_string().contains("not proven"), "round {round}: {error}");
         assert!(asked.elapsed() >= proof_time);
-        assert!(has_slept, "meanwhile its worker sleeps, and not until something comes");
+        assert!(has_slept, "the worker sleeps meanwhile, with a timeout");
         drop(link);
         wait_until(|| {
             server.progress();
@@ -316,10 +320,10 @@ fn client_cannot_name_an_endpoint_at_another_address() {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket
         .bind(&SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 2], 0))))
-        .expect("all of 127/8 is this host");
+        .expect("127.0.0.0/8 is local");
     socket.connect(&SockAddr::from(server.listener.address())).expect("it listens");
     let thief = Client::over(TcpStream::from(socket), &endpoint, 1 << 20);
-    let error = server.accept(0).expect_err("it is another's").to_string();
+    let error = server.accept(0).expect_err("an endpoint of another address").to_string();
     assert_eq!(error, AttachError::Taken.to_string());
     drop(thief);
     echo(&server, &mut owner, &mut owners_link, 100_000);

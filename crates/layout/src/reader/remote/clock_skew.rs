@@ -57,7 +57,7 @@ mod tests {
     fn permanently_late_clock_is_followed() {
         let mut clock_skew = ClockSkew::default();
         assert_eq!(resume(&mut clock_skew, 100, 200, |_| 0), 299);
-        assert_eq!(resume(&mut clock_skew, 300, 30, |_| 5), 329, "it may only be late");
+        assert_eq!(resume(&mut clock_skew, 300, 30, |_| 5), 329, "the clock may be late only at times");
         assert_eq!(resume(&mut clock_skew, 330, 100, |_| 5), 424);
         assert_eq!(resume(&mut clock_skew, 430, 200, |_| 7), 622);
     }

@@ -154,17 +154,17 @@ mod tests {
         for _ in 0..3 {
             let moment = now.next();
             lines.need(moment, true);
-            assert!(!lines.is_wanted(), "one is on its way");
+            assert!(!lines.is_wanted(), "a line is in flight");
         }
         lines.need(now.next(), true);
-        assert!(lines.is_wanted(), "enough wait");
+        assert!(lines.is_wanted(), "enough GETs wait");
         let second = now.next();
         lines.ask(second, 2_000);
         let behind = now.next();
         lines.need(behind, false);
         assert!(lines.take((second, 2_000), 0) && lines.covers(first) && !lines.covers(behind));
-        assert!(!lines.take((asked, 1_000), 0) && !lines.covers(behind), "an older one says nothing new");
-        assert!(lines.is_wanted(), "none is on its way");
+        assert!(!lines.take((asked, 1_000), 0) && !lines.covers(behind), "an older line says nothing new");
+        assert!(lines.is_wanted(), "no line is in flight");
         assert!(!lines.covers(SequenceNumber::NEVER));
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let started = lines.leased(1_899).expect("for nine tenths of it");
         assert!(lines.covers(started) && lines.leased(1_900).is_none());
         lines.need(started, true);
-        assert!(!lines.is_wanted(), "it is known");
+        assert!(!lines.is_wanted(), "the line is known");
         // The newest line is valid, whatever an earlier one promised.
         assert!(lines.take(second, 0) && lines.leased(1_600).is_none());
         let (older, newer) = (ask(&mut lines, 2_000), ask(&mut lines, 2_001));
