@@ -177,7 +177,7 @@ impl Sample {
 
     /// Returns whether the clients were at their limit.
     pub fn is_clients_limit(&self) -> bool {
-        self.finds() && self.ceiling_per_s.is_some_and(|ceiling| self.rate() > ceiling * LIMIT_PART)
+        self.finds() && self.ceiling_per_s.is_some_and(|limit| self.rate() > limit * LIMIT_PART)
     }
 }
 
@@ -271,17 +271,17 @@ impl Results {
         let mut measured = 0;
         for target in &self.targets {
             for case in self.cases() {
-                let ceiling = self.median(&target.name, case, |sample| sample.ceiling_per_s);
+                let limit = self.median(&target.name, case, |sample| sample.ceiling_per_s);
                 let rate = self.median(&target.name, case, |sample| sample.finds().then(|| sample.rate()));
-                measured += usize::from(ceiling.is_finite());
-                if rate > ceiling * LIMIT_PART {
-                    let percent = match ceiling {
+                measured += usize::from(limit.is_finite());
+                if rate > limit * LIMIT_PART {
+                    let percent = match limit {
                         // The rate is within a latency bound that the clients themselves do not meet.
                         0.0 => String::new(),
-                        ceiling => format!(", {:.0}%", 100.0 * rate / ceiling),
+                        limit => format!(", {:.0}%", 100.0 * rate / limit),
                     };
                     lines.push(format!(
-                        "  {}, {}: {rate:.0} of {ceiling:.0} a second{percent}\n",
+                        "  {}, {}: {rate:.0} of {limit:.0} a second{percent}\n",
                         target.name,
                         case.name()
                     ));

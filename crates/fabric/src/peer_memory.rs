@@ -35,7 +35,7 @@ impl SharedArea {
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
-    pub fn new(port: &mut Endpoint, bytes: usize, peers: PeerAccess) -> Result<SharedArea, Error> {
+    pub fn new(endpoint: &mut Endpoint, bytes: usize, peers: PeerAccess) -> Result<SharedArea, Error> {
         let pages = Pages::new(bytes.max(1))?;
         let access = match peers {
             PeerAccess::Read => Access::RemoteRead,
@@ -43,7 +43,7 @@ impl SharedArea {
         };
         // SAFETY: the pages are unmapped after the registration has ended; this process accesses them through
         // `Memory`, which allows concurrent writes.
-        let registration = unsafe { port.register(pages.base.as_ptr(), pages.bytes, access) }?;
+        let registration = unsafe { endpoint.register(pages.base.as_ptr(), pages.bytes, access) }?;
         // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
         // `Memory`; no reference into the pages exists.
         let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
@@ -148,8 +148,8 @@ impl ExposedMemory {
     ///
     /// # Panics
     /// The endpoint is of another domain.
-    pub fn by(&self, port: &mut Endpoint) -> Result<RemoteMemory, Error> {
-        assert!(Arc::ptr_eq(port.domain(), &self.domain), "memory is exposed in one domain");
+    pub fn by(&self, endpoint: &mut Endpoint) -> Result<RemoteMemory, Error> {
+        assert!(Arc::ptr_eq(endpoint.domain(), &self.domain), "memory is exposed in one domain");
         let mut registrations = self.registrations();
         if !self.domain.binds_memory() {
             let whole = registrations.first().expect("it was registered when it was made");
@@ -157,7 +157,7 @@ impl ExposedMemory {
         }
         // SAFETY: the caller of `new` guarantees that the memory stays mapped while `of` lives, which this value drops after
         // the registration has ended, or never. Peers only read it, and no writer forms a reference to it.
-        let registration = unsafe { port.register(self.base, self.bytes, Access::RemoteRead) }?;
+        let registration = unsafe { endpoint.register(self.base, self.bytes, Access::RemoteRead) }?;
         let remote = registration.remote(self.base, self.bytes);
         // Closed endpoints have ended theirs.
         registrations.retain(|registration| !registration.has_ended());

@@ -43,7 +43,7 @@ pub(super) fn expected(files: &[Value]) -> Result<Vec<Section>> {
             row.rounds += 1;
             row.operations = row.operations.saturating_add(sample["operations"].as_u64().unwrap_or_default());
             row.rates.push(rate);
-            is_limited |= sample["ceiling_per_s"].as_f64().is_some_and(|ceiling| rate > ceiling * 0.8);
+            is_limited |= sample["ceiling_per_s"].as_f64().is_some_and(|limit| rate > limit * 0.8);
             for step in sample["latency"]["ns_and_counts"].as_array().into_iter().flatten() {
                 let count = row.latency.entry(step[0].as_u64().unwrap_or_default().min(NS_MAX)).or_default();
                 *count += step[1].as_u64().unwrap_or_default();

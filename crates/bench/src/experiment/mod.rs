@@ -57,7 +57,7 @@ pub struct Plan {
     /// The CPUs of all servers of this host.
     pub server_cpus: Option<Cpus>,
     /// The command-line tool, to run the dummy server and measure the clients' own limit first.
-    pub ceiling: Option<PathBuf>,
+    pub client_limit: Option<PathBuf>,
 }
 
 /// One round in this many is also run with the dummy server.
@@ -90,7 +90,7 @@ pub fn run(
     if let Some(cpus) = &plan.server_cpus {
         targets.iter().try_for_each(|(target, _)| target.pin(cpus))?;
     }
-    let ceilings = match plan.ceiling.as_deref().filter(|_| experiment.has_client_limit()) {
+    let client_limits = match plan.client_limit.as_deref().filter(|_| experiment.has_client_limit()) {
         Some(program) => ClientLimits::start(
             program,
             targets.iter().map(|(target, _)| *target),
@@ -102,19 +102,19 @@ pub fn run(
         pin(None, cpus)?;
     }
     let cases = experiment.cases();
-    let rounds = ceilings.len() as u64 * u64::from(plan.rounds.div_ceil(LIMIT_EVERY))
+    let rounds = client_limits.len() as u64 * u64::from(plan.rounds.div_ceil(LIMIT_EVERY))
         + targets.len() as u64 * u64::from(plan.rounds);
     progress.begin(cases.len() as u64 * rounds);
     for case in &cases {
         let what = |target: &Target| format!("{} {}, {}", experiment.name(), case.name(), target.name);
-        let mut ceiling = ceilings.prepare(experiment, case)?;
+        let mut client_limit = client_limits.prepare(experiment, case)?;
         let mut ready = Vec::new();
         for (target, _) in targets {
             ready.push((*target, experiment.prepare(target, case).with_context(|| what(target))?));
         }
         for round in 0..plan.rounds {
             if round % LIMIT_EVERY == 0 {
-                ceiling.round(round, |what| progress.round(what))?;
+                client_limit.round(round, |what| progress.round(what))?;
             }
             let turn = |step: usize| if round % 2 == 0 { step } else { ready.len() - 1 - step };
             // Alternate the direction, so that no target always comes first.
@@ -127,7 +127,7 @@ pub fn run(
             }
         }
         for sample in results.samples.iter_mut().filter(|sample| sample.case == *case) {
-            sample.ceiling_per_s = sample.ceiling_per_s.or_else(|| ceiling.per_s(&sample.target));
+            sample.ceiling_per_s = sample.ceiling_per_s.or_else(|| client_limit.per_s(&sample.target));
         }
     }
     Ok(results)

@@ -118,9 +118,9 @@ impl Common {
     ) -> Result<()> {
         self.check()?;
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { rounds });
-        let ceiling = if self.no_ceiling { None } else { Some(this_program()?) };
+        let client_limit = if self.no_ceiling { None } else { Some(this_program()?) };
         let (client_cpus, server_cpus) = (self.client_cpus.clone(), self.server_cpus.clone());
-        let plan = Plan { rounds, client_cpus, server_cpus, ceiling };
+        let plan = Plan { rounds, client_cpus, server_cpus, client_limit };
         let targets: Vec<_> = targets.iter().map(|target| (target, None)).collect();
         let bar = Bar::default();
         let results = experiment::run(experiment, &targets, &plan, &bar);
@@ -141,7 +141,7 @@ impl Common {
     }
 }
 
-/// Returns the path of this program, which is also the dummy ([`Plan::ceiling`]).
+/// Returns the path of this program, which is also the dummy ([`Plan::client_limit`]).
 ///
 /// # Errors
 /// The system does not report it.

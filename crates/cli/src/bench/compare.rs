@@ -129,9 +129,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Assigns CPUs to servers and clients.
 fn plan(arguments: &Arguments) -> Result<Plan> {
-    let ceiling = if arguments.no_ceiling { None } else { Some(this_program()?) };
+    let client_limit = if arguments.no_ceiling { None } else { Some(this_program()?) };
     if arguments.no_pin {
-        return Ok(Plan { ceiling, ..Plan::default() });
+        return Ok(Plan { client_limit, ..Plan::default() });
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     ensure!(
@@ -141,7 +141,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     let or = |given: &Option<Cpus>, cpu: usize| Some(given.clone().unwrap_or_else(|| cpu.into()));
     let (server_cpus, client_cpus) =
         (or(&arguments.server_cpus, SERVER_CPU), or(&arguments.client_cpus, CLIENT_CPU));
-    Ok(Plan { server_cpus, client_cpus, ceiling, ..Plan::default() })
+    Ok(Plan { server_cpus, client_cpus, client_limit, ..Plan::default() })
 }
 
 fn print(results: &Results) -> Result<()> {

@@ -29,7 +29,7 @@ pub struct End {
     /// The token that messages to it begin with.
     pub token: u64,
     // Declared before the memory that its operations use.
-    port: Endpoint,
+    endpoint: Endpoint,
     pool: Pool,
     staging: SharedArea,
     landing: SharedArea,
@@ -44,20 +44,20 @@ impl End {
         let token = getrandom::u64().map_err(|error| Error::System(error.to_string()))?;
         let receives = receives_for(LINK_CREDITS);
         let operations = receives + LINK_SENDS;
-        let mut port = Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: true })?;
+        let mut endpoint = Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: true })?;
         let pool = Pool::new(domain, operations, MESSAGE_BYTES)?;
-        let staging = SharedArea::new(&mut port, STAGING_BYTES, PeerAccess::Read)?;
-        let landing = SharedArea::new(&mut port, LANDING_BYTES, PeerAccess::Write)?;
+        let staging = SharedArea::new(&mut endpoint, STAGING_BYTES, PeerAccess::Read)?;
+        let landing = SharedArea::new(&mut endpoint, LANDING_BYTES, PeerAccess::Write)?;
         for _ in 0..receives {
             let buffer = pool.take().expect("all buffers are free");
-            port.receive(buffer, 0).map_err(|refused| refused.error)?;
+            endpoint.receive(buffer, 0).map_err(|refused| refused.error)?;
         }
-        Ok(End { token, port, pool, staging, landing })
+        Ok(End { token, endpoint, pool, staging, landing })
     }
 
     /// Returns the name by which the server finds it.
     pub fn name(&self) -> &[u8] {
-        self.port.name()
+        self.endpoint.name()
     }
 
     /// Returns the number of messages that it accepts.
@@ -77,12 +77,12 @@ impl End {
 
     /// Returns whether reads of a server's memory need no help of its process.
     pub fn is_one_sided(&self) -> bool {
-        self.port.is_one_sided()
+        self.endpoint.is_one_sided()
     }
 
     /// Returns the domain that registered its memory.
     pub fn domain(&self) -> &Arc<Domain> {
-        self.port.domain()
+        self.endpoint.domain()
     }
 }
 
@@ -90,7 +90,7 @@ impl End {
 #[derive(Debug)]
 pub struct Link {
     // Declared before the memory that its operations use.
-    port: Endpoint,
+    endpoint: Endpoint,
     peer: Peer,
     end: ClientEnd<Buffer>,
     pool: Pool,
@@ -123,11 +123,11 @@ impl Link {
     /// # Errors
     /// The name is invalid.
     pub fn new(end: End, name: &[u8], terms: Terms) -> Result<Link, Error> {
-        let End { mut port, pool, staging, landing, .. } = end;
-        let peer = port.connect(name)?;
-        let scratch = port.domain().provider().inject_bytes.clamp(SHORT_BYTES, MESSAGE_BYTES);
+        let End { mut endpoint, pool, staging, landing, .. } = end;
+        let peer = endpoint.connect(name)?;
+        let scratch = endpoint.domain().provider().inject_bytes.clamp(SHORT_BYTES, MESSAGE_BYTES);
         Ok(Link {
-            port,
+            endpoint,
             peer,
             end: ClientEnd::new(terms),
             pool,
@@ -152,12 +152,12 @@ impl Link {
     /// # Errors
     /// No descriptor is left.
     pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        self.port.wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()
+        self.endpoint.wait_fd().map(|descriptor| descriptor.try_clone_to_owned()).transpose()
     }
 
     /// Returns whether the descriptor will report everything that arrives from now on.
     pub fn may_wait(&mut self) -> bool {
-        self.port.may_wait()
+        self.endpoint.may_wait()
     }
 
     // ---- progress ----
@@ -174,7 +174,7 @@ impl Link {
 
     fn try_progress(&mut self) -> Result<(), Fault> {
         let mut ended = std::mem::take(&mut self.ended);
-        let polled = self.port.poll(&mut ended);
+        let polled = self.endpoint.poll(&mut ended);
         let has_come = !ended.is_empty();
         let mut taken = Ok(());
         for Completion { kind, result, buffer, .. } in ended.drain(..) {
@@ -215,7 +215,7 @@ impl Link {
     /// Reposts the receives of consumed messages. Returns false if not all are accepted now.
     fn repost(&mut self) -> Result<bool, Fault> {
         while let Some(buffer) = self.unposted.take().or_else(|| self.end.freed()) {
-            if let Err(RejectedOperation { buffer, error }) = self.port.receive(buffer, 0) {
+            if let Err(RejectedOperation { buffer, error }) = self.endpoint.receive(buffer, 0) {
                 self.unposted = Some(buffer);
                 return if error.is_again() { Ok(false) } else { Err(error.into()) };
             }
@@ -225,12 +225,12 @@ impl Link {
 
     /// Sends a short message. Returns false if the provider does not accept it now.
     fn post(&mut self, message: &[u8]) -> Result<bool, Fault> {
-        let posted = if message.len() <= self.port.domain().provider().inject_bytes {
-            self.port.inject(self.peer, message)
+        let posted = if message.len() <= self.endpoint.domain().provider().inject_bytes {
+            self.endpoint.inject(self.peer, message)
         } else {
             let Some(mut buffer) = self.pool.take() else { return Ok(false) };
             buffer[..message.len()].copy_from_slice(message);
-            self.port.send(self.peer, buffer, message.len(), 0).map_err(|refused| refused.error)
+            self.endpoint.send(self.peer, buffer, message.len(), 0).map_err(|refused| refused.error)
         };
         self.was_posted(posted)
     }
@@ -238,7 +238,7 @@ impl Link {
     fn was_posted(&mut self, posted: Result<(), Error>) -> Result<bool, Fault> {
         match posted {
             Ok(()) => {
-                if self.port.wait_fd().is_none() {
+                if self.endpoint.wait_fd().is_none() {
                     self.doorbells.posted(Instant::now());
                 }
                 self.refused = None;
@@ -258,7 +258,7 @@ impl Link {
 
     /// Returns whether the server must be notified although this end does not sleep: nothing has arrived for a while.
     pub fn must_notify_awake(&mut self) -> bool {
-        self.port.wait_fd().is_none() && self.doorbells.must_notify_awake(Instant::now)
+        self.endpoint.wait_fd().is_none() && self.doorbells.must_notify_awake(Instant::now)
     }
 
     /// Returns the time until the provider must be tried again after a refusal: it is setting up the connection, or
@@ -357,15 +357,15 @@ impl Link {
         bytes: usize,
         make: impl FnOnce(&ClientEnd<Buffer>, &mut [u8]) -> Option<Draft>,
     ) -> Result<Option<usize>, Fault> {
-        let is_short = bytes <= self.port.domain().provider().inject_bytes.min(self.scratch.len());
+        let is_short = bytes <= self.endpoint.domain().provider().inject_bytes.min(self.scratch.len());
         let (draft, posted) = if is_short {
             let Some(draft) = make(&self.end, &mut self.scratch) else { return Ok(None) };
-            let posted = self.port.inject(self.peer, &self.scratch[..draft.bytes()]);
+            let posted = self.endpoint.inject(self.peer, &self.scratch[..draft.bytes()]);
             (draft, posted)
         } else {
             let Some(mut buffer) = self.pool.take() else { return Ok(None) };
             let Some(draft) = make(&self.end, &mut buffer) else { return Ok(None) };
-            let posted = self.port.send(self.peer, buffer, draft.bytes(), 0);
+            let posted = self.endpoint.send(self.peer, buffer, draft.bytes(), 0);
             (draft, posted.map_err(|refused| refused.error))
         };
         if !self.was_posted(posted)? {
@@ -386,7 +386,7 @@ impl Link {
         if value.bytes().len() < LONG_BYTES_MIN || before.len() > LENT_BEFORE_MAX {
             return Ok(Lending::Never);
         }
-        let Some((lent, shown)) = value.show(self.port.domain()) else { return Ok(Lending::Never) };
+        let Some((lent, shown)) = value.show(self.endpoint.domain()) else { return Ok(Lending::Never) };
         let mut has_looked = false;
         while !self.try_lend(before, &lent).map_err(|fault| self.fail(fault))? {
             // Credits and buffers may have been returned.
@@ -473,7 +473,7 @@ impl Link {
 
     /// Returns whether the server may still write to its memory after it closed.
     pub fn may_be_written_late(&self) -> bool {
-        self.port.domain().provider().trusts_peers()
+        self.endpoint.domain().provider().trusts_peers()
     }
 
     fn check(&self) -> io::Result<()> {

@@ -80,7 +80,7 @@ pub enum UnknownExtent {
     /// The segment holds no items.
     Empty,
     /// A writer is in the middle of writing one.
-    StoredItem,
+    BeingWritten,
 }
 
 /// Space for one item, of the caller alone until it is committed.
@@ -658,7 +658,7 @@ impl Segments {
             }
             std::hint::spin_loop();
         }
-        Err(UnknownExtent::StoredItem)
+        Err(UnknownExtent::BeingWritten)
     }
 
     /// Schedules a segment to be walked at `deadline` or earlier.

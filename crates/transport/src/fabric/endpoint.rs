@@ -48,11 +48,11 @@ impl FabricEndpoint {
     /// The provider cannot, or there is no memory that can be registered.
     pub fn open(domain: &Arc<Domain>, options: &FabricOptions) -> Result<FabricEndpoint, Error> {
         let shared = Resources::open(domain, options.receives as usize, options.clients)?;
-        let wait_fd = shared.port.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        let wait_fd = shared.endpoint.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
         let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
-        let name = shared.port.name().to_vec();
+        let name = shared.endpoint.name().to_vec();
         let inner = LinkTable::new(shared, options.proof_time);
-        let is_one_sided = inner.shared.port.is_one_sided();
+        let is_one_sided = inner.shared.endpoint.is_one_sided();
         Ok(FabricEndpoint { name, inner: Arc::new(Mutex::new(inner)), wait_fd, region: None, is_one_sided })
     }
 
@@ -61,7 +61,7 @@ impl FabricEndpoint {
     /// # Errors
     /// Memory cannot be registered.
     pub fn expose(&mut self, region: &ExposedMemory) -> Result<(), Error> {
-        self.region = Some(region.by(&mut lock(&self.inner).shared.port)?);
+        self.region = Some(region.by(&mut lock(&self.inner).shared.endpoint)?);
         Ok(())
     }
 

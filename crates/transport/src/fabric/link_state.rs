@@ -221,7 +221,7 @@ impl LinkState {
             let from = read.key.map_or_else(staged, |key| RemoteAddress { address: read.at, key });
             let ticket = self.end.read_ticket();
             let token = operation_token(self.index, ticket.number());
-            match shared.port.read(self.peer, from, buffer, 0..read.bytes, token) {
+            match shared.endpoint.read(self.peer, from, buffer, 0..read.bytes, token) {
                 Ok(()) => {
                     if self.end.is_off_memory() {
                         self.moved = Instant::now();
@@ -286,7 +286,7 @@ impl LinkState {
         while let Some(draft) = self.end.short(&mut message) {
             let bytes = &message[..draft.bytes()];
             if bytes.len() <= shared.inject_bytes {
-                shared.port.inject(self.peer, bytes).map_err(|error| self.refused(error))?;
+                shared.endpoint.inject(self.peer, bytes).map_err(|error| self.refused(error))?;
             } else {
                 let mut buffer = self.take_send(shared).ok_or(SendBlocked::Later)?;
                 buffer[..bytes.len()].copy_from_slice(bytes);
@@ -314,7 +314,7 @@ impl LinkState {
 
     fn send_buffer(&mut self, shared: &mut Resources, buffer: Buffer, len: usize) -> Result<(), SendBlocked> {
         let token = operation_token(self.index, 0);
-        match shared.port.send(self.peer, buffer, len, token) {
+        match shared.endpoint.send(self.peer, buffer, len, token) {
             Ok(()) => {
                 self.operations += 1;
                 self.sends += 1;
@@ -373,7 +373,7 @@ impl LinkState {
         let draft = if HEADER_BYTES + len <= injected || injected >= MESSAGE_BYTES / 2 {
             let draft = self.end.data(parts, &mut shared.scratch[..injected]).ok_or(SendBlocked::Later)?;
             let message = &shared.scratch[..draft.bytes()];
-            shared.port.inject(self.peer, message).map_err(|error| self.refused(error))?;
+            shared.endpoint.inject(self.peer, message).map_err(|error| self.refused(error))?;
             draft
         } else {
             let mut buffer = self.take_send(shared).ok_or(SendBlocked::Later)?;
@@ -409,7 +409,7 @@ impl LinkState {
         };
         let ticket = self.end.put_ticket();
         let token = operation_token(self.index, ticket.number());
-        match shared.port.write(self.peer, to, buffer, 0..piece.bytes, token) {
+        match shared.endpoint.write(self.peer, to, buffer, 0..piece.bytes, token) {
             Ok(()) => {
                 let begun = self.end.put_begun(piece);
                 debug_assert_eq!(begun, ticket);

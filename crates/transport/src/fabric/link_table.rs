@@ -266,7 +266,7 @@ impl LinkTable {
             endpoint.links += 1;
             return Ok(endpoint.peer);
         }
-        let peer = self.shared.port.connect(name).map_err(AttachError::Fabric)?;
+        let peer = self.shared.endpoint.connect(name).map_err(AttachError::Fabric)?;
         self.endpoints.push(ClientEndpoint { name: name.to_vec(), from, peer, links: 1 });
         Ok(peer)
     }
@@ -276,7 +276,7 @@ impl LinkTable {
         self.endpoints[at].links -= 1;
         if self.endpoints[at].links == 0 {
             self.endpoints.swap_remove(at);
-            self.shared.port.disconnect(peer);
+            self.shared.endpoint.disconnect(peer);
             // The removal ends now.
             for left in self.orphaned.iter_mut().flatten().filter(|left| left.peer == peer) {
                 left.since = Instant::now();
@@ -353,7 +353,7 @@ impl LinkTable {
         }
         for _ in 0..POLLS_PER_TURN {
             let mut completions = std::mem::take(&mut self.completions);
-            let polled = self.shared.port.poll(&mut completions);
+            let polled = self.shared.endpoint.poll(&mut completions);
             // Another poll would find nothing more, and takes as long as an answer.
             self.is_drained = completions.len() < FULL_BATCH;
             for completion in completions.drain(..) {
@@ -597,7 +597,7 @@ impl LinkTable {
         if lost <= LEFT_OVER_MAX {
             return Ok(());
         }
-        let provider = self.shared.port.domain().provider().to_string();
+        let provider = self.shared.endpoint.domain().provider().to_string();
         let why = "does not end operations with disconnected clients";
         let error = Error::Unfit { provider, why };
         self.fail(&error);
@@ -609,7 +609,7 @@ impl LinkTable {
             return SleepTime::Zero;
         }
         let may = if has_wait_fd {
-            self.shared.port.may_wait()
+            self.shared.endpoint.may_wait()
         } else {
             // No event reports unreceived bytes or completions; some operations complete only while polled.
             self.is_drained && self.link_states.iter().flatten().all(|link_state| link_state.operations == 0)

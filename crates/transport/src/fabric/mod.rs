@@ -5,7 +5,7 @@
 //! directions.
 //!
 //! Each worker has one [`FabricEndpoint`] with what all its links share; a [`FabricLink`] is a place in its table. So links of
-//! one port are used by one thread, and the lock between them is never waited for.
+//! one endpoint are used by one thread, and the lock between them is never waited for.
 //!
 //! ```text
 //!   completions ─> progress() ─┬─ Received: by its token to a link ─> end.arrived

@@ -1,4 +1,4 @@
-//! What all links of a port share: the port itself, and its buffers.
+//! What all links of an endpoint share: the endpoint itself, and its buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::bounds::{
     OWN_GROWTH, PEERS, SENDS, USUAL_CREDITS,
 };
 
-/// A port and its buffers.
+/// An endpoint and its buffers.
 #[derive(Debug)]
 pub(super) struct Resources {
     // Declared first: its operations end before their pools are dropped.
-    pub port: Endpoint,
+    pub endpoint: Endpoint,
     pub inject_bytes: usize,
     receives: Vec<Pool>,
     /// Receive buffers that are not promised to any link.
@@ -47,9 +47,9 @@ impl Resources {
         let bounces = Pool::new(domain, BOUNCES, PIECE_BYTES_MAX)?;
         let own = CLIENT_OPERATIONS * links_max + 2 * GROWTH + 2 * OWN_GROWTH;
         let operations = receives + SENDS + BOUNCES + own;
-        let port = Endpoint::open(domain, EndpointOptions { operations, peers: PEERS, waits: true })?;
+        let endpoint = Endpoint::open(domain, EndpointOptions { operations, peers: PEERS, waits: true })?;
         let mut resources = Resources {
-            port,
+            endpoint,
             inject_bytes: domain.provider().inject_bytes,
             receives: vec![receives_pool],
             ungranted: receives,
@@ -80,7 +80,7 @@ impl Resources {
 
     /// Returns the credits for one more link, for which there are buffers.
     pub fn grant(&mut self) -> Result<u16, Error> {
-        let domain = Arc::clone(self.port.domain());
+        let domain = Arc::clone(self.endpoint.domain());
         // Buffers that were allocated for many clients are not promised to few.
         let part = self.ungranted.saturating_sub(self.grown) / GRANTED_PART;
         let usual = part.saturating_sub(receives_for(0)).min(USUAL_CREDITS.into());
@@ -110,7 +110,7 @@ impl Resources {
     /// A receive buffer is free.
     pub fn repost(&mut self, buffer: Buffer) {
         // If the provider accepts no more now, it returns to its pool.
-        self.is_short |= self.port.receive(buffer, 0).is_err();
+        self.is_short |= self.endpoint.receive(buffer, 0).is_err();
     }
 
     /// Receive buffers were dropped that should be posted.
@@ -125,7 +125,7 @@ impl Resources {
                 self.is_short = false;
                 return;
             };
-            if self.port.receive(buffer, 0).is_err() {
+            if self.endpoint.receive(buffer, 0).is_err() {
                 return;
             }
         }
@@ -144,7 +144,7 @@ impl Resources {
         if buffer.is_some() || in_flight > 0 {
             return buffer;
         }
-        own(&mut self.own_sends, self.port.domain(), MESSAGE_BYTES, self.links_max)
+        own(&mut self.own_sends, self.endpoint.domain(), MESSAGE_BYTES, self.links_max)
     }
 
     pub fn free_sends(&self) -> usize {
@@ -155,7 +155,7 @@ impl Resources {
 
     /// Takes a small bounce buffer for a link that waited without success and has no other.
     pub fn take_own_bounce(&mut self) -> Option<Buffer> {
-        own(&mut self.own_bounces, self.port.domain(), OWN_BYTES, self.links_max)
+        own(&mut self.own_bounces, self.endpoint.domain(), OWN_BYTES, self.links_max)
     }
 }
 
