@@ -101,7 +101,7 @@ impl Client {
         Ok(match self.server_of(checked(key)?)?.try_fast(key, value) {
             ReadResult::Hit { flags, cas } => FastGet::Found { flags, cas },
             ReadResult::Miss => FastGet::NotFound,
-            ReadResult::Ask | ReadResult::Gone => FastGet::Unknown,
+            ReadResult::Ask(_) | ReadResult::Gone => FastGet::Unknown,
         })
     }
 
@@ -128,9 +128,10 @@ impl Client {
         let mut sample = None;
         if ttl.is_none() {
             sample = match server.read(key, value) {
-                (ReadResult::Hit { flags, cas }, _) => return Ok(Some(Found { value, flags, cas })),
-                (ReadResult::Miss, _) => return Ok(None),
-                (ReadResult::Ask | ReadResult::Gone, sample) => sample,
+                ReadResult::Hit { flags, cas } => return Ok(Some(Found { value, flags, cas })),
+                ReadResult::Miss => return Ok(None),
+                ReadResult::Ask(fallback) => fallback.sample,
+                ReadResult::Gone => None,
             };
         }
         let asked = server.get(key, ttl, sample, value)?;
@@ -149,10 +150,10 @@ impl Client {
     /// As for [`Client::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
         let server = self.server_of(checked(key)?)?;
-        match server.read(key, &mut Vec::new()).0 {
+        match server.read(key, &mut Vec::new()) {
             ReadResult::Hit { .. } => return Ok(true),
             ReadResult::Miss => return Ok(false),
-            ReadResult::Ask | ReadResult::Gone => {}
+            ReadResult::Ask(_) | ReadResult::Gone => {}
         }
         let command = Command { key, action: Action::Look };
         server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
@@ -200,7 +201,7 @@ impl Client {
                 |at, read, value| match read {
                     ReadResult::Hit { flags, cas } => take(wanted[at], Found { value, flags, cas }),
                     ReadResult::Miss => {}
-                    ReadResult::Ask | ReadResult::Gone => unread.push(wanted[at]),
+                    ReadResult::Ask(_) | ReadResult::Gone => unread.push(wanted[at]),
                 },
             ));
             *wanted = unread;

@@ -2,6 +2,8 @@
 
 use fabcache_layout::reader::ReadOutcome;
 
+use crate::path_selector::LatencySample;
+
 /// The result of a read, for its caller.
 #[derive(Debug)]
 pub enum ReadResult {
@@ -15,9 +17,21 @@ pub enum ReadResult {
     /// The key is not stored.
     Miss,
     /// Unknown: the server must be asked.
-    Ask,
+    Ask(ServerFallback),
     /// The server is gone, and its region with it.
     Gone,
+}
+
+/// The request to the server that must replace a read.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerFallback {
+    /// Set if the request was chosen, and its latency is to be recorded.
+    pub sample: Option<LatencySample>,
+}
+
+impl ReadResult {
+    /// The server must be asked, because reading its memory is impossible or inconclusive.
+    pub const ASK: ReadResult = ReadResult::Ask(ServerFallback { sample: None });
 }
 
 impl From<&ReadOutcome> for ReadResult {
@@ -25,10 +39,10 @@ impl From<&ReadOutcome> for ReadResult {
     fn from(outcome: &ReadOutcome) -> ReadResult {
         match outcome {
             // A stale item, or one whose recache token was sent, needs the server.
-            ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::Ask,
+            ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::ASK,
             ReadOutcome::Hit(hit) => ReadResult::Hit { flags: hit.flags, cas: hit.cas },
             ReadOutcome::Miss(_) => ReadResult::Miss,
-            ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::Ask,
+            ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::ASK,
             ReadOutcome::Gone => ReadResult::Gone,
         }
     }

@@ -1,7 +1,7 @@
 //! A caller's memory for values that are read into it and sent from it without a copy.
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 
 use fabcache_fabric::{RegisteredMemory, RegistrationCache};
 use fabcache_layout::format::STATUS_AND_COUNTS_BYTES;
@@ -10,7 +10,7 @@ use fabcache_layout::size_class;
 
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target};
+use crate::fabric::{CallerMemory, LentBuffer, ReturnSlot, Target, ValuePlacement};
 
 /// Memory for values, made by [`crate::Client::register`] and reused: over a fabric, values are read into it without
 /// a copy ([`crate::Client::get_registered`], [`crate::Request::iget_registered`]), and servers read from it the
@@ -39,17 +39,6 @@ pub struct RegisteredBuffer {
     other: Vec<u8>,
 }
 
-/// Where the value is stored.
-#[derive(Clone, Debug)]
-pub(crate) enum ValuePlacement {
-    /// The key is not stored.
-    Nothing,
-    /// In the registered memory.
-    Within(Range<usize>),
-    /// In other memory.
-    Other,
-}
-
 impl RegisteredBuffer {
     pub(crate) fn new(room: usize, registrations: &RegistrationCache) -> RegisteredBuffer {
         let room = room.min(VALUE_BYTES_MAX);
@@ -58,7 +47,7 @@ impl RegisteredBuffer {
             return_slot: ReturnSlot::default(),
             registrations: registrations.clone(),
             room,
-            found: ValuePlacement::Nothing,
+            found: ValuePlacement::Nowhere,
             other: Vec::new(),
         }
     }
@@ -66,7 +55,9 @@ impl RegisteredBuffer {
     /// Returns the value that was last found or stored, or an empty slice.
     pub fn value(&self) -> &[u8] {
         match (&self.found, &self.memory) {
-            (ValuePlacement::Within(range), Some(memory)) => memory.get(range.clone()).unwrap_or_default(),
+            (ValuePlacement::Registered(range), Some(memory)) => {
+                memory.get(range.clone()).unwrap_or_default()
+            }
             (ValuePlacement::Other, _) => &self.other,
             _ => &[],
         }
@@ -75,8 +66,8 @@ impl RegisteredBuffer {
     /// Returns the value for modification.
     pub fn value_mut(&mut self) -> &mut [u8] {
         match self.found.clone() {
-            ValuePlacement::Nothing => &mut [],
-            ValuePlacement::Within(range) => self.own().get_mut(range).unwrap_or_default(),
+            ValuePlacement::Nowhere => &mut [],
+            ValuePlacement::Registered(range) => self.own().get_mut(range).unwrap_or_default(),
             ValuePlacement::Other => &mut self.other,
         }
     }
@@ -84,9 +75,9 @@ impl RegisteredBuffer {
     /// Makes room for a value of this many bytes and returns it to be written; its contents are unspecified.
     pub fn resize(&mut self, bytes: usize) -> &mut [u8] {
         if bytes <= self.room {
-            self.found = ValuePlacement::Nothing;
+            self.found = ValuePlacement::Nowhere;
             self.own();
-            self.found = ValuePlacement::Within(0..bytes);
+            self.found = ValuePlacement::Registered(0..bytes);
         } else {
             self.found = ValuePlacement::Other;
             self.other.resize(bytes, 0);
@@ -96,7 +87,7 @@ impl RegisteredBuffer {
 
     /// Returns whether the value lies in the registered memory: it was not copied, and sending it needs no copy.
     pub fn is_in_place(&self) -> bool {
-        matches!(self.found, ValuePlacement::Within(_))
+        matches!(self.found, ValuePlacement::Registered(_))
     }
 
     /// Returns whether servers may read the memory itself, as for a value that was sent without a copy.
@@ -111,7 +102,7 @@ impl RegisteredBuffer {
 
     /// Takes the memory for a get, which must return it.
     pub(crate) fn target(&mut self) -> Target {
-        self.found = ValuePlacement::Nothing;
+        self.found = ValuePlacement::Nowhere;
         self.own();
         self.return_slot.put(self.memory.take().and_then(|memory| memory.reclaim().ok()));
         Target::new(std::mem::take(&mut self.other), Some(self.return_slot.clone()))
@@ -127,8 +118,8 @@ impl RegisteredBuffer {
             // An abandoned read still owns the memory; late bytes are written there and reach no one.
             self.return_slot = ReturnSlot::default();
         }
-        let is_lost = matches!(found, ValuePlacement::Within(_)) && !is_there;
-        self.found = if is_lost { ValuePlacement::Nothing } else { found };
+        let is_lost = matches!(found, ValuePlacement::Registered(_)) && !is_there;
+        self.found = if is_lost { ValuePlacement::Nowhere } else { found };
         !is_lost
     }
 
@@ -140,18 +131,18 @@ impl RegisteredBuffer {
 
     /// Clears the value.
     pub(crate) fn clear(&mut self) {
-        self.found = ValuePlacement::Nothing;
+        self.found = ValuePlacement::Nowhere;
     }
 
     /// Lends the value for sending; [`RegisteredBuffer::end_lending`] returns it.
     pub(crate) fn lend(&mut self) -> LentBuffer {
         match self.found.clone() {
-            ValuePlacement::Within(range) => {
+            ValuePlacement::Registered(range) => {
                 self.own();
                 LentBuffer::new(self.memory.take().map(|memory| (memory, range)), Vec::new())
             }
             ValuePlacement::Other => LentBuffer::new(None, std::mem::take(&mut self.other)),
-            ValuePlacement::Nothing => LentBuffer::new(None, Vec::new()),
+            ValuePlacement::Nowhere => LentBuffer::new(None, Vec::new()),
         }
     }
 
@@ -159,9 +150,9 @@ impl RegisteredBuffer {
     pub(crate) fn end_lending(&mut self, lent: LentBuffer) {
         let (memory, other) = lent.into_parts();
         match self.found {
-            ValuePlacement::Within(_) => self.memory = memory,
+            ValuePlacement::Registered(_) => self.memory = memory,
             ValuePlacement::Other => self.other = other,
-            ValuePlacement::Nothing => {}
+            ValuePlacement::Nowhere => {}
         }
     }
 
@@ -171,7 +162,7 @@ impl RegisteredBuffer {
             Some(Ok(memory)) => memory,
             Some(Err(shown)) => {
                 let mut own = memory(self.room, &self.registrations);
-                if let ValuePlacement::Within(range) = &self.found {
+                if let ValuePlacement::Registered(range) = &self.found {
                     own[range.clone()].copy_from_slice(&shown[range.clone()]);
                 }
                 own

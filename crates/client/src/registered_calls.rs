@@ -23,12 +23,13 @@ impl Client {
         buffer.clear();
         let server = self.server_of(checked(key)?)?;
         let sample = match server.read_registered(key, buffer) {
-            (ReadResult::Hit { flags, cas }, _) => return Ok(Outcome::Found { flags, cas }),
-            (ReadResult::Miss, _) => {
+            ReadResult::Hit { flags, cas } => return Ok(Outcome::Found { flags, cas }),
+            ReadResult::Miss => {
                 buffer.clear();
                 return Ok(Outcome::NotFound);
             }
-            (ReadResult::Ask | ReadResult::Gone, sample) => sample,
+            ReadResult::Ask(fallback) => fallback.sample,
+            ReadResult::Gone => None,
         };
         let asked = server.get(key, None, sample, buffer.other());
         match asked {

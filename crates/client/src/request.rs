@@ -9,14 +9,14 @@ use crate::bounds::VALUE_BYTES_MAX;
 use crate::client::Client;
 use crate::command::{Action, Command, Mode};
 use crate::error::{Error, Failure};
-use crate::fabric::{LentBuffer, ServerFallback, Target};
+use crate::fabric::{LentBuffer, Target, ValuePlacement};
 use crate::item::Outcome;
 use crate::item::{Item, Ttl, checked};
 use crate::operation::{CompletedOperation, Operation, OperationSlot, OwnedPayload, Payload};
 use crate::path_selector::LatencySample;
 use crate::pipeline::Pipeline;
-use crate::read_result::ReadResult;
-use crate::registered::{RegisteredBuffer, ValuePlacement};
+use crate::read_result::{ReadResult, ServerFallback};
+use crate::registered::RegisteredBuffer;
 use crate::server::{ReadTicket, Server};
 
 /// One non-blocking operation at a time: started with [`Request::iset`], [`Request::iget`], [`Request::bset`] or
@@ -339,7 +339,7 @@ impl Request {
         if !matches!(prefetched, Ok(Ok((_, ReadTicket::Remote(_))))) {
             // Unused.
             match &mut self.registered {
-                Some(registered) => drop(registered.take_back(target.value, ValuePlacement::Nothing)),
+                Some(registered) => drop(registered.take_back(target.value, ValuePlacement::Nowhere)),
                 None => value = target.value,
             }
         }
@@ -369,7 +369,7 @@ impl Request {
                 self.registered.iter_mut().for_each(RegisteredBuffer::clear);
                 Outcome::NotFound
             }
-            ReadResult::Ask | ReadResult::Gone => return self.ask(key, is_given, value),
+            ReadResult::Ask(_) | ReadResult::Gone => return self.ask(key, is_given, value),
         };
         let key = self.keep_key(key, is_given);
         self.stage = Stage::Complete(CompletedRequest { key, value, result: Ok(outcome) });

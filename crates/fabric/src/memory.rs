@@ -371,6 +371,11 @@ impl Buffer {
         Some(copy)
     }
 
+    /// Returns whether it is a caller's memory, lent from [`crate::RegisteredMemory`].
+    pub fn is_lent(&self) -> bool {
+        matches!(self.home, BufferOrigin::Lent(_))
+    }
+
     /// Returns a buffer of memory that `owner` has registered.
     ///
     /// # Safety
@@ -488,7 +493,7 @@ mod tests {
     use crate::fake::{FakeProvider, LIBRARY, calls};
     use crate::peer_memory::{ExposedMemory, PeerAccess, SharedArea};
 
-    fn port(domain: &Arc<Domain>) -> Endpoint {
+    fn endpoint(domain: &Arc<Domain>) -> Endpoint {
         Endpoint::open(domain, EndpointOptions { operations: 4, peers: 1, waits: false })
             .expect("an endpoint")
     }
@@ -505,7 +510,7 @@ mod tests {
         let domain = FakeProvider::default().open();
         let pool = Pool::new(&domain, 4, 100).expect("memory");
         assert!(pool.take().expect("free").descriptor().is_null());
-        let (mut a, mut b) = (port(&domain), port(&domain));
+        let (mut a, mut b) = (endpoint(&domain), endpoint(&domain));
         assert_eq!(calls(), [""; 0], "memory of this process alone is not registered");
         let bytes = Arc::new(vec![0; 5000]);
         let region = exposed(&domain, &bytes);
@@ -525,7 +530,7 @@ mod tests {
         assert_eq!(calls(), closed);
         drop(area);
         assert_eq!(calls(), [""; 0]);
-        let mut again = port(&domain);
+        let mut again = endpoint(&domain);
         region.by(&mut again).expect("registered");
         assert_eq!(region.registrations().len(), 2, "registrations of closed endpoints are removed");
         calls();
@@ -543,18 +548,19 @@ mod tests {
         for refused in ["register", "bind", "enable"] {
             let domain =
                 FakeProvider { refuses: Some((refused, -sys::FI_ENOSYS)), ..FakeProvider::default() }.open();
-            let mut port = port(&domain);
+            let mut endpoint = endpoint(&domain);
             calls();
-            let error = SharedArea::new(&mut port, 4096, PeerAccess::Read).expect_err(refused).to_string();
+            let error =
+                SharedArea::new(&mut endpoint, 4096, PeerAccess::Read).expect_err(refused).to_string();
             assert!(error.contains("memory"), "{error}");
             let last = calls().pop().expect("it was tried");
             assert_eq!(last == "close memory5", refused != "register", "{refused}: {last}");
         }
         let domain = FakeProvider { memory_modes: 0, ..FakeProvider::default() }.open();
-        let mut port = port(&domain);
-        let area = SharedArea::new(&mut port, 4096, PeerAccess::Read).expect("memory");
+        let mut endpoint = endpoint(&domain);
+        let area = SharedArea::new(&mut endpoint, 4096, PeerAccess::Read).expect("memory");
         assert_eq!(calls(), ["register 4096"], "most providers register with the domain");
-        drop(port);
+        drop(endpoint);
         assert_eq!(calls()[0], "close endpoint4");
         drop(area);
         assert_eq!(calls(), ["close memory5"]);
@@ -563,7 +569,7 @@ mod tests {
     #[test]
     fn memory_the_provider_keeps_open_stays() {
         let domain = FakeProvider::default().open();
-        let mut a = port(&domain);
+        let mut a = endpoint(&domain);
         let bytes = Arc::new(vec![0; 5000]);
         let region = exposed(&domain, &bytes);
         region.by(&mut a).expect("registered");
@@ -572,7 +578,7 @@ mod tests {
         drop(a);
         assert_eq!(calls()[..2], ["close memory5", "close endpoint4"]);
         FakeProvider::default().is_there();
-        let mut b = port(&domain);
+        let mut b = endpoint(&domain);
         region.by(&mut b).expect("registered");
         assert_eq!(region.registrations().len(), 2, "the registration is kept");
         calls();
@@ -608,7 +614,7 @@ mod tests {
             ("tcp;ofi_rxm", None, false),
         ] {
             let domain = FakeProvider { name, emulates_reads, ..FakeProvider::default() }.open();
-            assert_eq!(port(&domain).is_one_sided(), expected, "{name} {emulates_reads:?}");
+            assert_eq!(endpoint(&domain).is_one_sided(), expected, "{name} {emulates_reads:?}");
         }
     }
 

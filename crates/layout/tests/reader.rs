@@ -61,7 +61,7 @@ fn too_many_segments_are_not_read_remotely() {
         assert!(geometry.is_sound());
         let birth = Birth { geometry, hash_seed: 0, clock_origin: 0 };
         let secret = Secret([0; SECRET_BYTES]);
-        Remote::<Vec<u8>>::new(&birth, secret, RemoteOptions::default()).is_err()
+        Remote::<Vec<u8>, ()>::new(&birth, secret, RemoteOptions::default()).is_err()
     };
     assert!(refuses(1 << 29) && refuses((1 << 22) + 1));
     assert!(!refuses(1 << 22));

@@ -25,7 +25,7 @@ use proptest::prelude::*;
 const GRACE_NS: u64 = 1_000_000;
 
 /// A remote reader of a store, with a fabric to it.
-fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>>, Fabric) {
+fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>, u64>, Fabric) {
     let memory = map_all(handle.store().region());
     let life = Liveness::keep(handle.store()).expect("a thread, and robust futexes");
     let birth = header::read(&memory).expect("a region");
@@ -44,11 +44,11 @@ fn all_ways() -> [RemoteOptions; 3] {
 }
 
 /// Returns the value of a hit.
-fn value_of(done: &CompletedGet<Vec<u8>>, fabric: &mut Fabric) -> Option<Vec<u8>> {
+fn value_of(done: &CompletedGet<Vec<u8>, u64>, fabric: &mut Fabric) -> Option<Vec<u8>> {
     match &done.outcome {
         ReadOutcome::Hit(hit) => Some(match (hit.value, &done.buffer) {
             (Value::Fetched { at, len }, Some(bytes)) => bytes[at..at + len].to_vec(),
-            (Value::Placed, None) => fabric.take_value(done.token),
+            (Value::Placed, None) => fabric.take_value(done.id),
             other => panic!("{other:?}"),
         }),
         _ => None,
@@ -219,7 +219,7 @@ fn recycle(handle: &Handle) {
 /// Runs a GET at a cached location whose item was read before it was deleted and its segment reused, except for its
 /// state word: that was read later, and looks like a live item's. `before` runs between the request for the item and
 /// these events.
-fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>>, &mut Fabric, &Handle)) {
+fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>, u64>, &mut Fabric, &Handle)) {
     let handle = Handle::new(&store(4 << 20, true, 1).0);
     let (mut remote, mut fabric) = remote(&handle, options);
     set(&handle, b"key", b"value").expect("memory is free");
@@ -305,7 +305,7 @@ fn overwritten_state_word_does_not_revive_a_flushed_item() {
 
 #[test]
 fn status_line_older_than_the_item_does_not_validate_it() {
-    let line_first = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
+    let line_first = |remote: &mut Remote<Vec<u8>, u64>, fabric: &mut Fabric, handle: &Handle| {
         // Another GET requests a line, which arrives before the item.
         remote.get_by_key(b"another", 2, at(handle));
         let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
@@ -319,7 +319,7 @@ fn status_line_older_than_the_item_does_not_validate_it() {
     };
     written_over(RemoteOptions::default(), line_first);
     // Nor if the server's grace period is shorter than the item's fetch.
-    let later = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, handle: &Handle| {
+    let later = |remote: &mut Remote<Vec<u8>, u64>, fabric: &mut Fabric, handle: &Handle| {
         line_first(remote, fabric, handle);
         fabric.ns = GRACE_NS / 10 * 9;
     };
@@ -332,7 +332,7 @@ fn since(began: Instant) -> u64 {
 }
 
 /// Runs a GET in real time; returns whether it hit, and the number of fetched lines.
-fn timed(remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, second: u32, began: Instant) -> (bool, u64) {
+fn timed(remote: &mut Remote<Vec<u8>, u64>, fabric: &mut Fabric, second: u32, began: Instant) -> (bool, u64) {
     fabric.ns = since(began);
     let before = fabric.posted.1;
     remote.get(b"key", 0, Now { second, ns: fabric.ns });
@@ -446,7 +446,7 @@ fn lease_saves_the_status_line_fetch_of_later_gets() {
         let is_graced = options.grace_ns > 0;
         let (mut remote, mut fabric) = remote(&handle, options);
         set(&handle, b"key", b"value").expect("memory is free");
-        let get = |remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, ns: u64| {
+        let get = |remote: &mut Remote<Vec<u8>, u64>, fabric: &mut Fabric, ns: u64| {
             fabric.ns = ns;
             let before = fabric.posted;
             remote.get(b"key", 0, Now { second: now(&handle), ns });
@@ -693,7 +693,7 @@ impl Run<'_> {
         }
     }
 
-    fn check(&mut self, done: &CompletedGet<Vec<u8>>, fabric: &mut Fabric) {
+    fn check(&mut self, done: &CompletedGet<Vec<u8>, u64>, fabric: &mut Fabric) {
         let (number, from) = self.begun[done.token as usize];
         let past = &self.past[number];
         match &done.outcome {
@@ -730,7 +730,7 @@ impl Run<'_> {
         }
     }
 
-    fn go(&mut self, remote: &mut Remote<Vec<u8>>, fabric: &mut Fabric, gets: usize) {
+    fn go(&mut self, remote: &mut Remote<Vec<u8>, u64>, fabric: &mut Fabric, gets: usize) {
         let mut held = 0;
         while self.begun.len() < gets || remote.gets_in_flight() > 0 {
             // Fetches take a random time.

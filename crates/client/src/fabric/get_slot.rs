@@ -1,12 +1,12 @@
 //! The slot of one GET: its result, its time limit and the task that awaits it.
 
-use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use fabcache_layout::KeyHash;
 
+use super::target::ValuePlacement;
 use crate::read_result::ReadResult;
 
 /// Receives the result of a GET. Its lock is held briefly, and no other lock is taken meanwhile.
@@ -31,10 +31,10 @@ struct State {
 pub struct GetCompletion {
     /// The result.
     pub read: ReadResult,
-    /// The value, or the memory that was lent for it.
+    /// The memory that was lent for the value.
     pub value: Vec<u8>,
-    /// The value's range in the caller's registered memory, if it is there instead.
-    pub within: Option<Range<usize>>,
+    /// Where the value of a hit is.
+    pub placement: ValuePlacement,
     /// When it completed.
     pub at: Instant,
     /// Reads to report to the server now: they were collected from earlier GETs.
@@ -44,13 +44,22 @@ pub struct GetCompletion {
 impl GetCompletion {
     /// Returns the completion of a GET that read nothing: the server must be asked.
     pub fn ask(value: Vec<u8>) -> GetCompletion {
-        GetCompletion { read: ReadResult::Ask, value, within: None, at: Instant::now(), accesses: None }
+        GetCompletion {
+            read: ReadResult::ASK,
+            value,
+            placement: ValuePlacement::Nowhere,
+            at: Instant::now(),
+            accesses: None,
+        }
     }
 
     /// Returns the length of the value of a hit.
     pub fn value_bytes(&self) -> Option<usize> {
-        let is_hit = matches!(self.read, ReadResult::Hit { .. });
-        is_hit.then(|| self.within.as_ref().map_or(self.value.len(), |within| within.len()))
+        match &self.placement {
+            ValuePlacement::Nowhere => None,
+            ValuePlacement::Registered(range) => Some(range.len()),
+            ValuePlacement::Other => Some(self.value.len()),
+        }
     }
 }
 

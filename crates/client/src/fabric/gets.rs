@@ -3,6 +3,9 @@
 //! ```text
 //!   begin ──> Remote ──next_fetch──> Endpoint::read ──completion──> Remote ──next_completed──> GetSlot
 //! ```
+//! [`Remote`] holds the GETs and their fetches, the endpoint the buffers that reads write to. A read's token has the ids of
+//! its fetches.
+//!
 //! Nothing blocks except opening the endpoint; a thread that waits for a [`GetSlot`] polls for all. A read that fails, or
 //! does not complete in time, fails all GETs in flight: requests to the server replace them until a new endpoint is opened.
 
@@ -18,13 +21,12 @@ use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteO
 use fabcache_layout::reader::{ReadOutcome, Remote, Value};
 
 use rustix::time::{ClockId, clock_gettime};
-use slab::Slab;
 
 use super::fork_guard::ForkGuard;
 use super::get_slot::{GetCompletion, GetSlot};
 use super::region::Region;
 use super::sockets::ServerEnd;
-use super::target::{BufferGuard, ReturnSlot, Target, ValueLocation};
+use super::target::{BufferGuard, Target, ValuePlacement};
 use super::unconfirmed::{self, ConfirmedEndpoint, Unavailable};
 use crate::bounds::{
     ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
@@ -42,16 +44,29 @@ struct StartedGet {
     target: Target,
 }
 
-/// A read that is posted or about to be.
-#[derive(Clone, Debug)]
-struct PendingRead {
+/// The fetches of one read.
+#[derive(Clone, Copy, Debug)]
+struct JoinedFetches {
     fetch: Fetch,
-    /// A second fetch of the same operation, whose bytes follow in the buffer.
+    /// A second fetch, whose bytes follow in the buffer.
     behind: Option<Fetch>,
-    /// The slot that the buffer returns to, if it is the caller's.
-    return_slot: Option<ReturnSlot>,
-    /// The bytes are read directly into the value.
-    is_in_place: bool,
+}
+
+impl JoinedFetches {
+    fn bytes(&self) -> usize {
+        self.fetch.len + self.behind.map_or(0, |behind| behind.len)
+    }
+
+    /// Returns the read's token: the id of the first fetch, and that of the second plus 1.
+    fn token(&self) -> u64 {
+        let behind = self.behind.map_or(0, |behind| u64::from(behind.id) + 1);
+        behind << 32 | u64::from(self.fetch.id)
+    }
+
+    /// Returns the ids in a token.
+    fn ids(token: u64) -> (u32, Option<u32>) {
+        (token as u32, ((token >> 32) as u32).checked_sub(1))
+    }
 }
 
 /// The GETs in flight on one endpoint.
@@ -64,13 +79,9 @@ pub struct RemoteGets {
     long: Pool,
     /// Longer buffers, kept for reuse.
     spare: Vec<Buffer>,
-    remote: Remote<BufferGuard>,
-    /// The GETs, by their tokens.
-    started: Slab<StartedGet>,
-    /// The posted reads, by the ids of their fetches.
-    posted: Vec<Option<PendingRead>>,
+    remote: Remote<BufferGuard, StartedGet>,
     /// A read that the provider did not accept yet.
-    refused: Option<(PendingRead, BufferGuard)>,
+    refused: Option<(JoinedFetches, BufferGuard)>,
     /// The next fetch to post.
     next: Option<Fetch>,
     /// The provider reads two remote ranges in one operation.
@@ -122,8 +133,6 @@ impl RemoteGets {
             long,
             spare: Vec::new(),
             remote,
-            started: Slab::with_capacity(READS_AT_ONCE),
-            posted: Vec::new(),
             refused: None,
             next: None,
             joins: domain.provider().places_at_once >= 2,
@@ -163,7 +172,7 @@ impl RemoteGets {
     /// to give up.
     pub fn is_late(&self, now: Instant) -> bool {
         // Each must see the time, so this does not stop at the first.
-        self.started.iter().filter(|(_, get)| get.slot.is_late(now)).count() > 0
+        self.remote.tokens().filter(|get| get.slot.is_late(now)).count() > 0
     }
 
     /// Starts a GET if there is a free slot, and posts its first read. It does not poll: of many GETs started one after
@@ -181,9 +190,8 @@ impl RemoteGets {
         }
         let slot = Arc::new(GetSlot::new(began, time_limit));
         let get = StartedGet { slot: Arc::clone(&slot), target: std::mem::take(target) };
-        let token = self.started.insert(get) as u64;
         let now = self.now();
-        self.remote.get(key, token, now);
+        self.remote.get(key, get, now);
         (Some(slot), self.advance(Some(now.ns)))
     }
 
@@ -219,10 +227,6 @@ impl RemoteGets {
         (self.refused, self.next) = (None, None);
         self.remote.abandon();
         self.deliver();
-        for mut get in self.started.drain() {
-            get.target.collect();
-            self.wakers.extend(get.slot.complete(GetCompletion::ask(get.target.value)));
-        }
     }
 
     /// Takes the wakers of completed GETs. The caller wakes them when it holds no lock.
@@ -232,7 +236,7 @@ impl RemoteGets {
 
     /// Returns the earliest deadline of the GETs that tasks await; `None` if there are none.
     pub fn awaited_until(&self) -> Option<Instant> {
-        self.started.iter().filter_map(|(_, get)| get.slot.awaited_until()).min()
+        self.remote.tokens().filter_map(|get| get.slot.awaited_until()).min()
     }
 
     /// Returns whether a read waits for the provider to accept it.
@@ -241,81 +245,86 @@ impl RemoteGets {
     }
 
     fn handle(&mut self, Completion { token, result, buffer, .. }: Completion, now: Now) {
-        let posted = self.posted.get_mut(token as usize).and_then(Option::take);
-        let Some(PendingRead { fetch, behind, return_slot, is_in_place }) = posted else { return };
-        let Fetch { id, len, to, .. } = fetch;
-        let held = BufferGuard::new(buffer, return_slot);
         // A failed read breaks the connection between the two endpoints.
         self.is_broken |= result.is_err();
-        let arrived = result.ok().map(|_| &held[..]);
-        if let Some(behind) = behind {
+        let (id, behind) = JoinedFetches::ids(token);
+        // The GETs may have been abandoned.
+        let Some(Fetch { len, to, .. }) = self.remote.posted(id) else { return };
+        let buffer = self.guard(buffer, to);
+        let arrived = result.ok().map(|_| &buffer[..]);
+        if let Some(behind) = behind.and_then(|behind| self.remote.posted(behind)) {
             let bytes = arrived.and_then(|bytes| bytes.get(len..len + behind.len));
             self.remote.take(behind.id, bytes.map_or(Arrival::Failed, Arrival::Placed), now);
         }
         let Some(bytes) = arrived else { return self.remote.take(id, Arrival::Failed, now) };
+        let mut arrival = Arrival::Placed(&bytes[..len]);
         match to {
-            To::Buffer | To::Item { .. } => return self.remote.take(id, Arrival::Buffer(held), now),
-            To::Probe => return self.remote.take(id, Arrival::Placed(&bytes[..len]), now),
-            To::Value { .. } if is_in_place => {
-                return self.remote.take(id, Arrival::Placed(&bytes[..len]), now);
-            }
-            To::Value { whole, .. } if whole > VALUE_BYTES_MAX => {
-                return self.remote.take(id, Arrival::Failed, now);
-            }
-            To::Value { token, at, whole } => {
-                let target = self.started.get_mut(token as usize).map(|get| &mut get.target);
-                if let Some(place) = target.and_then(|target| target.place(at..at + len, whole)) {
-                    place.copy_from_slice(&bytes[..len]);
+            To::Buffer | To::Item(_) => return self.remote.take(id, Arrival::Buffer(buffer), now),
+            To::Probe => {}
+            To::Value { get, at, whole } => {
+                let target = self.remote.token(get).map(|get| &mut get.target);
+                match target.filter(|target| !target.is_read_in_place()) {
+                    Some(_) if whole > VALUE_BYTES_MAX => arrival = Arrival::Failed,
+                    Some(target) => {
+                        if let Some(place) = target.place(at..at + len, whole) {
+                            place.copy_from_slice(&bytes[..len]);
+                        }
+                    }
+                    // A part of the value, which must not be kept.
+                    None => return self.remote.take(id, arrival, now),
                 }
-                self.remote.take(id, Arrival::Placed(&bytes[..len]), now);
             }
         }
-        self.keep(held);
+        self.remote.take(id, arrival, now);
+        self.keep(buffer);
+    }
+
+    /// Guards a buffer that a read has released: the caller's memory is returned to the GET's slot.
+    fn guard(&mut self, buffer: Buffer, to: To) -> BufferGuard {
+        let return_slot = match to {
+            To::Item(get) if buffer.is_lent() => {
+                self.remote.token(get).and_then(|get| get.target.return_slot.clone())
+            }
+            _ => None,
+        };
+        BufferGuard::new(buffer, return_slot)
     }
 
     fn post(&mut self, mut ns: Option<u64>) {
         while !self.is_broken {
-            let (posted, held) = match self.refused.take() {
+            let (joined, buffer) = match self.refused.take() {
                 Some(refused) => refused,
                 None => {
-                    let Some(mut posted) = self.next_read(&mut ns) else { return };
-                    let Some(held) = self.memory_for(&mut posted) else {
+                    let Some(joined) = self.next_read(&mut ns) else { return };
+                    let Some(buffer) = self.memory_for(&joined) else {
                         // The limit of locked memory may be reached: only these fetches fail.
                         let now = self.now();
-                        for fetch in [Some(posted.fetch), posted.behind].into_iter().flatten() {
+                        for fetch in [Some(joined.fetch), joined.behind].into_iter().flatten() {
                             self.remote.take(fetch.id, Arrival::Failed, now);
                         }
                         continue;
                     };
-                    (posted, held)
+                    (joined, buffer)
                 }
             };
-            let (fetch, behind) = (posted.fetch, posted.behind);
-            let (buffer, return_slot) = held.take();
-            let (place, token) = (self.place(fetch.offset), fetch.id.into());
+            let JoinedFetches { fetch, behind } = joined;
+            let (place, token) = (self.place(fetch.offset), joined.token());
             let read = match behind {
-                None => self.endpoint.read(self.peer, place, buffer, 0..fetch.len, token),
+                None => self.endpoint.read(self.peer, place, buffer.take(), 0..fetch.len, token),
                 Some(behind) => {
                     let places = [(place, fetch.len), (self.place(behind.offset), behind.len)];
-                    self.endpoint.read_places(self.peer, &places, buffer, token)
+                    self.endpoint.read_places(self.peer, &places, buffer.take(), token)
                 }
             };
             match read {
-                Ok(()) => {
-                    let number = fetch.id as usize;
-                    if self.posted.len() <= number {
-                        self.posted.resize_with(number + 1, || None);
-                    }
-                    self.posted[number] = Some(PendingRead { return_slot, ..posted });
-                    self.count_read();
-                }
+                Ok(()) => self.count_read(),
                 Err(RejectedOperation { buffer, error }) => {
-                    let held = BufferGuard::new(buffer, return_slot);
+                    let buffer = self.guard(buffer, fetch.to);
                     if !error.is_again() {
                         self.is_broken = true;
                         return;
                     }
-                    self.refused = Some((posted, held));
+                    self.refused = Some((joined, buffer));
                     if self.endpoint.wait_fd().is_none() {
                         self.doorbells.posted(Instant::now());
                         if self.doorbells.must_notify_awake(Instant::now) {
@@ -342,24 +351,21 @@ impl RemoteGets {
     }
 
     /// Returns the memory to read into: the caller's if possible.
-    fn memory_for(&mut self, posted: &mut PendingRead) -> Option<BufferGuard> {
-        let PendingRead { fetch, behind, .. } = *posted;
-        let bytes = fetch.len + behind.map_or(0, |behind| behind.len);
+    fn memory_for(&mut self, joined: &JoinedFetches) -> Option<BufferGuard> {
+        let bytes = joined.bytes();
         let domain = self.endpoint.domain();
-        match &fetch.to {
-            To::Item { token } => {
-                let get = self.started.get(*token as usize);
-                if let Some(held) = get.and_then(|get| get.target.whole(domain, bytes)) {
-                    return Some(held);
+        match joined.fetch.to {
+            To::Item(get) => {
+                let get = self.remote.token(get);
+                if let Some(buffer) = get.and_then(|get| get.target.whole(domain, bytes)) {
+                    return Some(buffer);
                 }
             }
-            To::Value { token, at, whole } => {
-                let range = *at..*at + fetch.len;
-                if let Some(StartedGet { target, .. }) = self.started.get_mut(*token as usize)
-                    && target.reads_in_place(domain, *whole)
+            To::Value { get, at, whole } => {
+                if let Some(StartedGet { target, .. }) = self.remote.token(get)
+                    && target.reads_in_place(domain, whole)
                 {
-                    posted.is_in_place = true;
-                    return Some(BufferGuard::new(target.part(range)?, None));
+                    return Some(BufferGuard::new(target.part(at..at + bytes)?, None));
                 }
             }
             To::Buffer | To::Probe => {}
@@ -368,21 +374,21 @@ impl RemoteGets {
     }
 
     /// Returns the next read to post as one operation.
-    fn next_read(&mut self, ns: &mut Option<u64>) -> Option<PendingRead> {
+    fn next_read(&mut self, ns: &mut Option<u64>) -> Option<JoinedFetches> {
         let fetch = match self.next.take() {
             Some(next) => next,
             None => self.next_fetch(ns)?,
         };
         let is_alone = !self.joins || matches!(fetch.to, To::Value { .. });
         if is_alone {
-            return Some(PendingRead { fetch, behind: None, return_slot: None, is_in_place: false });
+            return Some(JoinedFetches { fetch, behind: None });
         }
         let next = self.next_fetch(ns);
         let behind = next.filter(|next| next.to == To::Probe);
         if behind.is_none() {
             self.next = next;
         }
-        Some(PendingRead { fetch, behind, return_slot: None, is_in_place: false })
+        Some(JoinedFetches { fetch, behind })
     }
 
     /// Returns the next fetch that lies within the region.
@@ -413,47 +419,31 @@ impl RemoteGets {
             any = true;
             let random = next_random(&mut self.random);
             let reads = completed.reads_to_report(random);
-            let CompletedGet { token, hash, outcome, buffer, .. } = completed;
-            let Some(StartedGet { slot, mut target }) = self.started.try_remove(token as usize) else {
-                continue;
-            };
+            let CompletedGet { token: StartedGet { slot, mut target }, hash, outcome, buffer, .. } =
+                completed;
             let assembled = target.collect();
-            let (mut read, mut within) = (ReadResult::from(&outcome), None);
+            let mut completion = GetCompletion::ask(Vec::new());
+            let read = ReadResult::from(&outcome);
             if let (ReadResult::Hit { .. }, ReadOutcome::Hit(hit)) = (&read, &outcome) {
-                let is_there = match (hit.value, &buffer) {
+                completion.placement = match (hit.value, &buffer) {
                     (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
-                        within = Some(at..at + len);
-                        true
+                        ValuePlacement::Registered(at..at + len)
                     }
-                    (Value::Fetched { at, len }, Some(buffer)) => {
-                        // Chunks of a value that was replaced meanwhile may be there.
-                        target.value.clear();
-                        let bytes = buffer.get(at..at + len);
-                        bytes.is_some_and(|bytes| {
-                            target.value.extend_from_slice(bytes);
-                            true
-                        })
-                    }
-                    (Value::Placed, _) => {
-                        if let ValueLocation::Registered(whole) = assembled {
-                            within = Some(0..whole);
-                        }
-                        assembled != ValueLocation::Nowhere
-                    }
-                    _ => false,
+                    (Value::Fetched { at, len }, Some(buffer)) => target.copy(buffer.get(at..at + len)),
+                    (Value::Placed, _) => assembled,
+                    _ => ValuePlacement::Nowhere,
                 };
-                if !is_there {
-                    read = ReadResult::Ask;
-                }
                 if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
                     self.accesses.push((hash, reads));
                 }
             }
+            if completion.placement != ValuePlacement::Nowhere || !matches!(read, ReadResult::Hit { .. }) {
+                completion.read = read;
+            }
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
-            let value = std::mem::take(&mut target.value);
-            let completion = GetCompletion { read, within, ..GetCompletion::ask(value) };
+            completion.value = target.value;
             self.wakers.extend(slot.complete(completion));
         }
         any
@@ -488,7 +478,7 @@ impl RemoteGets {
         if held.is_callers() {
             return;
         }
-        let (buffer, _) = held.take();
+        let buffer = held.take();
         if buffer.len() > LONG_READ_BYTES && self.spare.len() < READ_BUFFERS_KEPT {
             self.spare.push(buffer);
         }

@@ -29,6 +29,6 @@ mod unconfirmed;
 pub use attach::{ProveError, attach, prove};
 pub use get_slot::GetCompletion;
 pub use lent_buffer::{CallerMemory, LentBuffer};
-pub use remote::{RemoteReader, ServerFallback};
+pub use remote::RemoteReader;
 pub use shared_gets::GetHandle;
-pub use target::{ReturnSlot, Target};
+pub use target::{ReturnSlot, Target, ValuePlacement};

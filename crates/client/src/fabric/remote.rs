@@ -17,7 +17,7 @@ use crate::bounds::{READ_TIMEOUT, READS_AGAIN_AFTER, READS_AT_ONCE};
 use crate::fabric::region::Region;
 use crate::options::{Fabric, FabricMode};
 use crate::path_selector::{Batch, LatencySample, ReadPath, ServerPaths};
-use crate::read_result::ReadResult;
+use crate::read_result::{ReadResult, ServerFallback};
 use crate::shm::{monotonic_ns, next_random};
 
 /// The one-sided reads of a server on the fabric.
@@ -233,13 +233,6 @@ impl RemoteReader {
         current.take_if(|shared| !shared.is_current());
         current.clone()
     }
-}
-
-/// The server must be asked.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerFallback {
-    /// Set if the request was chosen, and its latency is to be recorded.
-    pub sample: Option<LatencySample>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

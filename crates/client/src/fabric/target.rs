@@ -59,8 +59,8 @@ impl BufferGuard {
     }
 
     /// Takes the buffer for another operation.
-    pub fn take(mut self) -> (Buffer, Option<ReturnSlot>) {
-        (self.buffer.take().expect(PRESENT), self.return_slot.take())
+    pub fn take(mut self) -> Buffer {
+        self.buffer.take().expect(PRESENT)
     }
 
     /// Returns whether the buffer is the caller's memory.
@@ -112,15 +112,15 @@ struct TargetSpace {
     is_lent: bool,
 }
 
-/// The location of a value that was read in parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueLocation {
-    /// No value, or a read still owns its memory.
+/// Where a value that was read is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValuePlacement {
+    /// There is no value, or a read still owns its memory.
     Nowhere,
-    /// In [`Target::value`].
-    InValue,
-    /// In the first bytes of the registered memory; the number of bytes.
-    Registered(usize),
+    /// In the registered memory.
+    Registered(Range<usize>),
+    /// In other memory: [`Target::value`].
+    Other,
 }
 
 impl Target {
@@ -156,7 +156,21 @@ impl Target {
                 .map(|(buffer, is_lent)| TargetSpace { parts: SplitBuffer::new(buffer), is_lent });
             self.assembly = Some(Assembly { whole, room });
         }
+        self.is_read_in_place()
+    }
+
+    /// Returns whether parts are read directly into the value.
+    pub fn is_read_in_place(&self) -> bool {
         self.assembly.as_ref().is_some_and(|assembly| assembly.room.is_some())
+    }
+
+    /// Copies a value that was read elsewhere, if there is one.
+    pub fn copy(&mut self, value: Option<&[u8]>) -> ValuePlacement {
+        // Chunks of a value that was replaced meanwhile may be there.
+        self.value.clear();
+        let Some(value) = value else { return ValuePlacement::Nowhere };
+        self.value.extend_from_slice(value);
+        ValuePlacement::Other
     }
 
     /// Returns the memory for a part.
@@ -198,23 +212,23 @@ impl Target {
     }
 
     /// Ends reading in parts, and returns where the value is. A read that still owns memory keeps it.
-    pub fn collect(&mut self) -> ValueLocation {
-        let Some(Assembly { whole, room }) = self.assembly.take() else { return ValueLocation::Nowhere };
+    pub fn collect(&mut self) -> ValuePlacement {
+        let Some(Assembly { whole, room }) = self.assembly.take() else { return ValuePlacement::Nowhere };
         let in_value = |value: &[u8]| match value.len() == whole {
-            true => ValueLocation::InValue,
-            false => ValueLocation::Nowhere,
+            true => ValuePlacement::Other,
+            false => ValuePlacement::Nowhere,
         };
         let Some(TargetSpace { parts, is_lent }) = room else { return in_value(&self.value) };
         match parts.join() {
             Ok(buffer) if is_lent => {
                 drop(BufferGuard::new(buffer, self.return_slot.clone()));
-                ValueLocation::Registered(whole)
+                ValuePlacement::Registered(0..whole)
             }
             Ok(buffer) => {
                 self.value = buffer.into_own().unwrap_or_default();
                 in_value(&self.value)
             }
-            Err(_) => ValueLocation::Nowhere,
+            Err(_) => ValuePlacement::Nowhere,
         }
     }
 }
@@ -233,7 +247,7 @@ mod tests {
         assert!(!target.reads_in(WHOLE, |_, _| unreachable!("the decision holds for all parts")));
         assert!(target.part(60..100).is_none());
         target.place(60..100, WHOLE).expect("within it").fill(2);
-        assert_eq!(target.collect(), ValueLocation::InValue);
+        assert_eq!(target.collect(), ValuePlacement::Other);
         assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
         // Another value may use the memory.
         let mut is_asked = false;
@@ -247,8 +261,8 @@ mod tests {
     #[test]
     fn incomplete_value_has_no_location() {
         let mut target = Target::new(b"of another".to_vec(), None);
-        assert_eq!(target.collect(), ValueLocation::Nowhere, "the value has no parts");
+        assert_eq!(target.collect(), ValuePlacement::Nowhere, "the value has no parts");
         assert!(!target.reads_in(3, |_, _| None));
-        assert_eq!(target.collect(), ValueLocation::Nowhere, "no part was read");
+        assert_eq!(target.collect(), ValuePlacement::Nowhere, "no part was read");
     }
 }

@@ -9,11 +9,11 @@ use fabcache_layout::KeyHash;
 
 use super::Server;
 use crate::bounds::KEYS_READ_AT_ONCE;
-use crate::fabric::{GetCompletion, GetHandle, ServerFallback, Target};
+use crate::fabric::{GetCompletion, GetHandle, Target, ValuePlacement};
 use crate::message::Encoding;
 use crate::path_selector::{Batch, LatencySample, ReadPath};
-use crate::read_result::ReadResult;
-use crate::registered::{RegisteredBuffer, ValuePlacement};
+use crate::read_result::{ReadResult, ServerFallback};
+use crate::registered::RegisteredBuffer;
 use crate::shm::{self, Items, Reader, Readers, accesses_lines};
 
 /// A server's shared memory.
@@ -34,53 +34,44 @@ pub enum ReadTicket {
 }
 
 impl Server {
-    /// Reads a key from the server's memory into `value`. If the server must be asked, also returns the sample to pass to
-    /// [`Server::note_time`] afterwards, if any.
-    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
+    /// Reads a key from the server's memory into `value`.
+    pub fn read(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         match self.reader() {
-            Some(reader) => (self.read_by(reader, |reader| reader.get(key, value)), None),
+            Some(reader) => self.read_by(reader, |reader| reader.get(key, value)),
             None => self.read_remote(key, value),
         }
     }
 
     #[cold]
-    fn read_remote(&self, key: &[u8], value: &mut Vec<u8>) -> (ReadResult, Option<LatencySample>) {
+    fn read_remote(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
         let mut target = Target::new(std::mem::take(value), None);
         match self.begin_remote(key, Batch::Single, &mut target) {
-            Ok(begun) => (self.end_remote_into(begun, value), None),
-            Err(ServerFallback { sample }) => {
+            Ok(begun) => self.end_remote_into(begun, value),
+            Err(fallback) => {
                 *value = target.value;
-                (ReadResult::Ask, sample)
+                ReadResult::Ask(fallback)
             }
         }
     }
 
     /// As [`Server::read`], into registered memory.
-    pub fn read_registered(
-        &self,
-        key: &[u8],
-        buffer: &mut RegisteredBuffer,
-    ) -> (ReadResult, Option<LatencySample>) {
+    pub fn read_registered(&self, key: &[u8], buffer: &mut RegisteredBuffer) -> ReadResult {
         if let Some(reader) = self.reader() {
-            return (self.read_by(reader, |reader| reader.get(key, buffer.other())), None);
+            return self.read_by(reader, |reader| reader.get(key, buffer.other()));
         }
         let mut target = buffer.target();
         match self.begin_remote(key, Batch::Single, &mut target) {
-            Ok(begun) => (self.end_registered(begun, buffer), None),
-            Err(ServerFallback { sample }) => {
-                buffer.take_back(target.value, ValuePlacement::Nothing);
-                (ReadResult::Ask, sample)
+            Ok(begun) => self.end_registered(begun, buffer),
+            Err(fallback) => {
+                buffer.take_back(target.value, ValuePlacement::Nowhere);
+                ReadResult::Ask(fallback)
             }
         }
     }
 
     fn end_registered(&self, begun: GetHandle, buffer: &mut RegisteredBuffer) -> ReadResult {
-        let GetCompletion { read, value, within, .. } = self.end_remote(begun);
-        let found = match read {
-            ReadResult::Hit { .. } => within.map_or(ValuePlacement::Other, ValuePlacement::Within),
-            _ => ValuePlacement::Nothing,
-        };
-        if buffer.take_back(value, found) { read } else { ReadResult::Ask }
+        let GetCompletion { read, value, placement, .. } = self.end_remote(begun);
+        if buffer.take_back(value, placement) { read } else { ReadResult::ASK }
     }
 
     fn begin_remote(
@@ -129,8 +120,8 @@ impl Server {
 
     /// As [`Server::read`], but never waits: it leaves reporting reads to the server to [`Server::read`].
     pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
-        let Some(mut reader) = self.reader() else { return ReadResult::Ask };
-        let read = if reader.must_report() { ReadResult::Ask } else { reader.get(key, value) };
+        let Some(mut reader) = self.reader() else { return ReadResult::ASK };
+        let read = if reader.must_report() { ReadResult::ASK } else { reader.get(key, value) };
         if matches!(read, ReadResult::Gone) {
             self.forget_dead();
         } else {
@@ -169,7 +160,7 @@ impl Server {
                 let value = registered.map_or(value, RegisteredBuffer::other);
                 self.read_by(reader, |reader| reader.get_prefetched(key, ticket, value))
             }
-            (ReadTicket::Shared(_), None, _) => ReadResult::Ask,
+            (ReadTicket::Shared(_), None, _) => ReadResult::ASK,
             (ReadTicket::Remote(begun), _, Some(registered)) => self.end_registered(begun, registered),
             (ReadTicket::Remote(begun), _, None) => self.end_remote_into(begun, value),
         }
@@ -220,13 +211,13 @@ impl Server {
     ) -> Option<LatencySample> {
         let sample = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
         if sample.is_some_and(|sample| sample.path == ReadPath::Request) {
-            (0..count).for_each(|number| take(number, ReadResult::Ask, &mut Vec::new()));
+            (0..count).for_each(|number| take(number, ReadResult::ASK, &mut Vec::new()));
             return sample;
         }
         let (mut in_flight, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<GetHandle>| {
             let mut value = Vec::new();
-            let read = begun.map_or(ReadResult::Ask, |begun| self.end_remote_into(begun, &mut value));
+            let read = begun.map_or(ReadResult::ASK, |begun| self.end_remote_into(begun, &mut value));
             if matches!(read, ReadResult::Hit { .. }) {
                 value_bytes = Some(value.len());
             }

@@ -197,7 +197,7 @@ fn lookup_by_key_is_read_remotely() {
 }
 
 /// A remote reader, which validates cached locations with the counters of emptied segments.
-fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
+fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>, u64> {
     // As a thread of the server that holds it.
     store.memory.store_u32(fabcache_layout::format::LIVENESS_AT, 1, Ordering::Relaxed);
     let birth = header::read(&store.memory).expect("a region");
@@ -205,7 +205,7 @@ fn fetching(store: &Store, in_order: bool) -> Remote<Vec<u8>> {
     Remote::new(&birth, store.secret().clone(), options).expect("a sound one")
 }
 
-fn fetched(remote: &mut Remote<Vec<u8>>, store: &Store) -> Option<u64> {
+fn fetched(remote: &mut Remote<Vec<u8>, u64>, store: &Store) -> Option<u64> {
     let now = || Now { second: store.now(), ns: 0 };
     remote.get(b"a", 0, now());
     while let Some(fetch) = remote.next_fetch(0) {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use fabcache_layout::Memory;
 use fabcache_layout::reader::Remote;
-use fabcache_layout::reader::remote::{Arrival, Fetch, Now, To};
+use fabcache_layout::reader::remote::{Arrival, Fetch, GetId, Now, To};
 
 /// The maximum number of chunks per read; short reads run word by word.
 const PARTS_MAX: usize = 64;
@@ -17,7 +17,7 @@ pub struct Fabric {
     memory: Memory,
     in_order: bool,
     reads: Vec<Read>,
-    values: HashMap<u64, Vec<u8>>,
+    values: HashMap<GetId, Vec<u8>>,
     /// The number of reads posted so far, and of those at the region's header.
     pub posted: (u64, u64),
     /// A value that must live as long as the fabric.
@@ -69,7 +69,7 @@ impl Fabric {
     }
 
     /// Posts every fetch that the reader requests; `random` returns numbers below its argument.
-    pub fn post(&mut self, remote: &mut Remote<Vec<u8>>, random: &mut impl FnMut(usize) -> usize) {
+    pub fn post(&mut self, remote: &mut Remote<Vec<u8>, u64>, random: &mut impl FnMut(usize) -> usize) {
         while let Some(fetch) = remote.next_fetch(self.ns) {
             self.post_one(fetch, random);
         }
@@ -91,11 +91,11 @@ impl Fabric {
         for i in (1..left.len()).rev() {
             left.swap(i, random(i + 1));
         }
-        if let To::Value { token, whole, .. } = fetch.to {
-            let value = self.values.entry(token).or_default();
+        if let To::Value { get, whole, .. } = fetch.to {
+            let value = self.values.entry(get).or_default();
             if value.len() != whole {
                 let is_alone =
-                    |read: &Read| !matches!(read.fetch.to, To::Value { token: other, .. } if other == token);
+                    |read: &Read| !matches!(read.fetch.to, To::Value { get: other, .. } if other == get);
                 assert!(self.reads.iter().all(is_alone), "the value is being written to");
                 *value = vec![0; whole];
             }
@@ -124,7 +124,7 @@ impl Fabric {
     /// Completes one finished read, if there is one; with `fails`, as failed.
     pub fn hand_in(
         &mut self,
-        remote: &mut Remote<Vec<u8>>,
+        remote: &mut Remote<Vec<u8>, u64>,
         second: u32,
         fails: bool,
         random: &mut impl FnMut(usize) -> usize,
@@ -139,9 +139,9 @@ impl Fabric {
         match fetch.to {
             _ if fails => remote.take(fetch.id, Arrival::Failed, now),
             To::Probe if random(2) == 0 => remote.take(fetch.id, Arrival::Placed(&bytes), now),
-            To::Buffer | To::Item { .. } | To::Probe => remote.take(fetch.id, Arrival::Buffer(bytes), now),
-            To::Value { token, at, .. } => {
-                let value = self.values.get_mut(&token).expect("created when the chunk was posted");
+            To::Buffer | To::Item(_) | To::Probe => remote.take(fetch.id, Arrival::Buffer(bytes), now),
+            To::Value { get, at, .. } => {
+                let value = self.values.get_mut(&get).expect("created when the chunk was posted");
                 value[at..at + bytes.len()].copy_from_slice(&bytes);
                 remote.take(fetch.id, Arrival::Placed(&bytes), now);
             }
@@ -159,7 +159,7 @@ impl Fabric {
     }
 
     /// Runs all pending reads at once.
-    pub fn run(&mut self, remote: &mut Remote<Vec<u8>>, second: u32) {
+    pub fn run(&mut self, remote: &mut Remote<Vec<u8>, u64>, second: u32) {
         let mut first = |_| 0;
         loop {
             self.post(remote, &mut first);
@@ -173,8 +173,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the value assembled for the GET with this token.
-    pub fn take_value(&mut self, token: u64) -> Vec<u8> {
-        self.values.remove(&token).unwrap_or_default()
+    /// Returns the value assembled for this GET.
+    pub fn take_value(&mut self, get: GetId) -> Vec<u8> {
+        self.values.remove(&get).unwrap_or_default()
     }
 }

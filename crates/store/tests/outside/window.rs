@@ -42,7 +42,7 @@ struct PendingGet {
 struct Window<'a> {
     ledger: &'a Ledger,
     scenario: Scenario,
-    remote: Remote<Vec<u8>>,
+    remote: Remote<Vec<u8>, u64>,
     fabric: Fabric,
     begun: [Option<PendingGet>; WINDOW],
     random: SplitMix64,
@@ -140,18 +140,15 @@ impl Window<'_> {
         }
     }
 
-    fn check(&mut self, done: &CompletedGet<Vec<u8>>) {
+    fn check(&mut self, done: &CompletedGet<Vec<u8>, u64>) {
         let begun = self.begun[done.token as usize].take().expect("a started GET");
         let PendingGet { key: number, answered, flushes } = begun;
+        let placed = self.fabric.take_value(done.id);
         match &done.outcome {
             ReadOutcome::Hit(hit) => {
-                let placed;
                 let value = match (hit.value, &done.buffer) {
                     (Value::Fetched { at, len }, Some(bytes)) => &bytes[at..at + len],
-                    _ => {
-                        placed = self.fabric.take_value(done.token);
-                        &placed
-                    }
+                    _ => &placed,
                 };
                 let (version, stored_after) = check(number, value);
                 let last = self.ledger.begun(number);

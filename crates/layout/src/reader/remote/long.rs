@@ -2,13 +2,14 @@
 
 use std::ops::Deref;
 
+use super::Remote;
 use super::chunks::{self, ChunkCheck};
-use super::{Arrival, FetchPurpose, FetchRequest, Remote, To};
+use super::fetch::{Arrival, FetchPurpose, FetchRequest, To};
 use crate::reader::get::ChunkError;
 use crate::reader::{FallbackReason, ReadOutcome, Rejection};
 use crate::segment::generation_offset;
 
-impl<B: Deref<Target = [u8]>> Remote<B> {
+impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
     pub(super) fn queue_chunks(&mut self, at: usize) {
         let owner = self.owner(at);
         let Some(running) = &mut self.gets[at] else { return };
@@ -18,7 +19,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         {
             let chunks::ChunkFetch { number, offset, len, at, whole } = wanted;
             let purpose = FetchPurpose::Chunk(owner, number);
-            let to = To::Value { token: running.token, at, whole };
+            let to = To::Value { get: running.id, at, whole };
             self.queue.push_back(FetchRequest { purpose, offset, len, to });
         }
         if running.chunks.are_in_flight() {

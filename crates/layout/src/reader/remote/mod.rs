@@ -28,6 +28,7 @@
 
 mod chunks;
 mod clock_skew;
+mod fetch;
 mod lines;
 mod location_cache;
 mod long;
@@ -44,15 +45,17 @@ use crate::segment::generation_offset;
 
 use self::chunks::ChunkProgress;
 use self::clock_skew::ClockSkew;
+use self::fetch::{FetchPurpose, FetchRequest, Owner};
 use self::lines::{Lines, SequenceNumber, is_within};
 use self::location_cache::LocationCache;
-use self::running_get::{ArrivedFetch, Behind, Key, RunningGet, Source, StepInput};
+use self::running_get::{Behind, Key, RunningGet, Source, StepInput};
 use super::get::ItemPlace;
 use super::{
     FallbackReason, Fetched, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation,
 };
 use super::{Value, reads_to_report};
 
+pub use self::fetch::{Arrival, Fetch, GetId, To};
 pub use self::location_cache::LOCATION_BYTES;
 
 /// Options of a [`Remote`].
@@ -102,75 +105,13 @@ pub struct Now {
     pub ns: u64,
 }
 
-/// A fetch to post.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetch {
-    /// Identifies the fetch when its bytes arrive.
-    pub id: u32,
-    /// Offset in the region.
-    pub offset: u64,
-    /// Bytes.
-    pub len: usize,
-    /// Its destination.
-    pub to: To,
-}
-
-/// The destination of fetched bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// The buffer that is passed in on arrival.
-    Buffer,
-    /// Such a buffer, for an item of the GET with this token. A hit's value stays in it.
-    Item {
-        /// The token.
-        token: u64,
-    },
-    /// Any memory, for instance after other bytes: they are read on arrival, and not again. So one operation may fetch
-    /// them with the bytes requested before.
-    Probe,
-    /// Offset `at` of the value of the GET with this token, which has `whole` bytes. If a different length was stated
-    /// before, the value is reallocated: no fetch into it is in flight then. Other parts are fetched concurrently.
-    Value {
-        /// The token.
-        token: u64,
-        /// The offset in the value.
-        at: usize,
-        /// Bytes of the whole value.
-        whole: usize,
-    },
-}
-
-/// The result of a fetch.
-#[derive(Debug)]
-pub enum Arrival<'a, B> {
-    /// The bytes, at the front of a buffer: for [`To::Buffer`] and [`To::Item`], and for [`To::Probe`] if that is
-    /// simpler.
-    Buffer(B),
-    /// The bytes, in place or in flight there: for [`To::Probe`] and [`To::Value`].
-    Placed(&'a [u8]),
-    /// No bytes.
-    Failed,
-}
-
-impl<B: Deref<Target = [u8]>> Arrival<'_, B> {
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Arrival::Buffer(bytes) => Some(bytes),
-            Arrival::Placed(bytes) => Some(bytes),
-            Arrival::Failed => None,
-        }
-    }
-
-    fn word(&self) -> Option<u64> {
-        self.bytes()?.first_chunk().map(|word| u64::from_le_bytes(*word))
-    }
-}
-
 /// A completed GET.
 #[derive(Debug)]
-pub struct CompletedGet<B> {
+pub struct CompletedGet<B, T> {
+    /// The GET, as named in [`To`].
+    pub id: GetId,
     /// The caller's token.
-    pub token: u64,
+    pub token: T,
     /// The hash of the key.
     pub hash: KeyHash,
     /// The result. The value of a hit is in `buffer` if it is [`Value::Fetched`], or where the fetches placed it.
@@ -183,7 +124,7 @@ pub struct CompletedGet<B> {
     pub rejections: Rejections,
 }
 
-impl<B> CompletedGet<B> {
+impl<B, T> CompletedGet<B, T> {
     /// Returns how many reads to report to the server for this GET, 0 for none. `random` is a random number.
     pub fn reads_to_report(&self, random: u32) -> u8 {
         match &self.outcome {
@@ -193,39 +134,11 @@ impl<B> CompletedGet<B> {
     }
 }
 
-/// A fetch that is queued or in flight.
-#[derive(Clone, Copy, Debug)]
-struct FetchRequest {
-    purpose: FetchPurpose,
-    offset: u64,
-    len: usize,
-    to: To,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum FetchPurpose {
-    /// The status line, requested at this moment and time.
-    Line(SequenceNumber, u64),
-    /// The request of a GET's step.
-    Step(Owner),
-    /// The generation after its item.
-    Behind(Owner),
-    /// A chunk of its value.
-    Chunk(Owner, usize),
-    /// The generation of such a chunk, whose bytes have this sum.
-    ChunkGeneration(Owner, usize, u64),
-}
-
-/// One attempt of a GET.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owner {
-    at: usize,
-    serial: u32,
-}
-
 /// GETs of one region, many at a time.
+///
+/// `B` is the driver's buffer of fetched bytes, and `T` what it keeps of each GET: its token, which the result returns.
 #[derive(Debug)]
-pub struct Remote<B> {
+pub struct Remote<B, T> {
     reader: Reader,
     secret: Secret,
     metadata: MetadataCache,
@@ -234,7 +147,7 @@ pub struct Remote<B> {
     now: SequenceNumber,
     lines: Lines,
     clock_skew: ClockSkew,
-    gets: Box<[Option<RunningGet<B>>]>,
+    gets: Box<[Option<RunningGet<B, T>>]>,
     free: Vec<usize>,
     serial: u32,
     queue: VecDeque<FetchRequest>,
@@ -242,16 +155,16 @@ pub struct Remote<B> {
     free_fetches: Vec<u32>,
     in_flight: usize,
     bytes_in_flight: usize,
-    completed: VecDeque<CompletedGet<B>>,
+    completed: VecDeque<CompletedGet<B, T>>,
     is_gone: bool,
 }
 
-impl<B: Deref<Target = [u8]>> Remote<B> {
+impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
     /// Creates the reader of the region with this header and secret.
     ///
     /// # Errors
     /// The geometry is invalid.
-    pub fn new(birth: &Birth, secret: Secret, options: RemoteOptions) -> Result<Remote<B>, HeaderError> {
+    pub fn new(birth: &Birth, secret: Secret, options: RemoteOptions) -> Result<Remote<B, T>, HeaderError> {
         let reader = Reader::new(birth, Validation::Remote(secret.clone()))?;
         let count = options.gets.max(1);
         Ok(Remote {
@@ -301,12 +214,23 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.is_gone
     }
 
-    /// Starts a GET: at the cached location of the key's item, if there is one, else by key. `token` identifies it in
-    /// its result. `now` was read after the caller's request.
+    /// Returns the token of a GET in flight; `None` if it has completed.
+    pub fn token(&mut self, id: GetId) -> Option<&mut T> {
+        let running = self.gets.get_mut(id.at as usize)?.as_mut()?;
+        (running.id == id).then_some(&mut running.token)
+    }
+
+    /// Returns the tokens of the GETs in flight.
+    pub fn tokens(&self) -> impl Iterator<Item = &T> {
+        self.gets.iter().flatten().map(|running| &running.token)
+    }
+
+    /// Starts a GET: at the cached location of the key's item, if there is one, else by key. Its result returns `token`.
+    /// `now` was read after the caller's request.
     ///
     /// # Panics
     /// There is no room.
-    pub fn get(&mut self, key: &[u8], token: u64, now: Now) {
+    pub fn get(&mut self, key: &[u8], token: T, now: Now) {
         let hash = self.reader.hash(key);
         let kept = self.locations.get(hash).filter(|location| {
             // Generations only grow: with a later one, the cached item is certainly overwritten.
@@ -321,7 +245,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     ///
     /// # Panics
     /// There is no room.
-    pub fn get_by_key(&mut self, key: &[u8], token: u64, now: Now) {
+    pub fn get_by_key(&mut self, key: &[u8], token: T, now: Now) {
         self.begin(key, self.reader.hash(key), Source::ByKey, token, now);
     }
 
@@ -329,7 +253,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     ///
     /// # Panics
     /// There is no room.
-    pub fn get_at(&mut self, key: &[u8], location: Location, token: u64, now: Now) {
+    pub fn get_at(&mut self, key: &[u8], location: Location, token: T, now: Now) {
         self.begin(key, self.reader.hash(key), Source::At(location), token, now);
     }
 
@@ -338,8 +262,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         self.locations.get(self.reader.hash(key)).is_some()
     }
 
-    fn begin(&mut self, key: &[u8], hash: KeyHash, source: Source, token: u64, now: Now) {
-        let completed = |outcome| CompletedGet {
+    fn begin(&mut self, key: &[u8], hash: KeyHash, source: Source, token: T, now: Now) {
+        let serial = self.next_serial();
+        let completed = |outcome, token| CompletedGet {
+            id: GetId { at: u32::MAX, serial },
             token,
             hash,
             outcome,
@@ -348,20 +274,21 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             rejections: Rejections::default(),
         };
         if self.is_gone {
-            return self.completed.push_back(completed(ReadOutcome::Gone));
+            return self.completed.push_back(completed(ReadOutcome::Gone, token));
         }
         let Some(key) = Key::of(key) else {
-            return self.completed.push_back(completed(ReadOutcome::AskServer(FallbackReason::Damaged)));
+            let damaged = ReadOutcome::AskServer(FallbackReason::Damaged);
+            return self.completed.push_back(completed(damaged, token));
         };
         let at = self.free.pop().expect("room for a GET");
-        let serial = self.next_serial();
+        let id = GetId { at: at as u32, serial };
         let leased = self.lines.leased(now.ns);
         if leased.is_some() {
             // The line's second is older.
             self.metadata.go_to(self.clock_skew.second_of(now.second));
         }
         let started = (leased.unwrap_or_else(|| self.now.next()), leased.is_some());
-        self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, source, (token, serial), started));
+        self.gets[at] = Some(RunningGet::new(&self.reader, key, hash, source, id, token, started));
         self.start(at);
     }
 
@@ -407,6 +334,12 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             len: STATUS_AND_COUNTS_BYTES,
             to: To::Probe,
         }))
+    }
+
+    /// Returns a fetch in flight.
+    pub fn posted(&self, id: u32) -> Option<Fetch> {
+        let FetchRequest { offset, len, to, .. } = (*self.fetches.get(id as usize)?)?;
+        Some(Fetch { id, offset, len, to })
     }
 
     /// Gives a request an id and returns the fetch to post.
@@ -485,7 +418,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Returns the next completed GET.
-    pub fn next_completed(&mut self) -> Option<CompletedGet<B>> {
+    pub fn next_completed(&mut self) -> Option<CompletedGet<B, T>> {
         self.completed.pop_front()
     }
 
@@ -559,17 +492,13 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         if running.arrived.is_none() || (running.get.awaits_line() && !is_covered) {
             return;
         }
-        let Some(arrived) = running.arrived.take() else { return };
-        match arrived {
-            ArrivedFetch::Word(word) => self.advance(at, StepInput::Word(word)),
-            ArrivedFetch::Bytes(bytes, len) => {
-                let by_slot = running.get.is_at_slots_item()
-                    && is_within(running.get.slot_asked_ns(), running.arrived_ns, self.options.grace_ns);
-                let settled = by_slot || running.by_counts && running.get.is_at_item();
-                running.bytes = Some(bytes);
-                self.advance(at, if settled { StepInput::Settled(len) } else { StepInput::Bytes(len) });
-            }
+        let Some(mut arrived) = running.arrived.take() else { return };
+        if let StepInput::Bytes { is_settled, .. } = &mut arrived {
+            let by_slot = running.get.is_at_slots_item()
+                && is_within(running.get.slot_asked_ns(), running.arrived_ns, self.options.grace_ns);
+            *is_settled = by_slot || running.by_counts && running.get.is_at_item();
         }
+        self.advance(at, arrived);
     }
 
     // ---- steps ----
@@ -618,10 +547,10 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         running.arrived_ns = ns;
         running.arrived = Some(match (running.wants_word, arrival) {
             (true, arrival) => match arrival.word() {
-                Some(word) => ArrivedFetch::Word(word),
+                Some(word) => StepInput::Word(word),
                 None => return self.fail(at, FallbackReason::NotFetched),
             },
-            (false, Arrival::Buffer(bytes)) => ArrivedFetch::Bytes(bytes, len),
+            (false, Arrival::Buffer(bytes)) => StepInput::Bytes { bytes, len, is_settled: false },
             (false, _) => return self.fail(at, FallbackReason::NotFetched),
         });
         if running.get.is_at_item() && (!self.options.in_order || running.needs_line == SequenceNumber::NEVER)
@@ -666,15 +595,15 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
     }
 
     /// Passes the requested input to a GET, and executes its next step.
-    fn advance(&mut self, at: usize, handed: StepInput) {
+    fn advance(&mut self, at: usize, input: StepInput<B>) {
         let Some(running) = &mut self.gets[at] else { return };
-        let bytes = running.bytes.as_deref().unwrap_or_default();
-        let front = |len: usize| bytes.get(..len).unwrap_or_default();
-        let fetched = match handed {
+        let fetched = match input {
             StepInput::Nothing => Fetched::Nothing,
             StepInput::Word(word) => Fetched::Word(word),
-            StepInput::Bytes(len) => Fetched::Bytes(front(len)),
-            StepInput::Settled(len) => Fetched::Settled(front(len)),
+            StepInput::Bytes { bytes, len, is_settled } => {
+                let front = running.bytes.insert(bytes).get(..len).unwrap_or_default();
+                if is_settled { Fetched::Settled(front) } else { Fetched::Bytes(front) }
+            }
         };
         let step = running.get.next(&self.reader, &mut self.metadata, fetched);
         self.apply_step(at, step);
@@ -698,7 +627,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
             Step::Bytes { offset, len } => {
                 running.wants_word = false;
                 let is_item = running.get.is_at_item() || running.get.is_at_slots_item();
-                let to = if is_item { To::Item { token: running.token } } else { To::Buffer };
+                let to = if is_item { To::Item(running.id) } else { To::Buffer };
                 self.queue_fetch(FetchPurpose::Step(owner), offset, len, to);
             }
             Step::Chunks { whole } => {
@@ -778,6 +707,7 @@ impl<B: Deref<Target = [u8]>> Remote<B> {
         running.rejections.add(&running.get.rejections());
         let is_hit = matches!(outcome, ReadOutcome::Hit(_));
         self.completed.push_back(CompletedGet {
+            id: running.id,
             token: running.token,
             hash: running.get.hash(),
             was_cached: running.source != Source::ByKey,

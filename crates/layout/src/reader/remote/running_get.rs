@@ -4,6 +4,7 @@ use crate::hash::KeyHash;
 use crate::item::KEY_BYTES_MAX;
 
 use super::super::{FallbackReason, Get, Location, Reader, Rejections};
+use super::GetId;
 use super::chunks::ChunkProgress;
 use super::lines::SequenceNumber;
 
@@ -58,18 +59,25 @@ pub(super) struct Behind {
     pub(super) word: Option<u64>,
 }
 
-/// A completed fetch that waits for the status line.
+/// The fetched input of a GET's next step, which may have to wait for the status line.
 #[derive(Debug)]
-pub(super) enum ArrivedFetch<B> {
-    /// The requested bytes, and their number.
-    Bytes(B, usize),
+pub(super) enum StepInput<B> {
+    Nothing,
     Word(u64),
+    Bytes {
+        bytes: B,
+        /// The number of requested bytes.
+        len: usize,
+        /// They are followed by the counters of emptied segments.
+        is_settled: bool,
+    },
 }
 
 /// A GET in flight.
 #[derive(Debug)]
-pub(super) struct RunningGet<B> {
-    pub(super) token: u64,
+pub(super) struct RunningGet<B, T> {
+    pub(super) id: GetId,
+    pub(super) token: T,
     /// Distinguishes fetches of this attempt from those of earlier ones.
     pub(super) serial: u32,
     pub(super) source: Source,
@@ -85,7 +93,7 @@ pub(super) struct RunningGet<B> {
     pub(super) behind: Option<Behind>,
     /// The generation in flight, if it was requested by this GET.
     pub(super) wants_behind: bool,
-    pub(super) arrived: Option<ArrivedFetch<B>>,
+    pub(super) arrived: Option<StepInput<B>>,
     /// When that arrived.
     pub(super) arrived_ns: u64,
     /// The requested data is a word.
@@ -99,18 +107,20 @@ pub(super) struct RunningGet<B> {
     pub(super) rejections: Rejections,
 }
 
-impl<B> RunningGet<B> {
+impl<B, T> RunningGet<B, T> {
     pub(super) fn new(
         reader: &Reader,
         key: Key,
         hash: KeyHash,
         source: Source,
-        (token, serial): (u64, u32),
+        id: GetId,
+        token: T,
         (started, is_leased): (SequenceNumber, bool),
-    ) -> RunningGet<B> {
+    ) -> RunningGet<B, T> {
         RunningGet {
+            id,
             token,
-            serial,
+            serial: id.serial,
             started,
             is_leased,
             source,
@@ -149,15 +159,4 @@ impl<B> RunningGet<B> {
         (self.by_counts, self.wants_behind) = (false, false);
         (self.behind, self.arrived) = (None, None);
     }
-}
-
-/// The fetched input of a GET's next step.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum StepInput {
-    Nothing,
-    Word(u64),
-    /// This many of the fetched bytes.
-    Bytes(usize),
-    /// The same bytes, followed by the counters of emptied segments.
-    Settled(usize),
 }
