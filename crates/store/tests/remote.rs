@@ -2,9 +2,6 @@
 #![cfg(not(loom))]
 
 mod common;
-#[path = "outside/value.rs"]
-#[allow(dead_code, reason = "only its random numbers are used")]
-mod value;
 
 use std::sync::Arc;
 use std::thread;
