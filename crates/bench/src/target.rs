@@ -37,8 +37,8 @@ pub struct Target {
     pub urls: Vec<Url>,
     /// The protocol over sockets.
     pub protocol: Protocol,
-    /// The time limit of a response: [`PATIENCE`] by default.
-    pub patience: Duration,
+    /// The time limit of a response: [`ANSWER_TIMEOUT`] by default.
+    pub timeout: Duration,
     /// The servers' processes on this host, whose CPU time is measured; servers that report no process are not
     /// included.
     processes: Vec<Process>,
@@ -166,7 +166,7 @@ impl Target {
             name: name.to_owned(),
             urls: urls.to_vec(),
             protocol,
-            patience: ANSWER_TIMEOUT,
+            timeout: ANSWER_TIMEOUT,
             processes: Vec::new(),
         };
         let client = target.client()?;
@@ -187,7 +187,7 @@ impl Target {
         let shares = self.shares_memory();
         let shared_memory = if shares { SharedMemory::Required } else { SharedMemory::Never };
         let options =
-            Options { shared_memory, protocol: self.protocol, timeout: self.patience, ..Options::default() };
+            Options { shared_memory, protocol: self.protocol, timeout: self.timeout, ..Options::default() };
         let addresses = self.urls.iter().map(|url| url.address.to_string());
         let client = Client::new(addresses, options)?;
         for (version, url) in client.versions().into_iter().zip(&self.urls) {

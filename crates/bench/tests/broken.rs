@@ -122,7 +122,7 @@ fn outcome(
     let url = &dummy.urls()[0];
     let mut target = Target::new(&format!("dummy at {url}"), &[url.parse()?], protocol)?;
     if fault.is_some_and(|fault| matches!(fault.kind, Kind::Dropped | Kind::Swapped)) {
-        target.patience = TIMEOUT;
+        target.timeout = TIMEOUT;
     }
     run(experiment, &[(&target, None)], &Plan { rounds: 1, ..Plan::default() }, &NoProgress)
 }

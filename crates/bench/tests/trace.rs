@@ -291,7 +291,7 @@ fn replay_on_fake(path: &Path, fault: Fault, replay: &Replay) -> Result<Results,
     let url = format!("unix://{}", path.display()).parse().expect("a URL");
     let mut target = Target::new("fake", &[url], Protocol::Text).expect("it is up");
     if fault == Fault::NoProgress {
-        target.patience = Duration::from_secs(1);
+        target.timeout = Duration::from_secs(1);
     }
     run(replay, &[&target]).map_err(|error| format!("{error:#}"))
 }

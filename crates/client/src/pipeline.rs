@@ -88,7 +88,7 @@ struct State {
     broken: Option<Failure>,
     /// An answer has arrived since the server was last notified of one.
     was_answered: bool,
-    /// See [`Server::storing`].
+    /// Counts operations in flight that store, as `Server::storing`.
     storing: Arc<AtomicUsize>,
     /// Receives an unrequested value.
     unasked: Vec<u8>,

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn requirements() -> ProviderRequirements {
     let text = std::env::var("FABCACHE_PROVIDER").unwrap_or("tcp;ofi_rxm".into());
@@ -55,7 +55,7 @@ fn port(domain: &Arc<Domain>) -> Endpoint {
 
 /// Polls both endpoints until each has that many completions.
 fn poll_until(ports: [&mut Endpoint; 2], counts: [usize; 2]) -> [Vec<Completion>; 2] {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let mut ended = [Vec::new(), Vec::new()];
     while ended[0].len() < counts[0] || ended[1].len() < counts[1] {
         assert!(Instant::now() < end, "operations do not complete: {ended:?}");
@@ -92,7 +92,7 @@ fn insist<T>(
     b: &mut Endpoint,
     mut post: impl FnMut(&mut Endpoint) -> Result<T, Error>,
 ) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     loop {
         match post(a) {
             Ok(done) => return done,
@@ -108,7 +108,7 @@ fn insist<T>(
 
 /// Retries until the operation is posted; another thread drives the other endpoint.
 fn alone(a: &mut Endpoint, post: &mut dyn FnMut(&mut Endpoint) -> Result<(), Error>) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while let Err(error) = post(a) {
         assert!(error.is_again() && Instant::now() < end, "{error}");
         a.poll(&mut Vec::new()).expect("it polls");
@@ -423,8 +423,8 @@ fn new_peers_messages_and_reads_wake_the_descriptor() {
             if b.may_wait() {
                 let fd = b.wait_fd().expect("a descriptor");
                 let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-                let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-                let woken = rustix::event::poll(&mut fds, Some(&patience)).expect("poll works");
+                let time_limit = Timespec { tv_sec: TIME_LIMIT.as_secs() as i64, tv_nsec: 0 };
+                let woken = rustix::event::poll(&mut fds, Some(&time_limit)).expect("poll works");
                 assert_eq!(woken, 1, "the descriptor was not woken");
                 sleeps += 1;
             }
@@ -444,7 +444,7 @@ fn new_peers_messages_and_reads_wake_the_descriptor() {
             refused.error
         })
     });
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let mut read = Vec::new();
     while read.is_empty() {
         assert!(Instant::now() < end, "the read does not complete");
@@ -454,7 +454,7 @@ fn new_peers_messages_and_reads_wake_the_descriptor() {
     stop.send(()).expect("it listens");
     let mut message = pool.take();
     alone(&mut a, &mut |a| say(a, to_b, b"the end", &mut message));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while !sleeper.is_finished() {
         assert!(Instant::now() < end, "the sleeper is not woken");
         a.poll(&mut Vec::new()).expect("it polls");
@@ -481,7 +481,7 @@ fn target_process() {
     let unfinished = format!("{file}.unfinished");
     std::fs::write(&unfinished, text).expect("written");
     std::fs::rename(unfinished, file).expect("renamed");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while Instant::now() < end {
         b.poll(&mut Vec::new()).expect("it polls");
         std::thread::sleep(Duration::from_millis(1));
@@ -511,7 +511,7 @@ fn memory_is_read_while_its_process_is_stopped() {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--ignored", "--exact", "target_process"]).env(WHERE, &file);
     let other = Other(command.stdout(Stdio::null()).spawn().expect("it starts"), file.clone());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let text = loop {
         match std::fs::read_to_string(&file) {
             Ok(text) => break text,
@@ -539,7 +539,7 @@ fn memory_is_read_while_its_process_is_stopped() {
                 refused.error
             })
         });
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         let mut ended = Vec::new();
         while ended.is_empty() {
             assert!(Instant::now() < end, "the read does not complete");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::contract::{Link, Listener, Received};
 
 /// Far longer than any step of the suite takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The client's end of a link. It may block.
 pub trait Client: Send {
@@ -59,7 +59,7 @@ pub fn run(way: &dyn TransportUnderTest) {
 
 /// Accepts, waiting for it.
 fn accept(way: &dyn TransportUnderTest) -> Box<dyn Link> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while Instant::now() < end {
         if let Some(link) = way.listener().accept().expect("accepting works") {
             return link;
@@ -71,7 +71,7 @@ fn accept(way: &dyn TransportUnderTest) -> Box<dyn Link> {
 
 /// Waits for the next bytes; `None` at the end.
 fn receive(link: &mut dyn Link) -> io::Result<Option<Vec<u8>>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let mut buffer = vec![0; 10_000];
     while Instant::now() < end {
         match link.receive(&mut buffer)? {
@@ -88,7 +88,7 @@ fn receive(link: &mut dyn Link) -> io::Result<Option<Vec<u8>>> {
 
 /// Sends all, waiting for it.
 fn send_all(link: &mut dyn Link, mut bytes: &[u8]) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while !bytes.is_empty() {
         assert!(Instant::now() < end, "sending does not get on");
         let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -161,7 +161,7 @@ fn links_do_not_mix(way: &dyn TransportUnderTest) {
     let serve = || {
         let mut served = 0;
         let mut links: Vec<(Box<dyn Link>, Vec<u8>)> = Vec::new();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         while served < count {
             assert!(Instant::now() < end, "not all links are served");
             links.extend(way.listener().accept().expect("accepting works").map(|link| (link, Vec::new())));
@@ -228,7 +228,7 @@ fn a_client_that_does_not_read_is_told_by_zero(way: &dyn TransportUnderTest) {
     let client = move |mut client: Box<dyn Client>| {
         client.send(b"x").expect("sending works");
         // Holds the link open, reading nothing.
-        let _ = stopped.recv_timeout(PATIENCE);
+        let _ = stopped.recv_timeout(TIME_LIMIT);
     };
     with_client(way, client, move || {
         let mut link = accept(way);

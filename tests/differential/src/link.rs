@@ -22,12 +22,12 @@ pub struct Conn {
 const CHUNK_LEN: usize = 64 << 10;
 
 impl Conn {
-    /// Connects. A read or write that exceeds `patience` counts as failed.
-    pub fn open(address: SocketAddr, patience: Duration) -> Result<Self> {
+    /// Connects. A read or write that exceeds `timeout` counts as failed.
+    pub fn open(address: SocketAddr, timeout: Duration) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         Ok(Self { stream, received: Vec::new(), used: 0, chunk: Box::new([0; CHUNK_LEN]) })
     }
 

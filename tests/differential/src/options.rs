@@ -78,7 +78,7 @@ pub struct Options {
     /// Whether to fail if a pair of the coverage table is rare.
     pub coverage: bool,
     /// A server that sends nothing for this long has no answer.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Whether to show progress.
     pub progress: bool,
     /// Ends the run when set.
@@ -105,7 +105,7 @@ impl RunArgs {
             slow: !self.no_wait,
             shrink: true,
             coverage: !self.no_coverage,
-            patience: ANSWER_TIMEOUT,
+            timeout: ANSWER_TIMEOUT,
             progress: std::io::IsTerminal::is_terminal(&std::io::stderr()),
             stop: Arc::default(),
         }

@@ -63,7 +63,7 @@ pub struct PlayResult {
 /// Plays sequences.
 pub struct Player {
     servers: Servers,
-    patience: Duration,
+    timeout: Duration,
     twin: bool,
     links: Vec<Option<Link>>,
     sentinels: u32,
@@ -80,8 +80,8 @@ struct Batch<'a> {
 
 impl Player {
     /// Returns a player without connections.
-    pub fn new(servers: Servers, patience: Duration, twin: bool) -> Self {
-        Self { servers, patience, twin, links: Vec::new(), sentinels: 0, coverage: Coverage::default() }
+    pub fn new(servers: Servers, timeout: Duration, twin: bool) -> Self {
+        Self { servers, timeout, twin, links: Vec::new(), sentinels: 0, coverage: Coverage::default() }
     }
 
     /// Closes all connections.
@@ -121,7 +121,7 @@ impl Player {
     /// Checks that both servers serve a new connection.
     pub fn both_alive(&mut self) -> Result<()> {
         for address in [self.servers.theirs, self.servers.ours] {
-            let mut conn = Conn::open(address, self.patience)?;
+            let mut conn = Conn::open(address, self.timeout)?;
             conn.send(SENTINEL_COMMAND, &[]);
             let answer = collect_one(&mut conn, Shape::Line);
             anyhow::ensure!(answer.bytes == crate::answer::SENTINEL, "{address} no longer answers");
@@ -139,8 +139,8 @@ impl Player {
             Some(link) => link,
             None => Link {
                 wire: unit.wire,
-                theirs: Conn::open(self.servers.theirs, self.patience)?,
-                ours: Conn::open(self.servers.ours, self.patience)?,
+                theirs: Conn::open(self.servers.theirs, self.timeout)?,
+                ours: Conn::open(self.servers.ours, self.timeout)?,
             },
         };
         Ok(slot.insert(link))

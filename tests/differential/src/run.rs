@@ -105,7 +105,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut run = Run {
         options,
         start,
-        player: Player::new(options.servers, options.patience, options.twin),
+        player: Player::new(options.servers, options.timeout, options.twin),
         rng: SplitMix64::new(options.seed ^ 0x5eed),
         commands: 0,
         replays: 0,

@@ -9,7 +9,7 @@ use crate::play::Servers;
 use crate::saboteur::{Harm, Saboteur};
 use crate::unit::{Ending, Step};
 
-fn options(servers: Servers, patience: Duration) -> Options {
+fn options(servers: Servers, timeout: Duration) -> Options {
     Options {
         servers,
         commands: 3000,
@@ -21,7 +21,7 @@ fn options(servers: Servers, patience: Duration) -> Options {
         slow: false,
         shrink: true,
         coverage: false,
-        patience,
+        timeout,
         progress: false,
         stop: Arc::default(),
     }
@@ -48,7 +48,7 @@ fn played(options: &Options, sequences: &[Sequence]) -> Outcome {
     let mut run = Run {
         options,
         start: Instant::now(),
-        player: Player::new(options.servers, options.patience, options.twin),
+        player: Player::new(options.servers, options.timeout, options.twin),
         rng: SplitMix64::new(3),
         commands: 0,
         replays: 0,

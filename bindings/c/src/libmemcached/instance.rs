@@ -343,8 +343,9 @@ impl memcached_instance_st {
         };
         let options = Options {
             // A server that takes the connection and then says nothing is waited for as for an answer.
-            connect_timeout: patience(memc.connect_timeout.get()).min(patience(memc.poll_timeout.get())),
-            timeout: patience(memc.poll_timeout.get()),
+            connect_timeout: duration_of(memc.connect_timeout.get())
+                .min(duration_of(memc.poll_timeout.get())),
+            timeout: duration_of(memc.poll_timeout.get()),
             // Retries are decided here, not by the client.
             failures_max: u32::MAX,
             credentials: memc.credentials(),
@@ -531,7 +532,7 @@ impl memcached_instance_st {
 const TIMED_OUT: ErrorContext<'_> = ErrorContext { errno: 0, message: "time out", is_verbatim: false };
 
 /// Milliseconds; less than none are as long as it takes.
-fn patience(milliseconds: i32) -> Duration {
+fn duration_of(milliseconds: i32) -> Duration {
     const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
     u64::try_from(milliseconds).map_or(FOREVER, |some| Duration::from_millis(some.max(1)))
 }

@@ -110,7 +110,7 @@ impl memcached_pool_st {
     }
 
     /// Takes a handle, waiting according to the policy.
-    fn take(&self, patience: WaitPolicy) -> Result<Handle, memcached_return_t> {
+    fn take(&self, policy: WaitPolicy) -> Result<Handle, memcached_return_t> {
         let mut handles = self.lock();
         loop {
             if let Some(handle) = handles.idle.pop() {
@@ -119,7 +119,7 @@ impl memcached_pool_st {
             if handles.made < handles.most {
                 return handles.grow().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE);
             }
-            handles = match patience {
+            handles = match policy {
                 WaitPolicy::None => return Err(MEMCACHED_NOTFOUND),
                 WaitPolicy::Endless => self.given_back.wait(handles).unwrap_or_else(PoisonError::into_inner),
                 WaitPolicy::Until(end) => {
@@ -219,10 +219,10 @@ pub unsafe extern "C" fn memcached_pool_destroy(pool: *mut memcached_pool_st) ->
 
 fn take_out(
     pool: Option<&memcached_pool_st>,
-    patience: WaitPolicy,
+    policy: WaitPolicy,
     rc: Out<'_, memcached_return_t>,
 ) -> *mut memcached_st {
-    let taken = pool.ok_or(MEMCACHED_INVALID_ARGUMENTS).and_then(|pool| pool.take(patience));
+    let taken = pool.ok_or(MEMCACHED_INVALID_ARGUMENTS).and_then(|pool| pool.take(policy));
     put(rc, taken.err().unwrap_or(MEMCACHED_SUCCESS));
     taken.map_or(ptr::null_mut(), |handle| handle.0.as_ptr())
 }
@@ -247,7 +247,7 @@ pub extern "C" fn memcached_pool_fetch(
     rc: Out<'_, memcached_return_t>,
 ) -> *mut memcached_st {
     guarded(ptr::null_mut(), || {
-        let patience = match relative_time.map(|time| (time.tv_sec, time.tv_nsec)) {
+        let policy = match relative_time.map(|time| (time.tv_sec, time.tv_nsec)) {
             None | Some((0, 0)) => WaitPolicy::None,
             Some((seconds, nanoseconds)) => {
                 let Ok(nanoseconds @ 0..1_000_000_000) = u32::try_from(nanoseconds) else {
@@ -258,7 +258,7 @@ pub extern "C" fn memcached_pool_fetch(
                 Instant::now().checked_add(time).map_or(WaitPolicy::Endless, WaitPolicy::Until)
             }
         };
-        take_out(pool, patience, rc)
+        take_out(pool, policy, rc)
     })
 }
 

@@ -67,7 +67,7 @@ impl Comparison {
     /// Returns the requested transports that a server lacks, in words.
     ///
     /// # Errors
-    /// As for [`Comparison::ways`].
+    /// As for [`Comparison::routes`].
     pub fn left_out(&self) -> Result<Option<String>> {
         let mut all = Vec::new();
         for (server_under_test, routes) in self.routes()? {

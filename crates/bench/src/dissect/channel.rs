@@ -39,7 +39,7 @@ pub struct ChannelClient {
     request: Vec<u8>,
     key_at: usize,
     answer: Vec<u8>,
-    patience: Duration,
+    timeout: Duration,
     peer: Option<JoinHandle<Result<()>>>,
     thread: Thread,
     state: Arc<State>,
@@ -61,7 +61,7 @@ impl ChannelClient {
         key: &[u8],
         answering: AnswerMode,
         cpus: &Cpus,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<ChannelClient> {
         let (served, file) = Channel::create(&SHAPE)?;
         let channel = Channel::open(file.as_fd())?;
@@ -78,7 +78,7 @@ impl ChannelClient {
             request: call.request.clone(),
             key_at: at.context("the key is not in the request")?,
             answer: vec![0; call.answer.len()],
-            patience,
+            timeout,
             peer: Some(peer),
             thread,
             state,
@@ -117,7 +117,7 @@ impl ChannelClient {
                 // Needed where both ends share one CPU.
                 self.thread.unpark();
                 std::thread::yield_now();
-                ensure!(begun.elapsed() < self.patience, "no answer through a channel");
+                ensure!(begun.elapsed() < self.timeout, "no answer through a channel");
             }
         }
         Ok(begun.elapsed())
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn calls_go_through_memory() {
         let items = Items::new(20).expect("a length");
-        let patience = Duration::from_secs(20);
+        let timeout = Duration::from_secs(20);
         let cpus = Cpus::current().expect("some");
         for len in [1usize, 3_000, 3_000_000] {
             let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -211,8 +211,7 @@ mod tests {
             let heard = heard.expect("an answer");
             let echo = AnswerMode::Echo(heard.request.len(), heard.answer.len());
             for answering in [echo, AnswerMode::Protocol(Box::new(Responder::mixed()))] {
-                let mut client =
-                    ChannelClient::new(&heard, &key, answering, &cpus, patience).expect("memory");
+                let mut client = ChannelClient::new(&heard, &key, answering, &cpus, timeout).expect("memory");
                 for number in 0..20 {
                     client.call(&items, number, &mut Vec::new()).expect("an answer");
                 }

@@ -47,7 +47,7 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
     let heard = record_call(Protocol::Binary, (0, call.value_bytes as u32), |client| {
         Ok(client.set(&key, &value, Ttl::NEVER)?)
     })?;
-    let connect = |answering| ChannelClient::new(&heard, &key, answering, dissect.cpus(), target.patience);
+    let connect = |answering| ChannelClient::new(&heard, &key, answering, dissect.cpus(), target.timeout);
     Ok(Box::new(Sets {
         call,
         iterations,

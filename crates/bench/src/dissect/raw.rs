@@ -35,28 +35,28 @@ impl Raw {
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn to_dummy(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
+    pub fn to_dummy(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
         let head = call.answer[..HEAD_BYTES.min(call.answer.len())].to_vec();
-        Ok(Raw { head, ..Raw::connect(url, call, key, patience)? })
+        Ok(Raw { head, ..Raw::connect(url, call, key, timeout)? })
     }
 
     /// Connects to an echo, which returns the right number of bytes without reading the request.
     ///
     /// # Errors
     /// It cannot be reached.
-    pub fn to_echo(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
-        let mut raw = Raw::connect(url, call, key, patience)?;
+    pub fn to_echo(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
+        let mut raw = Raw::connect(url, call, key, timeout)?;
         let lengths = [call.request.len() as u64, call.answer.len() as u64].map(u64::to_le_bytes);
         raw.stream.write_all(&[&[ECHO], &lengths[0][..], &lengths[1][..]].concat())?;
         Ok(raw)
     }
 
-    fn connect(url: &Url, call: &RecordedCall, key: &[u8], patience: Duration) -> Result<Raw> {
+    fn connect(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
         let stream: Box<dyn Stream> = match &url.address.place {
             ServerEndpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(timeout))?;
                 Box::new(stream)
             }
             ServerEndpoint::Fabric { .. } => {
@@ -64,7 +64,7 @@ impl Raw {
             }
             ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(timeout))?;
                 Box::new(stream)
             }
         };

@@ -56,7 +56,7 @@ pub struct Plan {
     /// Threads that drive them. Shared-memory clients have one thread each, regardless of this value.
     pub threads: usize,
     /// How long a server may leave requests unanswered before it counts as failed, in nanoseconds.
-    pub patience_ns: u64,
+    pub timeout_ns: u64,
 }
 
 /// One round.
@@ -94,7 +94,7 @@ impl Plan {
             work: work.clone(),
             clients,
             threads,
-            patience_ns: as_ns(target.patience),
+            timeout_ns: as_ns(target.timeout),
         }
     }
 }
@@ -139,7 +139,7 @@ impl Engine {
         let urls = urls?;
         let first = urls.first().context("no server")?;
         let protocol = protocol(&plan.protocol)?;
-        let patience = Duration::from_nanos(plan.patience_ns);
+        let timeout = Duration::from_nanos(plan.timeout_ns);
         let mut drivers = Vec::new();
         if first.shared_memory {
             ensure!(
@@ -147,7 +147,7 @@ impl Engine {
                 "through shared memory a client has either many keys in a request, or many requests in flight"
             );
             let mut target = Target::new("server", &urls, protocol)?;
-            target.patience = patience;
+            target.timeout = timeout;
             for _ in 0..plan.clients {
                 drivers.push((Driver::Memory(Box::new(Memory::connect(&target, &plan.work)?)), 1));
             }
@@ -157,7 +157,7 @@ impl Engine {
                 addresses.iter().map(|address| form(address, protocol)).collect();
             let forms = forms?;
             for clients in parts(plan.clients, plan.threads) {
-                let sockets = Sockets::connect(&addresses, &forms, clients, patience)?;
+                let sockets = Sockets::connect(&addresses, &forms, clients, timeout)?;
                 drivers.push((Driver::Sockets(Box::new(sockets)), clients));
             }
         }

@@ -175,7 +175,7 @@ mod tests {
 
     fn plan(clients: usize) -> Plan {
         let urls = vec!["unix:///nowhere/at/all".into()];
-        Plan { urls, protocol: "text".into(), patience_ns: 1_000_000_000, work: work(), clients, threads: 1 }
+        Plan { urls, protocol: "text".into(), timeout_ns: 1_000_000_000, work: work(), clients, threads: 1 }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Sockets {
     mapping: Mapping,
     clients: usize,
     /// Time limit of a response.
-    patience: Duration,
+    timeout: Duration,
     buffer: Vec<u8>,
 }
 
@@ -81,7 +81,7 @@ impl Sockets {
         addresses: &[Address],
         forms: &[Encoding],
         clients: usize,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Sockets> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("no epoll")?;
         let mut links = Vec::new();
@@ -94,7 +94,7 @@ impl Sockets {
         }
         let mapping = Mapping::new(&Distribution::default(), addresses, |_| true);
         let buffer = vec![0; RECEIVE_BYTES];
-        Ok(Sockets { epoll, links, servers: addresses.len(), mapping, clients, patience, buffer })
+        Ok(Sockets { epoll, links, servers: addresses.len(), mapping, clients, timeout, buffer })
     }
 
     /// Runs a round.
@@ -232,10 +232,10 @@ impl Sockets {
     /// Waits for events for at most `wait_ns`, by default the time limit of a response. Returns the number
     /// of connections.
     fn wait(&self, events: &mut [Event], wait_ns: Option<u64>) -> Result<usize> {
-        let patience = Timespec::try_from(self.patience)?;
+        let timeout = Timespec::try_from(self.timeout)?;
         let now = Timespec::default();
         let timeout = match wait_ns {
-            None => patience,
+            None => timeout,
             Some(0) => now,
             Some(ns) => {
                 // epoll's timeout has millisecond resolution.
@@ -259,7 +259,7 @@ impl Sockets {
     fn has_failed(&self, scratch: &mut Scratch<'_>) -> Result<()> {
         match self.links.iter().find(|link| link.is_waiting()) {
             Some(link) => {
-                bail!("no answer within {} s: {}", self.patience.as_secs_f64(), link.waits_for(scratch))
+                bail!("no answer within {} s: {}", self.timeout.as_secs_f64(), link.waits_for(scratch))
             }
             None => Ok(()),
         }

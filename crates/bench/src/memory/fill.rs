@@ -37,7 +37,7 @@ pub struct FilledServer {
     pub refused: u64,
     /// Number of items that the server reports.
     pub items: u64,
-    /// How many of [`Filled::sampled`] items were found, byte for byte.
+    /// How many of [`FilledServer::sampled`] items were found, byte for byte.
     pub found: u64,
     /// Number of items sampled.
     pub sampled: u64,

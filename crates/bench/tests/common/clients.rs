@@ -21,9 +21,9 @@ pub fn work(keys: u64, sizes: Sizes) -> Work {
 
 /// Returns a plan with one client.
 pub fn plan(urls: &[String], protocol: &str, work: &Work) -> Plan {
-    let patience_ns = ANSWER_TIMEOUT.as_nanos() as u64;
+    let timeout_ns = ANSWER_TIMEOUT.as_nanos() as u64;
     let (urls, protocol, work) = (urls.to_vec(), protocol.into(), work.clone());
-    Plan { urls, protocol, work, clients: 1, threads: 1, patience_ns }
+    Plan { urls, protocol, work, clients: 1, threads: 1, timeout_ns }
 }
 
 /// Returns a plan's target.

@@ -56,8 +56,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let survey = library.survey()?;
     let wanted = requirements(arguments.requirements.as_deref().unwrap_or_default());
     let program = std::env::current_exe().context("cannot find this program's own path")?;
-    let patience = Duration::from_secs(arguments.patience);
-    let trials = trial::all(&program, &survey.providers, patience);
+    let time_limit = Duration::from_secs(arguments.patience);
+    let trials = trial::all(&program, &survey.providers, time_limit);
     let listing = Listing::new(library.version(), &survey, &wanted, &trials);
     output::print(&if arguments.json { listing.json()? } else { listing.text() })?;
     let picked = survey.choose(&wanted)?;

@@ -66,14 +66,14 @@ fn resident_kib() -> u64 {
 }
 
 /// Opens each provider in a child process that runs `program`, which is this one.
-pub fn all(program: &Path, providers: &[Provider], patience: Duration) -> Vec<Trial> {
+pub fn all(program: &Path, providers: &[Provider], time_limit: Duration) -> Vec<Trial> {
     let mut trials = Vec::new();
     for some in providers.chunks(AT_ONCE) {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + time_limit;
         let started: Vec<_> = some.iter().map(|provider| start(program, provider)).collect();
         for child in started {
             trials.push(
-                child.map_err(|error| format!("{error:#}")).and_then(|child| child.finish(end, patience)),
+                child.map_err(|error| format!("{error:#}")).and_then(|child| child.finish(end, time_limit)),
             );
         }
     }
@@ -90,13 +90,13 @@ fn start(program: &Path, provider: &Provider) -> Result<RunningTrial> {
 }
 
 impl RunningTrial {
-    fn finish(mut self, end: Instant, patience: Duration) -> Trial {
+    fn finish(mut self, end: Instant, time_limit: Duration) -> Trial {
         let status = loop {
             match self.0.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if Instant::now() < end => std::thread::sleep(STEP),
                 Ok(None) => {
-                    return Err(format!("did not open within {} s (--patience)", patience.as_secs()));
+                    return Err(format!("did not open within {} s (--patience)", time_limit.as_secs()));
                 }
                 Err(error) => return Err(error.to_string()),
             }

@@ -12,7 +12,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg};
 
 /// Far longer than any reply takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 pub fn request() -> String {
     format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n")
@@ -32,7 +32,7 @@ impl Raw {
     /// Requests shared memory and receives it.
     pub fn attach(path: &str) -> std::io::Result<Raw> {
         let mut socket = UnixStream::connect(path)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIME_LIMIT))?;
         socket.write_all(request().as_bytes())?;
         Raw::attached(socket)
     }
