@@ -322,8 +322,8 @@ struct OwnedPages {
 // provider's handle: only libfabric dereferences it, in calls that FI_THREAD_SAFE allows on every thread. Every variant
 // of `home` is Send, as `home_is_send_and_sync` checks.
 unsafe impl Send for Buffer {}
-// SAFETY: `&Buffer` only reads the memory at `base`, copies `bytes` and `descriptor`, and does not use `home`, every
-// variant of which is Sync, as `home_is_send_and_sync` checks.
+// SAFETY: `&Buffer` only reads the memory at `base`, copies `bytes` and `descriptor`, and reads which variant `home` is,
+// every one of which is Sync, as `home_is_send_and_sync` checks.
 unsafe impl Sync for Buffer {}
 
 /// Checks when compiling that a buffer's origin can go to, and be shared with, other threads.

@@ -283,7 +283,7 @@ pub(crate) fn in_order(mut providers: Vec<Provider>) -> Vec<Provider> {
 }
 
 impl Provider {
-    fn of(info: Info) -> Option<Provider> {
+    pub(crate) fn of(info: Info) -> Option<Provider> {
         let description = Description::of(&info);
         // Two software layers, one of which recovers lost datagrams, are slower than a socket.
         if description.name.contains("ofi_rxd") || description.name.contains("ofi_hook") {

@@ -12,6 +12,7 @@ use crate::memory::{Buffer, PartOwner};
 pub struct SplitBuffer(Arc<SplitBufferInner>);
 
 struct SplitBufferInner {
+    /// Never dereferenced: its parts may be borrowed, or in use by the provider.
     whole: Buffer,
     /// The ranges that are taken.
     taken: Mutex<Vec<Range<usize>>>,

@@ -215,18 +215,15 @@ impl RemoteGets {
     /// Posts the next reads and delivers completed GETs to their slots. `ns` is a recent time.
     fn advance(&mut self, ns: Option<u64>) -> bool {
         self.post(ns);
-        if self.is_broken {
-            self.give_up();
-        }
-        self.deliver()
+        if self.is_broken { self.give_up() } else { self.deliver() }
     }
 
-    /// Fails all GETs in flight: the server must be asked for each.
-    pub fn give_up(&mut self) {
+    /// Fails all GETs in flight: the server must be asked for each. Returns whether there were any.
+    pub fn give_up(&mut self) -> bool {
         self.is_broken = true;
         (self.refused, self.next) = (None, None);
         self.remote.abandon();
-        self.deliver();
+        self.deliver()
     }
 
     /// Takes the wakers of completed GETs. The caller wakes them when it holds no lock.
@@ -261,10 +258,10 @@ impl RemoteGets {
         match to {
             To::Buffer | To::Item(_) => return self.remote.take(id, Arrival::Buffer(buffer), now),
             To::Probe => {}
+            To::Value { whole, .. } if whole > VALUE_BYTES_MAX => arrival = Arrival::Failed,
             To::Value { get, at, whole } => {
                 let target = self.remote.token(get).map(|get| &mut get.target);
-                match target.filter(|target| !target.is_read_in_place()) {
-                    Some(_) if whole > VALUE_BYTES_MAX => arrival = Arrival::Failed,
+                match target.filter(|target| !target.is_read_in_place(whole)) {
                     Some(target) => {
                         if let Some(place) = target.place(at..at + len, whole) {
                             place.copy_from_slice(&bytes[..len]);
@@ -443,7 +440,7 @@ impl RemoteGets {
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
-            completion.value = target.value;
+            (completion.value, completion.at) = (target.value, Instant::now());
             self.wakers.extend(slot.complete(completion));
         }
         any

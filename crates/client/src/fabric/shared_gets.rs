@@ -307,10 +307,8 @@ impl SharedGets {
             let until = Instant::now() + (first * (1 << naps)).min(longest);
             let has_slept = can_wake && self.nap(deadline.min(until));
             gets = self.gets();
-            if !has_slept {
-                gets.give_up();
-            }
-            if gets.poll() {
+            let any_failed = !has_slept && gets.give_up();
+            if gets.poll() || any_failed {
                 break;
             }
             naps = NAPS_GROWING.min(naps + 1);

@@ -156,12 +156,12 @@ impl Target {
                 .map(|(buffer, is_lent)| TargetSpace { parts: SplitBuffer::new(buffer), is_lent });
             self.assembly = Some(Assembly { whole, room });
         }
-        self.is_read_in_place()
+        self.is_read_in_place(whole)
     }
 
-    /// Returns whether parts are read directly into the value.
-    pub fn is_read_in_place(&self) -> bool {
-        self.assembly.as_ref().is_some_and(|assembly| assembly.room.is_some())
+    /// Returns whether the parts of a value of `whole` bytes are being read directly into it.
+    pub fn is_read_in_place(&self, whole: usize) -> bool {
+        self.assembly.as_ref().is_some_and(|assembly| assembly.whole == whole && assembly.room.is_some())
     }
 
     /// Copies a value that was read elsewhere, if there is one.
