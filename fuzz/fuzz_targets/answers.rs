@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let Some((seed, rest)) = data.split_first() else { return };
     let Some((count, rest)) = rest.split_first() else { return };
-    let (asked, said) = rest.split_at(rest.len().min(usize::from(count % 16)));
-    let whole = answers([said.to_vec()], asked);
+    let (requested, said) = rest.split_at(rest.len().min(usize::from(count % 16)));
+    let whole = answers([said.to_vec()], requested);
     let mut state = u32::from(*seed);
     let mut left = said;
     let pieces = std::iter::from_fn(|| {
@@ -17,6 +17,6 @@ fuzz_target!(|data: &[u8]| {
         left = rest;
         (!piece.is_empty()).then(|| piece.to_vec())
     });
-    assert_eq!(answers(pieces, asked), whole);
-    assert_eq!(answers(said.iter().map(|byte| vec![*byte]), asked), whole);
+    assert_eq!(answers(pieces, requested), whole);
+    assert_eq!(answers(said.iter().map(|byte| vec![*byte]), requested), whole);
 });

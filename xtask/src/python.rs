@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
         compare.arg("bench/compare.py").arg("--fabcached").arg(&server).args(["--memcached", "memcached"]);
         return succeeds(compare.current_dir(&package), "the comparison of times");
     }
-    form(&package)?;
+    encoding(&package)?;
     types(&environment, &package)?;
     make_packages_ready(&workspace::folder().join("tests/rdma"), &Interrupt::register()?)?;
     let mut tests = environment.program("python");
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(filter) = &args.filter {
         tests.args(["-k", filter]);
     }
-    if Command::new("memcached").arg("-V").output().is_ok_and(|told| told.status.success()) {
+    if Command::new("memcached").arg("-V").output().is_ok_and(|reported| reported.status.success()) {
         tests.env("MEMCACHED", "memcached");
     } else {
         println!("NOT RUN: the tests on memcached, which is not installed");
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Checks the formatting and lints of the wheel, which is a separate workspace.
-fn form(package: &Path) -> Result<()> {
+fn encoding(package: &Path) -> Result<()> {
     let cargo = |arguments: &[&str]| {
         let mut cargo = workspace::cargo();
         cargo.current_dir(package).args(arguments);

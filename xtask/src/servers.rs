@@ -121,7 +121,7 @@ impl Server {
 
     /// Returns a number from `stats` or `stats TOPIC`.
     pub(crate) fn counted(&self, topic: &str, name: &str) -> Result<u64> {
-        let lines = self.ask(format!("stats {topic}").trim_end(), |line| line == "END")?;
+        let lines = self.request(format!("stats {topic}").trim_end(), |line| line == "END")?;
         let start = format!("STAT {name} ");
         let line = lines.iter().find_map(|line| line.strip_prefix(start.as_str()));
         let text = line.with_context(|| format!("stats {topic} of {} has no {name}", self.address()))?;
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    fn ask(&self, command: &str, is_last: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    fn request(&self, command: &str, is_last: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let mut stream = self.connect()?;
         stream.write_all(format!("{command}\r\n").as_bytes())?;
         let mut lines = Vec::new();

@@ -86,11 +86,12 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
         let flags = without.iter().map(|without| flag(without)).collect::<Vec<_>>().join(" ");
         let output =
             torture(Some(&flags), WITHOUT_CHECKS_READS, test).output().context("cargo cannot be started")?;
-        let told = [output.stdout, output.stderr].concat();
-        let told = String::from_utf8_lossy(&told);
-        let found = WRONG.iter().find(|wrong| told.contains(*wrong));
-        let found = found
-            .with_context(|| format!("{test} does not detect wrong values without the checks:\n{told}"))?;
+        let reported = [output.stdout, output.stderr].concat();
+        let reported = String::from_utf8_lossy(&reported);
+        let found = WRONG.iter().find(|wrong| reported.contains(*wrong));
+        let found = found.with_context(|| {
+            format!("{test} does not detect wrong values without the checks:\n{reported}")
+        })?;
         println!("without {}: {test} says \"{found}\", as it must", without.join(", "));
     }
     Ok(())
@@ -113,9 +114,9 @@ fn check_controls() -> Result<()> {
         };
         ensure!(run(&["--no-run"])?.status.success(), "the tests do not build without {without}");
         let output = run(&["--", "--exact", test])?;
-        let told = String::from_utf8_lossy(&output.stdout);
+        let reported = String::from_utf8_lossy(&output.stdout);
         ensure!(
-            told.contains(&format!("test {test} ... FAILED")) || told.contains("1 failed"),
+            reported.contains(&format!("test {test} ... FAILED")) || reported.contains("1 failed"),
             "{test} holds without {without}: it does not detect the error"
         );
         println!("without {without}: {test} FAILED, as it must");

@@ -445,7 +445,7 @@ impl BaseClient {
     /// Ask for a value; returns a Request, whose wait() returns what get() would.
     #[pyo3(signature = (key, default=None))]
     fn iget<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Request> {
-        self.ask(key, default, Shown::Value)
+        self.request(key, default, Shown::Value)
     }
 
     /// Ask for a value; returns a Request, whose wait() returns what gets() would.
@@ -457,13 +457,13 @@ impl BaseClient {
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Request> {
         let default = (default, cas_default).into_pyobject(key.py())?.into_any();
-        self.ask(key, Some(default), Shown::ValueAndCas)
+        self.request(key, Some(default), Shown::ValueAndCas)
     }
 
     /// As iget: what Python is given never changes, so the key may be used again at once in either.
     #[pyo3(signature = (key, default=None))]
     fn bget<'py>(&self, key: &Bound<'py, PyAny>, default: Option<Bound<'py, PyAny>>) -> PyResult<Request> {
-        self.ask(key, default, Shown::Value)
+        self.request(key, default, Shown::Value)
     }
 
     /// Store a value without waiting for that; returns a Request, whose wait() returns True or raises.
@@ -504,11 +504,11 @@ impl BaseClient {
 
     /// The server's statistics, in general or on a topic.
     fn _stats<'py>(&self, py: Python<'py>, topic: &str) -> PyResult<Bound<'py, PyDict>> {
-        let told = PyDict::new(py);
+        let reported = PyDict::new(py);
         for (name, value) in self.order(py, |cache| cache.stats(topic).pop())?.unwrap_or_default() {
-            told.set_item(PyBytes::new(py, name.as_bytes()), PyBytes::new(py, value.as_bytes()))?;
+            reported.set_item(PyBytes::new(py, name.as_bytes()), PyBytes::new(py, value.as_bytes()))?;
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// Forget everything, after so many seconds.
@@ -546,11 +546,11 @@ impl BaseClient {
     fn order<T: Send>(
         &self,
         py: Python<'_>,
-        ask: impl FnOnce(&Client) -> Option<Result<T, Error>> + Send,
+        request: impl FnOnce(&Client) -> Option<Result<T, Error>> + Send,
     ) -> PyResult<Option<T>> {
         let current = self.current(py)?;
         let cache = cache(&current)?;
-        py.detach(|| ask(cache)).transpose().map_err(|error| raised(py, &error))
+        py.detach(|| request(cache)).transpose().map_err(|error| raised(py, &error))
     }
 
     #[inline]
@@ -714,7 +714,7 @@ impl BaseClient {
         }
     }
 
-    fn ask<'py>(
+    fn request<'py>(
         &self,
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
@@ -736,7 +736,7 @@ impl BaseClient {
         value: &Bound<'py, PyAny>,
         expire: Expire,
         flags: Option<&Bound<'py, PyAny>>,
-        ask: impl FnOnce(&Client, &[u8], &[u8], Ttl, u32) -> fabcache_client::Request + Send,
+        request: impl FnOnce(&Client, &[u8], &[u8], Ttl, u32) -> fabcache_client::Request + Send,
     ) -> PyResult<Request> {
         let py = key.py();
         let current = self.current(py)?;
@@ -746,7 +746,7 @@ impl BaseClient {
         let value = value.as_bytes();
         let ttl = expire.ttl(py, NO_COMMAND)?;
         let cache = cache(&current)?;
-        let request = py.detach(|| ask(cache, whole, value, ttl, flags));
+        let request = py.detach(|| request(cache, whole, value, ttl, flags));
         Ok(Request::new(request, &current.settings, key, Shown::Stored, py.None()))
     }
 }

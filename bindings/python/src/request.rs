@@ -146,7 +146,7 @@ pub struct Wakeups {
 }
 
 struct Shared {
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// The numbers of those that may be over.
     woken: Mutex<Vec<u64>>,
 }
@@ -168,7 +168,7 @@ impl Wake for Number {
         woken.push(self.number);
         if woken.len() == 1 {
             // It cannot be full: it is rung once for all that are looked at together.
-            let _ = write(&self.shared.bell, &1u64.to_ne_bytes());
+            let _ = write(&self.shared.doorbell, &1u64.to_ne_bytes());
         }
     }
 }
@@ -177,14 +177,14 @@ impl Wake for Number {
 impl Wakeups {
     #[new]
     fn new() -> PyResult<Wakeups> {
-        let bell =
+        let doorbell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        Ok(Wakeups { shared: Arc::new(Shared { bell, woken: Mutex::default() }) })
+        Ok(Wakeups { shared: Arc::new(Shared { doorbell, woken: Mutex::default() }) })
     }
 
     /// The descriptor, which can be read when something is to be taken.
     fn fileno(&self) -> i32 {
-        self.shared.bell.as_raw_fd()
+        self.shared.doorbell.as_raw_fd()
     }
 
     /// Makes progress; whether the request is over. If not, its number is told when it may be.
@@ -207,7 +207,7 @@ impl Wakeups {
     /// The numbers of requests that may be over.
     fn take(&self) -> PyResult<Vec<u64>> {
         let mut woken = self.shared.woken();
-        match read(&self.shared.bell, &mut [0; 8]) {
+        match read(&self.shared.doorbell, &mut [0; 8]) {
             Ok(_) | Err(Errno::AGAIN) => Ok(std::mem::take(&mut *woken)),
             Err(error) => Err(std::io::Error::from(error).into()),
         }

@@ -81,6 +81,7 @@ def test_client_has_pymemcaches_attributes(local):
     theirs = vars(pymemcache.Client(local.path))
     client = fabcache.Client(local.path)
     # A connection is not Python's.
+    for name in theirs.keys() - {"sock"}:
         ours = getattr(client, name)
         if name != "serde":
             assert ours == theirs[name], name

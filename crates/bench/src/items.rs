@@ -153,8 +153,8 @@ impl Items {
     /// Returns whether length and number are those of this item's value: a fast check.
     #[inline]
     pub fn may_be_value(&self, number: u64, len: usize, found: &[u8]) -> bool {
-        let told = NUMBER_BYTES.min(len);
-        found.len() == len && found[..told] == number.to_le_bytes()[..told]
+        let reported = NUMBER_BYTES.min(len);
+        found.len() == len && found[..reported] == number.to_le_bytes()[..reported]
     }
 
     /// Returns the position in the pool at which an item's value begins.

@@ -17,7 +17,7 @@ pub fn line() -> String {
 /// Returns the known facts by name, without those that the system does not report.
 pub fn facts() -> BTreeMap<String, String> {
     let cpuinfo = read("/proc/cpuinfo");
-    let told = [
+    let reported = [
         ("processor", Some(model(&cpuinfo).to_owned())),
         ("CPUs", Some(cpus(&cpuinfo).to_string())),
         ("caches", caches()),
@@ -31,7 +31,7 @@ pub fn facts() -> BTreeMap<String, String> {
         ("simultaneous multithreading", Some(read(&format!("{CPUS}/smt/control")))),
         ("mitigations", mitigations(Path::new(&format!("{CPUS}/vulnerabilities")))),
     ];
-    let known = told.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
+    let known = reported.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
     known.filter(|(_, fact)| !fact.is_empty()).collect()
 }
 
@@ -67,14 +67,14 @@ fn cpus(cpuinfo: &str) -> usize {
 /// Returns the caches of the first CPU, the nearest first.
 fn caches() -> Option<String> {
     let cache = |index: usize| {
-        let told = |name: &str| read(&format!("{CPUS}/cpu0/cache/index{index}/{name}"));
-        let (level, kind, size) = (told("level"), told("type"), told("size"));
+        let reported = |name: &str| read(&format!("{CPUS}/cpu0/cache/index{index}/{name}"));
+        let (level, kind, size) = (reported("level"), reported("type"), reported("size"));
         let kind = match kind.as_str() {
             "Data" => "d",
             "Instruction" => "i",
             _ => "",
         };
-        (!size.is_empty()).then(|| format!("L{level}{kind} {size} (CPUs {})", told("shared_cpu_list")))
+        (!size.is_empty()).then(|| format!("L{level}{kind} {size} (CPUs {})", reported("shared_cpu_list")))
     };
     let all: Vec<String> = (0..).map_while(cache).collect();
     (!all.is_empty()).then(|| all.join(", "))

@@ -254,7 +254,7 @@ impl Target {
 
 /// Returns the processes that the servers report, if they exist on this host under such a name.
 fn processes(client: &Client) -> Vec<Process> {
-    let told = client.stats("").into_iter().filter_map(|stats| {
+    let reported = client.stats("").into_iter().filter_map(|stats| {
         let stats = stats.ok()?;
         let number = |name: &str| stats.iter().find(|(known, _)| known == name)?.1.parse::<u64>().ok();
         Some((Process(u32::try_from(number("pid")?).ok()?), number("uptime")?))
@@ -263,7 +263,7 @@ fn processes(client: &Client) -> Vec<Process> {
     let is_here = |process: &Process, uptime_s: u64| {
         process.age().is_ok_and(|age| age.as_secs().abs_diff(uptime_s) <= UPTIME_SLACK_S)
     };
-    told.filter(|(process, uptime_s)| is_here(process, *uptime_s)).map(|(process, _)| process).collect()
+    reported.filter(|(process, uptime_s)| is_here(process, *uptime_s)).map(|(process, _)| process).collect()
 }
 
 #[cfg(test)]

@@ -279,7 +279,7 @@ fn broken_servers_fail_with_the_key() {
     };
     let refuses = |at, key: &str| if at == 20 { b"SERVER_ERROR busy\r\n".to_vec() } else { right(key) };
     let nonsense = |at, key: &str| if at == 20 { b"\x00\xff\r\n".to_vec() } else { right(key) };
-    for (url, told) in [
+    for (url, reported) in [
         (broken(wrong_byte), "a wrong value under the key bench-"),
         (broken(short), "3 bytes, not 100"),
         (broken(dropped), "waiting for the answer to get bench-"),
@@ -290,9 +290,9 @@ fn broken_servers_fail_with_the_key() {
     ] {
         // Several in flight: the next response reveals the missing one. Many keys: none twice in a row.
         let work = Work { pipeline: 8, ..work(1_000_000, Sizes::Same(100)) };
-        let error = run(&plan(&[url], "text", &work), &round(Pace::Closed, 5_000)).expect_err(told);
+        let error = run(&plan(&[url], "text", &work), &round(Pace::Closed, 5_000)).expect_err(reported);
         let error = format!("{error:#}");
-        assert!(error.contains(told) && error.contains("bench-"), "{told}: {error}");
+        assert!(error.contains(reported) && error.contains("bench-"), "{reported}: {error}");
     }
 }
 

@@ -26,9 +26,9 @@ fn dummy(name: &str, flags: &str) -> String {
 }
 
 /// Returns this test program as a server: its ignored test `serve` reads the arguments.
-fn again(name: &str, told: &str) -> String {
+fn again(name: &str, reported: &str) -> String {
     let program = std::env::current_exe().expect("it runs");
-    format!("{name}={} --exact serve --ignored --nocapture -- {told}", program.display())
+    format!("{name}={} --exact serve --ignored --nocapture -- {reported}", program.display())
 }
 
 fn compare(arguments: &[&str]) -> Output {
@@ -180,34 +180,40 @@ fn several_sets_go_into_a_folder() {
 fn failures_are_reported() {
     let good = dummy("good", "");
     for fault in ["wrong@20", "foreign@20", "truncated@20", "cut@20"] {
-        let told = error(&[&dummy("broken", &format!("--fault {fault}")), &good, "--verify"]);
-        assert!(told.contains("broken unix") && !told.contains("good unix ended"), "{fault}: {told}");
+        let reported = error(&[&dummy("broken", &format!("--fault {fault}")), &good, "--verify"]);
+        assert!(
+            reported.contains("broken unix") && !reported.contains("good unix ended"),
+            "{fault}: {reported}"
+        );
     }
-    let told = error(&[&dummy("broken", "--fault wrong@20"), &good, "--verify"]);
-    assert!(told.contains("a wrong value under the key bench-"), "{told}");
-    let told = error(&[&again("mortal", "socket={socket} mortal=yes"), &good]);
-    assert!(told.contains("mortal unix ended: exit status: 3") && told.contains("it had enough"), "{told}");
-    let told = error(&[&again("web", "stranger={port}"), &good]);
-    assert!(told.contains("web tcp does not speak the memcached protocol"), "{told}");
-    let told = error(&["lame=/bin/sh -c 'echo out of legs >&2; exit 9' {port}", &good]);
+    let reported = error(&[&dummy("broken", "--fault wrong@20"), &good, "--verify"]);
+    assert!(reported.contains("a wrong value under the key bench-"), "{reported}");
+    let reported = error(&[&again("mortal", "socket={socket} mortal=yes"), &good]);
     assert!(
-        told.contains("lame tcp did not come up: exit status: 9") && told.contains("out of legs"),
-        "{told}"
+        reported.contains("mortal unix ended: exit status: 3") && reported.contains("it had enough"),
+        "{reported}"
     );
-    let told = error(&["none=/no/such/program", &good]);
-    assert!(told.contains("none tcp: cannot start /no/such/program"), "{told}");
-    let told = error(&["far=tcp://127.0.0.1:1", &good]);
-    assert!(told.contains("far tcp") && told.contains("127.0.0.1:1"), "{told}");
-    let told = error(&[&good, &good]);
-    assert!(told.contains("two servers have the name good"), "{told}");
-    let told = error(&[&good, "--over", "tcp"]);
-    assert!(told.contains("good can be reached over unix only"), "{told}");
-    let told = error(&["m=memcached -p 11211", &good]);
-    assert!(told.contains("m: -p is set by the benchmark"), "{told}");
-    let told = error(&[&good, "--set", "latenzy"]);
-    assert!(told.contains("unknown set \"latenzy\""), "{told}");
-    let told = error(&[&good, "--common-flags", "'x"]);
-    assert!(told.contains("--common-flags") && told.contains("not closed"), "{told}");
+    let reported = error(&[&again("web", "stranger={port}"), &good]);
+    assert!(reported.contains("web tcp does not speak the memcached protocol"), "{reported}");
+    let reported = error(&["lame=/bin/sh -c 'echo out of legs >&2; exit 9' {port}", &good]);
+    assert!(
+        reported.contains("lame tcp did not come up: exit status: 9") && reported.contains("out of legs"),
+        "{reported}"
+    );
+    let reported = error(&["none=/no/such/program", &good]);
+    assert!(reported.contains("none tcp: cannot start /no/such/program"), "{reported}");
+    let reported = error(&["far=tcp://127.0.0.1:1", &good]);
+    assert!(reported.contains("far tcp") && reported.contains("127.0.0.1:1"), "{reported}");
+    let reported = error(&[&good, &good]);
+    assert!(reported.contains("two servers have the name good"), "{reported}");
+    let reported = error(&[&good, "--over", "tcp"]);
+    assert!(reported.contains("good can be reached over unix only"), "{reported}");
+    let reported = error(&["m=memcached -p 11211", &good]);
+    assert!(reported.contains("m: -p is set by the benchmark"), "{reported}");
+    let reported = error(&[&good, "--set", "latenzy"]);
+    assert!(reported.contains("unknown set \"latenzy\""), "{reported}");
+    let reported = error(&[&good, "--common-flags", "'x"]);
+    assert!(reported.contains("--common-flags") && reported.contains("not closed"), "{reported}");
 }
 
 #[test]

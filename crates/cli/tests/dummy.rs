@@ -133,9 +133,9 @@ fn a_dummy_exits_with_its_input_and_a_broken_one_is_detected() {
 #[test]
 fn invalid_arguments_do_not_panic() {
     let (_running, urls) = dummy(&["--listen", "tcp://127.0.0.1:0"]);
-    for (sizes, told) in [("18446744073709551615", "give at most 1073741824"), ("64", "byte:")] {
+    for (sizes, reported) in [("18446744073709551615", "give at most 1073741824"), ("64", "byte:")] {
         let (_, text) = latency(&["--server", &urls[0], "--no-ceiling", "--min", sizes, "--max", sizes]);
-        assert!(text.contains(told) && !text.contains("panicked"), "{text}");
+        assert!(text.contains(reported) && !text.contains("panicked"), "{text}");
     }
     let (done, text) =
         run(&["throughput", "--quick", "--server", &urls[0], "--sizes", "18446744073709551615"]);

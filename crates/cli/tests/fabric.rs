@@ -12,7 +12,7 @@ fn fabric(arguments: &[&str], library: Option<&Path>) -> Output {
     command.output().expect("the program is there")
 }
 
-fn told(output: &Output) -> (String, String) {
+fn reported(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
     (text(&output.stdout), text(&output.stderr))
 }
@@ -36,7 +36,7 @@ fn with_interface() -> String {
 fn a_missing_libfabric_names_the_package() {
     for arguments in [&[][..], &["--json"], &["verbs,mlx5_0"]] {
         let output = fabric(arguments, Some(Path::new("/nowhere/libfabric.so.1")));
-        let (listed, error) = told(&output);
+        let (listed, error) = reported(&output);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert_eq!(listed, "", "nothing is listed");
         for culprit in ["/nowhere/libfabric.so.1", "FABCACHE_LIBFABRIC", "libfabric1", "1.17"] {
@@ -51,7 +51,7 @@ fn an_invalid_library_is_reported() {
     std::fs::write(&file, "not a library").expect("a file");
     let output = fabric(&[], Some(&file));
     std::fs::remove_file(&file).expect("it was there");
-    let (_, error) = told(&output);
+    let (_, error) = reported(&output);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("libfabric cannot be used") && error.contains("fabcache-no-library"), "{error}");
 }
@@ -61,16 +61,16 @@ fn an_invalid_library_is_reported() {
 fn providers_are_listed_and_opened() {
     let (provider, requirements) = (provider(), with_interface());
     // A time limit for a busy machine.
-    let patiently = ["--patience", "60"];
-    let output = fabric(&[&[&*requirements], &patiently[..]].concat(), None);
-    let (listed, error) = told(&output);
+    let with_time_limit = ["--patience", "60"];
+    let output = fabric(&[&[&*requirements], &with_time_limit[..]].concat(), None);
+    let (listed, error) = reported(&output);
     assert!(output.status.success(), "{listed}\n{error}");
     for part in
         ["libfabric 1.", "Order of preference: cxi", &format!("uses {provider},"), "used", "one-sided"]
     {
         assert!(listed.contains(part), "{part}: {listed}");
     }
-    let output = fabric(&[&[&*requirements, "--json"], &patiently[..]].concat(), None);
+    let output = fabric(&[&[&*requirements, "--json"], &with_time_limit[..]].concat(), None);
     let listing: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let usable = listing["usable"].as_array().expect("a list");
     let of_it: Vec<_> = usable.iter().filter(|one| one["provider"] == *provider).collect();
@@ -92,7 +92,7 @@ fn plain_libfabric_is_measured() {
     let file = std::env::temp_dir().join(format!("fabcache-fabric-{}.json", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabcache"));
     command.args(["bench", "fabric", "--quick", "--provider", &with_interface(), "--json"]).arg(&file);
-    let (table, error) = told(&command.output().expect("the program is there"));
+    let (table, error) = reported(&command.output().expect("the program is there"));
     assert!(table.contains("libfabric alone"), "{table}\n{error}");
     let text = std::fs::read(&file).expect("results");
     std::fs::remove_file(&file).expect("it was there");
@@ -116,7 +116,7 @@ fn requirements_that_nothing_meets_are_reported() {
         (&format!("{},nowhere0", provider()), ["nowhere0", "there are"]),
     ] {
         let output = fabric(&[requirements], None);
-        let (listed, error) = told(&output);
+        let (listed, error) = reported(&output);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(listed.contains("uses nothing"), "{listed}");
         assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");

@@ -41,7 +41,7 @@ fn clients_run_in_several_processes() {
 #[test]
 fn invalid_options_are_rejected_by_name() {
     let nowhere = "--server unix:///nowhere/at/all";
-    for (line, told) in [
+    for (line, reported) in [
         (format!("throughput {nowhere}"), "/nowhere/at/all"),
         (format!("throughput {nowhere} --clients 0"), "at least 1 client"),
         (format!("throughput {nowhere} --seconds 0"), "rounds of 0 s"),
@@ -52,6 +52,6 @@ fn invalid_options_are_rejected_by_name() {
     ] {
         let output = bench(&line);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && error.contains(told), "{line}: {error}");
+        assert!(!output.status.success() && error.contains(reported), "{line}: {error}");
     }
 }

@@ -14,7 +14,7 @@ pub type Stats = Vec<(String, String)>;
 /// # Errors
 /// The server fails or refuses, as for the other functions.
 pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
-    if connection.form() == Encoding::Binary {
+    if connection.encoding() == Encoding::Binary {
         connection.send([&packet::order(AdminCommand::Flush(delay))])?;
         return connection.packet().map(|_| ());
     }
@@ -23,7 +23,7 @@ pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
 
 /// Sets the server's log verbosity.
 pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure> {
-    if connection.form() == Encoding::Binary {
+    if connection.encoding() == Encoding::Binary {
         // memcached does not know this packet, which other servers have, and waits for more bytes.
         return Err(Failure::Refused("memcached has no binary command for it".into()));
     }
@@ -32,7 +32,7 @@ pub fn verbosity(connection: &mut Connection, level: u32) -> Result<(), Failure>
 
 /// Returns the server's version.
 pub fn version(connection: &mut Connection) -> Result<String, Failure> {
-    if connection.form() == Encoding::Binary {
+    if connection.encoding() == Encoding::Binary {
         connection.send([&packet::order(AdminCommand::Version)])?;
         return connection.packet().map(|(_, version)| text(version));
     }
@@ -46,7 +46,7 @@ pub fn version(connection: &mut Connection) -> Result<String, Failure> {
 /// Returns the statistics of a topic, which may be empty.
 pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure> {
     let mut stats = Stats::new();
-    if connection.form() == Encoding::Binary {
+    if connection.encoding() == Encoding::Binary {
         connection.send([&packet::order(AdminCommand::Stats(topic))])?;
         loop {
             let (name, value) = connection.packet()?;
@@ -67,7 +67,7 @@ pub fn stats(connection: &mut Connection, topic: &str) -> Result<Stats, Failure>
 /// # Errors
 /// The server refuses, as over the binary protocol, the connection breaks, or it takes too long.
 pub fn keys(connection: &mut Connection, class: u32) -> Result<Vec<Vec<u8>>, Failure> {
-    if connection.form() == Encoding::Binary {
+    if connection.encoding() == Encoding::Binary {
         return Err(Failure::Refused("the binary protocol does not list keys".into()));
     }
     let mut keys = Vec::new();

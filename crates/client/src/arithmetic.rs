@@ -25,7 +25,7 @@ pub fn count(
     let action = Action::Arithmetic { decrement, delta, initial };
     let mut value = Vec::new();
     for _ in 0..COUNTER_TRIES_MAX {
-        match (connection.ask(&Command { key, action }, b"", &mut value)?, initial) {
+        match (connection.request(&Command { key, action }, b"", &mut value)?, initial) {
             (Answer::Number(number), _) => return Ok(Some(number)),
             (Answer::Value(_), _) => {
                 let number =
@@ -33,7 +33,7 @@ pub fn count(
                 return number.map(Some).ok_or_else(|| Failure::protocol(&value));
             }
             (Answer::NotFound, None) => return Ok(None),
-            (Answer::NotFound, Some(initial)) if connection.form() == Encoding::Text => {
+            (Answer::NotFound, Some(initial)) if connection.encoding() == Encoding::Text => {
                 if add(connection, key, initial)? {
                     return Ok(Some(initial.number));
                 }
@@ -48,7 +48,7 @@ pub fn count(
 fn add(connection: &mut Connection, key: &[u8], initial: Initial) -> Result<bool, Failure> {
     let number = initial.number.to_string();
     let action = Action::Store { mode: Mode::Add, len: number.len(), exptime: initial.exptime, flags: 0 };
-    match connection.ask(&Command { key, action }, number.as_bytes(), &mut Vec::new())? {
+    match connection.request(&Command { key, action }, number.as_bytes(), &mut Vec::new())? {
         Answer::Done(_) => Ok(true),
         Answer::NotStored => Ok(false),
         other => Err(Failure::unexpected(&other)),

@@ -41,11 +41,11 @@ pub const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 365 * 24 * 3600);
 /// Polls for an answer in shared memory before the clock is read: about as long as a fast answer takes …
 pub const LOOKS_BEFORE_CLOCK: u32 = 64;
 /// … and between readings of it.
-pub const LOOKS_BETWEEN_CLOCKS: u32 = 16;
+pub const POLLS_PER_CLOCK_READ: u32 = 16;
 /// Reads reported to the server on one line: 12 characters each, on a line of at most 2048.
 pub const ACCESSES_ON_A_LINE: usize = 128;
 /// Reads collected before they are reported to the server. Waking a sleeping server takes as long as a hundred reads.
-pub const ACCESSES_TOLD_AT_ONCE: usize = 512;
+pub const ACCESSES_PER_REPORT: usize = 512;
 /// Keys that a reader remembers as prefetched: a window of most programs.
 pub const KEYS_FORESEEN_MAX: usize = 256;
 /// Keys read from memory in a row before anything else is checked.
@@ -88,7 +88,7 @@ pub const KEPT_WAIT: Duration = Duration::from_millis(2);
 pub const KEPT_LINKS_MAX: usize = 64;
 /// The most endpoints for reads that their servers may not know yet and that must not be closed before: those being
 /// opened and those given up. With this many, further clients use requests.
-pub const UNKNOWN_PORTS_MAX: usize = 8;
+pub const UNCONFIRMED_ENDPOINTS_MAX: usize = 8;
 /// GETs in flight to one server's memory, and reads for them: a window of most programs, as [`KEYS_READ_AT_ONCE`].
 pub const READS_AT_ONCE: usize = 64;
 /// Buffers for the most frequent reads: buckets, short items and the status line, for each read and the status lines.
@@ -104,7 +104,7 @@ pub const LONG_READ_BYTES: usize = 68 << 10;
 pub const READ_BUFFERS_KEPT: usize = 8;
 /// Reads after which the server is notified if each occupies an entry of its queue: shm's queue has 1024 entries for
 /// all clients.
-pub const READS_A_BELL: u32 = 128;
+pub const READS_PER_NOTIFY: u32 = 128;
 /// The number of callers' buffers that a client keeps registered …
 pub const REGISTERED_BUFFERS_MAX: usize = 1024;
 /// … and their bytes together: a few of the longest values, or the windows of many threads.
@@ -114,7 +114,7 @@ pub const COPIED_BYTES_MAX: usize = 1 << 10;
 /// How long reads may take before the server is asked instead: far longer than any successful read.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an awaited GET is polled by its task before a thread sleeps for it: a few times a successful GET.
-pub const AWAITED_LOOK: Duration = Duration::from_micros(100);
+pub const AWAITED_SPIN: Duration = Duration::from_micros(100);
 /// How long after failed reads they are retried.
 pub const READS_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Naps between two doorbells to the server: some milliseconds.

@@ -101,7 +101,7 @@ impl Client {
         Ok(match self.server_of(checked(key)?)?.try_fast(key, value) {
             ReadResult::Hit { flags, cas } => FastGet::Found { flags, cas },
             ReadResult::Miss => FastGet::NotFound,
-            ReadResult::Ask(_) | ReadResult::Gone => FastGet::Unknown,
+            ReadResult::Fallback(_) | ReadResult::Gone => FastGet::Unknown,
         })
     }
 
@@ -130,12 +130,12 @@ impl Client {
             sample = match server.read(key, value) {
                 ReadResult::Hit { flags, cas } => return Ok(Some(Found { value, flags, cas })),
                 ReadResult::Miss => return Ok(None),
-                ReadResult::Ask(fallback) => fallback.sample,
+                ReadResult::Fallback(fallback) => fallback.sample,
                 ReadResult::Gone => None,
             };
         }
-        let asked = server.get(key, ttl, sample, value)?;
-        Ok(asked.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
+        let requested = server.get(key, ttl, sample, value)?;
+        Ok(requested.map(|Flags { flags, cas, .. }| Found { value, flags, cas }))
     }
 
     fn read(&self, key: &[u8], ttl: Option<Ttl>) -> Result<Option<Item>, Error> {
@@ -153,10 +153,10 @@ impl Client {
         match server.read(key, &mut Vec::new()) {
             ReadResult::Hit { .. } => return Ok(true),
             ReadResult::Miss => return Ok(false),
-            ReadResult::Ask(_) | ReadResult::Gone => {}
+            ReadResult::Fallback(_) | ReadResult::Gone => {}
         }
         let command = Command { key, action: Action::Look };
-        server.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
+        server.call(|connection| match connection.request(&command, b"", &mut Vec::new())? {
             Answer::Done(_) | Answer::Value(_) => Ok(true),
             Answer::Miss => Ok(false),
             other => Err(Failure::unexpected(&other)),
@@ -201,18 +201,18 @@ impl Client {
                 |at, read, value| match read {
                     ReadResult::Hit { flags, cas } => take(wanted[at], Found { value, flags, cas }),
                     ReadResult::Miss => {}
-                    ReadResult::Ask(_) | ReadResult::Gone => unread.push(wanted[at]),
+                    ReadResult::Fallback(_) | ReadResult::Gone => unread.push(wanted[at]),
                 },
             ));
             *wanted = unread;
         }
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for ((server, wanted), sample) in self.shared.servers.iter().zip(&wanted).zip(sample) {
             if wanted.is_empty() {
                 continue;
             }
             let sent = server.take().and_then(|mut connection| {
-                let sent = multiget::ask(&mut connection, keys, wanted);
+                let sent = multiget::send(&mut connection, keys, wanted);
                 match sent {
                     Ok(()) => Ok(connection),
                     Err(_) => {
@@ -222,11 +222,11 @@ impl Client {
                 }
             });
             match sent {
-                Ok(connection) => asked.push((server, connection, wanted, sample)),
+                Ok(connection) => requested.push((server, connection, wanted, sample)),
                 Err(failure) => failed.push(server.error(failure)),
             }
         }
-        for (server, mut connection, wanted, sample) in asked {
+        for (server, mut connection, wanted, sample) in requested {
             let mut value_bytes = None;
             let done = multiget::read(&mut connection, keys, wanted, |number, found| {
                 value_bytes = Some(found.value.len());
@@ -307,7 +307,7 @@ impl Client {
     pub fn store(&self, key: &[u8], value: &[u8], mode: Mode, ttl: Ttl, flags: u32) -> Result<Stored, Error> {
         let server = self.server_of(checked(key)?)?;
         let command = Command { key, action: storing(mode, value.len(), ttl, flags)? };
-        server.call(|connection| stored(connection.ask(&command, value, &mut Vec::new())?))
+        server.call(|connection| stored(connection.request(&command, value, &mut Vec::new())?))
     }
 
     // ---- changing ----
@@ -371,7 +371,7 @@ impl Client {
     /// The key is invalid, or the server fails.
     pub fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool, Error> {
         let command = Command { key: checked(key)?, action: Action::Touch(ttl.exptime()) };
-        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
+        self.server_of(key)?.call(|connection| match connection.request(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::Miss => Ok(false),
             other => Err(Failure::unexpected(&other)),
@@ -384,7 +384,7 @@ impl Client {
     /// The key is invalid, or the server fails.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let command = Command { key: checked(key)?, action: Action::Delete };
-        self.server_of(key)?.call(|connection| match connection.ask(&command, b"", &mut Vec::new())? {
+        self.server_of(key)?.call(|connection| match connection.request(&command, b"", &mut Vec::new())? {
             Answer::Done(_) => Ok(true),
             Answer::NotFound => Ok(false),
             other => Err(Failure::unexpected(&other)),

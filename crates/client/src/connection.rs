@@ -55,8 +55,8 @@ impl Connection {
     }
 
     /// Returns the encoding that the server accepts.
-    pub fn form(&self) -> Encoding {
-        self.stream.form()
+    pub fn encoding(&self) -> Encoding {
+        self.stream.encoding()
     }
 
     /// Returns whether the end of the last answer is uncertain.
@@ -90,7 +90,7 @@ impl Connection {
     /// `found`.
     ///
     /// The server's protocol cannot carry the key, or as for [`Connection::send`] and [`Connection::answer`].
-    pub fn ask(
+    pub fn request(
         &mut self,
         command: &Command<'_>,
         value: &[u8],
@@ -121,15 +121,15 @@ impl Connection {
         found: &mut Vec<u8>,
         send: impl FnOnce(&mut Connection, &Message) -> Result<(), Failure>,
     ) -> Result<Answer, Failure> {
-        let form = self.form();
-        if !form.takes(command.key) {
+        let encoding = self.encoding();
+        if !encoding.takes(command.key) {
             return Err(Failure::Key);
         }
         let mut message = std::mem::take(&mut self.message);
-        message.write(command, form);
+        message.write(command, encoding);
         message.end();
         let sent = send(self, &message);
-        let answered = sent.and_then(|()| self.answer(message.asked(), found));
+        let answered = sent.and_then(|()| self.answer(message.requested(), found));
         self.message = message;
         answered
     }
@@ -222,16 +222,16 @@ impl Connection {
     /// The server refuses, the answer is invalid, the connection breaks, or it takes too long.
     pub fn answer(
         &mut self,
-        asked: Option<ExpectedAnswer<'_>>,
+        requested: Option<ExpectedAnswer<'_>>,
         value: &mut Vec<u8>,
     ) -> Result<Answer, Failure> {
         loop {
-            match self.input.answer(asked, value) {
+            match self.input.answer(requested, value) {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => self.receive(value)?,
                 Err(failure) => {
                     // An END may follow, as after values, or not.
-                    self.is_unsure |= asked == Some(ExpectedAnswer::Values);
+                    self.is_unsure |= requested == Some(ExpectedAnswer::Values);
                     return Err(failure);
                 }
             }

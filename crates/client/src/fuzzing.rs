@@ -15,17 +15,17 @@ pub const KEY: &[u8] = b"key";
 /// Returns all answers in the pieces, printed, up to the end or an error that breaks a connection. Each byte of
 /// `asked` selects the request to a text server; the rest is the answer of a server that uses packets or the meta
 /// protocol.
-pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<String> {
+pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, requested: &[u8]) -> Vec<String> {
     let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
     let (mut answers, mut value) = (Vec::new(), Vec::new());
     loop {
-        let asked = asked.get(answers.len()).map(|byte| match byte % 4 {
+        let requested = requested.get(answers.len()).map(|byte| match byte % 4 {
             0 => ExpectedAnswer::Value(KEY),
             1 => ExpectedAnswer::Values,
             2 => ExpectedAnswer::Touch,
             _ => ExpectedAnswer::Change,
         });
-        match input.answer(asked, &mut value) {
+        match input.answer(requested, &mut value) {
             Ok(Some(answer)) => {
                 let key = input.key().escape_ascii();
                 answers.push(format!("{answer:?} {key} {}", value.escape_ascii()));
@@ -48,7 +48,7 @@ pub fn answers(pieces: impl IntoIterator<Item = Vec<u8>>, asked: &[u8]) -> Vec<S
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl Stream for Pieces {
-    fn form(&self) -> Encoding {
+    fn encoding(&self) -> Encoding {
         Encoding::Meta
     }
 

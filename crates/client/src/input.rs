@@ -126,13 +126,13 @@ impl Input {
     /// The server refuses, or the answer is invalid.
     pub fn answer(
         &mut self,
-        asked: Option<ExpectedAnswer<'_>>,
+        requested: Option<ExpectedAnswer<'_>>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Answer>, Failure> {
         let Some(coming) = self.value else {
-            let head = match asked {
+            let head = match requested {
                 None => self.head(),
-                Some(asked) => self.text_head(asked),
+                Some(requested) => self.text_head(requested),
             };
             let Some((head, end)) = head else { return Ok(None) };
             match head? {
@@ -162,12 +162,12 @@ impl Input {
     }
 
     /// Returns the head of an answer in the text protocol.
-    fn text_head(&mut self, asked: ExpectedAnswer<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
+    fn text_head(&mut self, requested: ExpectedAnswer<'_>) -> Option<(Result<Head, Failure>, &'static [u8])> {
         let line = match self.next_line() {
             Ok(line) => &self.bytes[line?],
             Err(failure) => return Some((Err(failure), b"")),
         };
-        let head = match text::line(line, asked) {
+        let head = match text::line(line, requested) {
             Ok(Line::Whole(answer)) => Ok(Head::Whole(answer)),
             Ok(Line::Value { key, flags, len }) => {
                 self.key.clear();
@@ -176,7 +176,7 @@ impl Input {
             }
             Err(failure) => Err(failure),
         };
-        Some((head, if matches!(asked, ExpectedAnswer::Value(_)) { VALUE_END } else { LINE_END }))
+        Some((head, if matches!(requested, ExpectedAnswer::Value(_)) { VALUE_END } else { LINE_END }))
     }
 
     fn take_value(&mut self, coming: IncomingValue, value: &mut Vec<u8>) -> Result<Option<Answer>, Failure> {
@@ -262,7 +262,7 @@ mod tests {
     struct Pieces(VecDeque<Vec<u8>>);
 
     impl Stream for Pieces {
-        fn form(&self) -> Encoding {
+        fn encoding(&self) -> Encoding {
             unreachable!("nothing is sent")
         }
 
@@ -296,30 +296,30 @@ mod tests {
     const KEY: &[u8] = b"key\xff";
 
     /// Returns the requests that these answers reply to.
-    fn asked(said: &[AdminAnswer], form: Encoding) -> Vec<Option<ExpectedAnswer<'static>>> {
-        let asked = |said: &AdminAnswer| match said {
+    fn requested(said: &[AdminAnswer], encoding: Encoding) -> Vec<Option<ExpectedAnswer<'static>>> {
+        let requested = |said: &AdminAnswer| match said {
             // Single, or one of many.
             Ok((Answer::Value(Flags { opaque: None, .. }) | Answer::Miss, _)) => ExpectedAnswer::Value(KEY),
             Ok((Answer::Value(_), _)) => ExpectedAnswer::Values,
             _ => ExpectedAnswer::Change,
         };
-        said.iter().map(|said| (form == Encoding::Text).then(|| asked(said))).collect()
+        said.iter().map(|said| (encoding == Encoding::Text).then(|| requested(said))).collect()
     }
 
     /// Decodes all answers in the pieces, given the requests; each value goes to a buffer with room for `room` bytes.
     fn read(
         pieces: impl IntoIterator<Item = Vec<u8>>,
-        asked: &[Option<ExpectedAnswer<'_>>],
+        requested: &[Option<ExpectedAnswer<'_>>],
         room: usize,
     ) -> Vec<AdminAnswer> {
         let (mut stream, mut input) = (Pieces(pieces.into_iter().collect()), Input::default());
         let mut said = Vec::new();
         let mut value = Vec::with_capacity(room);
         loop {
-            let asked = asked.get(said.len()).copied().flatten();
-            match input.answer(asked, &mut value) {
+            let requested = requested.get(said.len()).copied().flatten();
+            match input.answer(requested, &mut value) {
                 Ok(Some(answer)) => {
-                    assert!(asked.is_none() || value.is_empty() || input.key() == KEY);
+                    assert!(requested.is_none() || value.is_empty() || input.key() == KEY);
                     said.push(Ok((answer, std::mem::replace(&mut value, Vec::with_capacity(room)))));
                 }
                 Err(failure) => said.push(Err(failure.to_string())),
@@ -352,8 +352,8 @@ mod tests {
         prop_oneof![Just(Encoding::Meta), Just(Encoding::Binary), Just(Encoding::Text)]
     }
 
-    fn as_sent(said: &AdminAnswer, form: Encoding) -> Vec<u8> {
-        match form {
+    fn as_sent(said: &AdminAnswer, encoding: Encoding) -> Vec<u8> {
+        match encoding {
             Encoding::Meta => as_lines(said),
             Encoding::Binary => as_packet(said),
             Encoding::Text => as_text(said),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     fn as_packet(said: &AdminAnswer) -> Vec<u8> {
-        let form = |opcode, flags: Flags| {
+        let encoding = |opcode, flags: Flags| {
             let opaque = flags.opaque.unwrap_or_default();
             fabcache_protocol::Encoding::Binary(BinaryEncoding { opcode, opaque, key: b"" })
         };
@@ -385,18 +385,18 @@ mod tests {
         let mut packet = Vec::new();
         match said {
             Ok((Answer::Value(flags), value)) => {
-                form(opcode::GET, *flags).value_head(&item(flags, value.len() as u64), &mut packet);
+                encoding(opcode::GET, *flags).value_head(&item(flags, value.len() as u64), &mut packet);
                 packet.extend_from_slice(value);
             }
             Ok((Answer::Done(flags), _)) => {
-                form(opcode::SET, *flags).reply(&Reply::Stored(item(flags, 0)), &mut packet);
+                encoding(opcode::SET, *flags).reply(&Reply::Stored(item(flags, 0)), &mut packet);
             }
-            Ok((Answer::Miss, _)) => form(opcode::GAT, Flags::default()).reply(&Reply::Miss, &mut packet),
+            Ok((Answer::Miss, _)) => encoding(opcode::GAT, Flags::default()).reply(&Reply::Miss, &mut packet),
             Ok((Answer::NotFound, _)) => {
-                form(opcode::DELETE, Flags::default()).reply(&Reply::NotFound, &mut packet);
+                encoding(opcode::DELETE, Flags::default()).reply(&Reply::NotFound, &mut packet);
             }
             Ok((other, _)) => unreachable!("{other:?} is an answer in lines"),
-            Err(_) => form(opcode::SET, Flags::default()).reply(&Reply::OutOfMemory, &mut packet),
+            Err(_) => encoding(opcode::SET, Flags::default()).reply(&Reply::OutOfMemory, &mut packet),
         }
         packet
     }
@@ -421,21 +421,23 @@ mod tests {
 
     /// Returns the expected decoding: a packet always has a mark, and client flags only with a value; text has no
     /// marks, and does not name the operation.
-    fn as_told(said: Vec<AdminAnswer>, form: Encoding) -> Vec<AdminAnswer> {
-        let told = |answer| match answer {
-            Answer::Done(_) if form == Encoding::Text => Answer::Done(Flags::default()),
-            Answer::Value(flags) if form == Encoding::Text => Answer::Value(Flags { opaque: None, ..flags }),
-            Answer::Done(flags) if form == Encoding::Binary => {
+    fn as_told(said: Vec<AdminAnswer>, encoding: Encoding) -> Vec<AdminAnswer> {
+        let reported = |answer| match answer {
+            Answer::Done(_) if encoding == Encoding::Text => Answer::Done(Flags::default()),
+            Answer::Value(flags) if encoding == Encoding::Text => {
+                Answer::Value(Flags { opaque: None, ..flags })
+            }
+            Answer::Done(flags) if encoding == Encoding::Binary => {
                 Answer::Done(Flags { flags: 0, opaque: flags.opaque.or(Some(0)), ..flags })
             }
-            Answer::Value(flags) if form == Encoding::Binary => {
+            Answer::Value(flags) if encoding == Encoding::Binary => {
                 Answer::Value(Flags { opaque: flags.opaque.or(Some(0)), ..flags })
             }
             other => other,
         };
         said.into_iter()
             .map(|said| match said {
-                Ok((answer, value)) => Ok((told(answer), value)),
+                Ok((answer, value)) => Ok((reported(answer), value)),
                 Err(why) => Err(Failure::Refused(why).to_string()),
             })
             .collect()
@@ -443,15 +445,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replies_decode_alike_at_every_split(said in vec(answers(40), 1..6), form in forms()) {
-            let sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
-            let asked = asked(&said, form);
-            let told = as_told(said, form);
+        fn replies_decode_alike_at_every_split(said in vec(answers(40), 1..6), encoding in forms()) {
+            let sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, encoding)).collect();
+            let requested = requested(&said, encoding);
+            let reported = as_told(said, encoding);
             for at in 0..=sent.len() {
                 let (first, second) = sent.split_at(at);
-                prop_assert_eq!(&read([first.to_vec(), second.to_vec()], &asked, 0), &told, "cut at {}", at);
+                prop_assert_eq!(&read([first.to_vec(), second.to_vec()], &requested, 0), &reported, "cut at {}", at);
             }
-            prop_assert_eq!(&read(sent.iter().map(|byte| vec![*byte]), &asked, 0), &told);
+            prop_assert_eq!(&read(sent.iter().map(|byte| vec![*byte]), &requested, 0), &reported);
         }
     }
 
@@ -464,27 +466,27 @@ mod tests {
             lens in vec(0..3 * RECEIVE_BYTES, 6),
             cuts in vec(0..5 * RECEIVE_BYTES, 0..12),
             room in 0..4 * RECEIVE_BYTES,
-            form in forms(),
+            encoding in forms(),
         ) {
             for (said, len) in said.iter_mut().zip(lens) {
                 if let Ok((Answer::Value(_), value)) = said {
                     value.extend((value.len()..len).map(|i| (i * 7 % 251) as u8));
                 }
             }
-            let mut sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, form)).collect();
+            let mut sent: Vec<u8> = said.iter().flat_map(|said| as_sent(said, encoding)).collect();
             let mut pieces = Vec::new();
             for cut in cuts {
                 pieces.push(sent.drain(..cut.min(sent.len())).collect());
             }
             pieces.push(sent);
-            let asked = asked(&said, form);
-            prop_assert!(read(pieces, &asked, room) == as_told(said, form));
+            let requested = requested(&said, encoding);
+            prop_assert!(read(pieces, &requested, room) == as_told(said, encoding));
         }
 
         #[test]
         fn any_bytes_are_a_reply_or_an_error(
             mut said in vec(any::<u8>(), 0..200),
-            asked in prop::sample::select(vec![None, Some(ExpectedAnswer::Value(KEY)), Some(ExpectedAnswer::Values), Some(ExpectedAnswer::Change)]),
+            requested in prop::sample::select(vec![None, Some(ExpectedAnswer::Value(KEY)), Some(ExpectedAnswer::Values), Some(ExpectedAnswer::Change)]),
             is_packet in any::<bool>(),
         ) {
             if let Some(first) = said.first_mut().filter(|_| is_packet) {
@@ -493,7 +495,7 @@ mod tests {
             let (mut stream, mut input) = (Pieces([said].into()), Input::default());
             let mut value = Vec::new();
             while input.receive(&mut stream, &mut value).is_ok() {
-                while input.answer(asked, &mut value).is_ok_and(|answer| answer.is_some()) {}
+                while input.answer(requested, &mut value).is_ok_and(|answer| answer.is_some()) {}
             }
         }
     }

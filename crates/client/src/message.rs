@@ -40,11 +40,11 @@ pub struct Message {
 impl Message {
     /// Replaces the last request. The encoding must support its key.
     #[inline]
-    pub fn write(&mut self, command: &Command<'_>, form: Encoding) {
+    pub fn write(&mut self, command: &Command<'_>, encoding: Encoding) {
         self.bytes.clear();
         self.stores = matches!(command.action, Action::Store { .. });
         self.text = None;
-        self.is_packet = match form {
+        self.is_packet = match encoding {
             Encoding::Meta => false,
             // An item remembers that its key was sent in base64, which a packet does not say.
             Encoding::Mixed => meta::is_plain(command.key) && packet::write(command, &mut self.bytes),
@@ -94,8 +94,8 @@ impl Message {
 
     /// Returns what its answer replies to, where the answer does not identify itself.
     #[inline]
-    pub fn asked(&self) -> Option<ExpectedAnswer<'_>> {
+    pub fn requested(&self) -> Option<ExpectedAnswer<'_>> {
         let (action, key) = self.text.as_ref()?;
-        Some(text::asked(*action, &self.bytes[key.clone()]))
+        Some(text::requested(*action, &self.bytes[key.clone()]))
     }
 }

@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(of("HD f7 c99 O3"), Ok(Head::Whole(Answer::Done(flags))));
         assert_eq!(of("VA 5 c99 f7 O3"), Ok(Head::Value(flags, 5)));
         assert_eq!(of("EN"), Ok(Head::Whole(Answer::Miss)));
-        for (wrong, told) in [
+        for (wrong, reported) in [
             ("SERVER_ERROR out of memory", "out of memory"),
             ("CLIENT_ERROR bad", "bad"),
             ("ERROR", "does not know"),
@@ -160,7 +160,7 @@ mod tests {
             ("VA 99999999999", "invalid answer: \"VA"),
             ("", "invalid answer: \"\""),
         ] {
-            assert!(of(wrong).expect_err(wrong).contains(told), "{wrong}");
+            assert!(of(wrong).expect_err(wrong).contains(reported), "{wrong}");
         }
     }
 

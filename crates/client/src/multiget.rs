@@ -14,9 +14,13 @@ use crate::{meta, packet, text};
 ///
 /// # Errors
 /// As for [`Connection::send`].
-pub fn ask<K: AsRef<[u8]>>(connection: &mut Connection, keys: &[K], wanted: &[usize]) -> Result<(), Failure> {
+pub fn send<K: AsRef<[u8]>>(
+    connection: &mut Connection,
+    keys: &[K],
+    wanted: &[usize],
+) -> Result<(), Failure> {
     let first = wanted.chunks(KEYS_IN_FLIGHT_MAX).next().unwrap_or_default();
-    let request = request(connection.form(), first, keys);
+    let request = request(connection.encoding(), first, keys);
     connection.send([&request])
 }
 
@@ -31,15 +35,15 @@ pub fn read<K: AsRef<[u8]>>(
     wanted: &[usize],
     mut take: impl FnMut(usize, Found<'_>),
 ) -> Result<(), Failure> {
-    let form = connection.form();
-    let takes = |number: &usize| form.takes(keys[*number].as_ref());
+    let encoding = connection.encoding();
+    let takes = |number: &usize| encoding.takes(keys[*number].as_ref());
     let mut refused = if wanted.iter().all(takes) { Ok(()) } else { Err(Failure::Key) };
     let mut value = Vec::new();
     for (turn, numbers) in wanted.chunks(KEYS_IN_FLIGHT_MAX).enumerate() {
         if turn > 0 {
-            connection.send([&request(form, numbers, keys)])?;
+            connection.send([&request(encoding, numbers, keys)])?;
         }
-        let read = if form == Encoding::Text {
+        let read = if encoding == Encoding::Text {
             read_text(connection, keys, numbers, &mut value, &mut take)
         } else {
             read_marked(connection, numbers, &mut value, &mut take)
@@ -54,9 +58,9 @@ pub fn read<K: AsRef<[u8]>>(
 }
 
 /// Requests some of the keys, each marked with its number if possible; misses are not answered, but the end is.
-fn request<K: AsRef<[u8]>>(form: Encoding, numbers: &[usize], keys: &[K]) -> Vec<u8> {
+fn request<K: AsRef<[u8]>>(encoding: Encoding, numbers: &[usize], keys: &[K]) -> Vec<u8> {
     let mut request = Vec::new();
-    match form {
+    match encoding {
         Encoding::Meta | Encoding::Mixed => {
             for number in numbers {
                 let action = Action::Get { touch: None };

@@ -371,7 +371,7 @@ mod tests {
             }
             decoded(&packet, |by_packet| decoded(&line, |by_line| {
                 assert_eq!(by_packet.command, in_a_packets_words(by_line.command));
-                assert!(matches!(by_packet.form, Encoding::Binary(BinaryEncoding { opaque: 0x0102_0304, .. })));
+                assert!(matches!(by_packet.encoding, Encoding::Binary(BinaryEncoding { opaque: 0x0102_0304, .. })));
             }));
         }
     }
@@ -486,7 +486,7 @@ mod tests {
             let answered = |request: &[u8], reply: &Reply<'_>| {
                 decoded(request, |request| {
                     let mut answer = Vec::new();
-                    request.form.reply(reply, &mut answer);
+                    request.encoding.reply(reply, &mut answer);
                     answer
                 })
             };

@@ -285,7 +285,7 @@ mod tests {
     fn window(runs: &mut RunTracker, keys: u32, requested_ns: u64, read_ns: u64) -> u32 {
         let mut in_flight = std::collections::VecDeque::new();
         let (mut now, mut free) = (0u64, [0u64; 2]);
-        let mut asked = 0;
+        let mut requested = 0;
         for key in 0..keys {
             if in_flight.len() == 32 {
                 let (path, counts, began, ended) = in_flight.pop_front().expect("it is full");
@@ -295,26 +295,26 @@ mod tests {
                 }
             }
             let (path, counts) = runs.choose(false, key.wrapping_mul(0x9e37_79b1) >> 7);
-            let is_asked = path == ReadPath::Request;
-            asked += u32::from(is_asked);
-            let queue = &mut free[usize::from(is_asked)];
-            *queue = now.max(*queue) + if is_asked { requested_ns } else { read_ns };
+            let is_requested = path == ReadPath::Request;
+            requested += u32::from(is_requested);
+            let queue = &mut free[usize::from(is_requested)];
+            *queue = now.max(*queue) + if is_requested { requested_ns } else { read_ns };
             in_flight.push_back((path, counts, now, *queue));
         }
-        asked
+        requested
     }
 
     #[test]
     fn window_uses_the_path_with_more_throughput() {
         for (requested_ns, read_ns, share) in [(10, 40, 85..=100), (40, 10, 0..=15), (20, 21, 0..=15)] {
-            let asked = window(&mut RunTracker::default(), 100_000, requested_ns * 1000, read_ns * 1000);
-            assert!(share.contains(&(asked / 1000)), "{requested_ns} {read_ns}: {asked} of 100000");
+            let requested = window(&mut RunTracker::default(), 100_000, requested_ns * 1000, read_ns * 1000);
+            assert!(share.contains(&(requested / 1000)), "{requested_ns} {read_ns}: {requested} of 100000");
         }
         // A change is noticed.
         let mut runs = RunTracker::default();
         window(&mut runs, 20_000, 10_000, 40_000);
-        let asked = window(&mut runs, 100_000, 40_000, 10_000);
-        assert!(asked < 40_000, "{asked}");
+        let requested = window(&mut runs, 100_000, 40_000, 10_000);
+        assert!(requested < 40_000, "{requested}");
     }
 
     #[test]

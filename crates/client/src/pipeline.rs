@@ -53,7 +53,7 @@ pub struct Pipeline {
     /// How long the server may leave the oldest request unanswered.
     timeout: Duration,
     /// The encoding that the server accepts.
-    form: Encoding,
+    encoding: Encoding,
     waiter: Box<dyn Waiter>,
     /// Its stream is one that gathers.
     gathers: bool,
@@ -106,7 +106,7 @@ impl Pipeline {
         stream: Box<dyn Stream>,
         timeout: Duration,
     ) -> io::Result<Arc<Pipeline>> {
-        let (form, waiter, gathers) = (stream.form(), stream.waiter()?, stream.gathers());
+        let (encoding, waiter, gathers) = (stream.encoding(), stream.waiter()?, stream.gathers());
         let process = Process::current();
         let state = State {
             stream,
@@ -131,7 +131,7 @@ impl Pipeline {
             server,
             name,
             timeout,
-            form,
+            encoding,
             waiter,
             gathers,
             state: Mutex::new(state),
@@ -140,8 +140,8 @@ impl Pipeline {
     }
 
     /// Returns the encoding that the server accepts.
-    pub fn form(&self) -> Encoding {
-        self.form
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     /// Returns the failure with the server's name.
@@ -338,8 +338,8 @@ impl Pipeline {
         if let Err(failure) = state.receive() {
             state.fail(failure);
         }
-        let is_asked = !state.operations.is_empty();
-        if is_asked && state.quiet_since.elapsed() >= self.timeout {
+        let is_requested = !state.operations.is_empty();
+        if is_requested && state.quiet_since.elapsed() >= self.timeout {
             state.fail(Failure::Broken(io::ErrorKind::TimedOut.into()));
         }
         self.notify_server(state);
@@ -557,10 +557,10 @@ impl State {
         while self.unsent > 0 {
             let first = &mut self.operations[0];
             let opaque = first.opaque;
-            let (asked, value) = awaited(first, &mut self.unasked);
-            match self.input.answer(asked, value) {
+            let (requested, value) = awaited(first, &mut self.unasked);
+            match self.input.answer(requested, value) {
                 Ok(None) => return Ok(()),
-                Ok(Some(answer)) if asked.is_none() && !answer.is_of(opaque) => {
+                Ok(Some(answer)) if requested.is_none() && !answer.is_of(opaque) => {
                     return Err(Failure::protocol(format!("{answer:?} is not the next").as_bytes()));
                 }
                 Ok(Some(answer)) => self.end_first(Ok(answer)),
@@ -605,7 +605,7 @@ fn awaited<'a>(
     unasked: &'a mut Vec<u8>,
 ) -> (Option<ExpectedAnswer<'a>>, &'a mut Vec<u8>) {
     let value = if operation.payload == Payload::None { &mut operation.value } else { unasked };
-    (operation.message.asked(), value)
+    (operation.message.requested(), value)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub enum ReadResult {
     /// The key is not stored.
     Miss,
     /// Unknown: the server must be asked.
-    Ask(ServerFallback),
+    Fallback(ServerFallback),
     /// The server is gone, and its region with it.
     Gone,
 }
@@ -31,7 +31,7 @@ pub struct ServerFallback {
 
 impl ReadResult {
     /// The server must be asked, because reading its memory is impossible or inconclusive.
-    pub const ASK: ReadResult = ReadResult::Ask(ServerFallback { sample: None });
+    pub const FALLBACK: ReadResult = ReadResult::Fallback(ServerFallback { sample: None });
 }
 
 impl From<&ReadOutcome> for ReadResult {
@@ -39,10 +39,10 @@ impl From<&ReadOutcome> for ReadResult {
     fn from(outcome: &ReadOutcome) -> ReadResult {
         match outcome {
             // A stale item, or one whose recache token was sent, needs the server.
-            ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::ASK,
+            ReadOutcome::Hit(hit) if hit.stale || hit.token_sent => ReadResult::FALLBACK,
             ReadOutcome::Hit(hit) => ReadResult::Hit { flags: hit.flags, cas: hit.cas },
             ReadOutcome::Miss(_) => ReadResult::Miss,
-            ReadOutcome::Stale(_) | ReadOutcome::AskServer(_) => ReadResult::ASK,
+            ReadOutcome::Stale(_) | ReadOutcome::Fallback(_) => ReadResult::FALLBACK,
             ReadOutcome::Gone => ReadResult::Gone,
         }
     }

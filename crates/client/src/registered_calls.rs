@@ -28,11 +28,11 @@ impl Client {
                 buffer.clear();
                 return Ok(Outcome::NotFound);
             }
-            ReadResult::Ask(fallback) => fallback.sample,
+            ReadResult::Fallback(fallback) => fallback.sample,
             ReadResult::Gone => None,
         };
-        let asked = server.get(key, None, sample, buffer.other());
-        match asked {
+        let requested = server.get(key, None, sample, buffer.other());
+        match requested {
             Ok(Some(Flags { flags, cas, .. })) => Ok(Outcome::Found { flags, cas }),
             other => {
                 buffer.clear();

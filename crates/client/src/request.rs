@@ -170,14 +170,14 @@ impl Request {
         flags: u32,
     ) {
         let (key, value) = (key.into(), value.into());
-        let asked = self.checked(&key, value.len());
+        let requested = self.checked(&key, value.len());
         self.leave_last();
         let mut operation = self.operation(key, value, Payload::Value);
-        if let Ok(pipeline) = &asked {
+        if let Ok(pipeline) = &requested {
             let action = set(operation.value.len(), ttl, flags);
-            operation.message.write(&Command { key: &operation.key, action }, pipeline.form());
+            operation.message.write(&Command { key: &operation.key, action }, pipeline.encoding());
         }
-        self.issue(asked, operation, None, Kind::Set);
+        self.issue(requested, operation, None, Kind::Set);
     }
 
     /// Starts to store a value held by any owner, such as a part of something shared. The value belongs to the
@@ -186,14 +186,14 @@ impl Request {
     /// reused.
     pub fn iset_from(&mut self, key: &[u8], value: impl AsRef<[u8]> + Send + 'static, ttl: Ttl, flags: u32) {
         let len = value.as_ref().len();
-        let asked = self.checked(key, len);
+        let requested = self.checked(key, len);
         self.leave_last();
         let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Owned);
         operation.held = Some(OwnedPayload(Box::new(value)));
-        if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key, action: set(len, ttl, flags) }, pipeline.form());
+        if let Ok(pipeline) = &requested {
+            operation.message.write(&Command { key, action: set(len, ttl, flags) }, pipeline.encoding());
         }
-        self.issue(asked, operation, None, Kind::Set);
+        self.issue(requested, operation, None, Kind::Set);
     }
 
     /// Starts to read a value. Key and buffer belong to the operation until it completes, and are returned then; the
@@ -226,17 +226,17 @@ impl Request {
         flags: u32,
     ) {
         let (key, len) = (key.into(), buffer.value().len());
-        let asked = self.checked(&key, len);
+        let requested = self.checked(&key, len);
         self.leave_last();
         let mut operation = self.operation(key, Vec::new(), Payload::Lent);
         operation.lent = Some(buffer.lend());
         self.registered = Some(buffer);
-        if let Ok(pipeline) = &asked {
+        if let Ok(pipeline) = &requested {
             operation
                 .message
-                .write(&Command { key: &operation.key, action: set(len, ttl, flags) }, pipeline.form());
+                .write(&Command { key: &operation.key, action: set(len, ttl, flags) }, pipeline.encoding());
         }
-        self.issue(asked, operation, None, Kind::Set);
+        self.issue(requested, operation, None, Kind::Set);
     }
 
     /// Returns the buffer of [`Request::iget_registered`], with the value if one was found, or of
@@ -253,13 +253,15 @@ impl Request {
 
     /// As [`Request::bset`], with flags for the client's own use.
     pub fn bset_with_flags(&mut self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) {
-        let asked = self.checked(key, value.len());
+        let requested = self.checked(key, value.len());
         self.leave_last();
         let mut operation = self.operation(Vec::new(), Vec::new(), Payload::Copy);
-        if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key, action: set(value.len(), ttl, flags) }, pipeline.form());
+        if let Ok(pipeline) = &requested {
+            operation
+                .message
+                .write(&Command { key, action: set(value.len(), ttl, flags) }, pipeline.encoding());
         }
-        self.issue(asked, operation, Some(value), Kind::Set);
+        self.issue(requested, operation, Some(value), Kind::Set);
     }
 
     /// Starts to read a value; returns once the key may be reused. The operation may still be in flight, and owns the
@@ -350,9 +352,9 @@ impl Request {
             }
             Ok(Err(ServerFallback { sample })) => {
                 self.sample = sample;
-                self.ask(key, is_given, value);
+                self.request(key, is_given, value);
             }
-            Err(_) => self.ask(key, is_given, value),
+            Err(_) => self.request(key, is_given, value),
         }
     }
 
@@ -369,25 +371,25 @@ impl Request {
                 self.registered.iter_mut().for_each(RegisteredBuffer::clear);
                 Outcome::NotFound
             }
-            ReadResult::Ask(_) | ReadResult::Gone => return self.ask(key, is_given, value),
+            ReadResult::Fallback(_) | ReadResult::Gone => return self.request(key, is_given, value),
         };
         let key = self.keep_key(key, is_given);
         self.stage = Stage::Complete(CompletedRequest { key, value, result: Ok(outcome) });
     }
 
-    fn ask(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
+    fn request(&mut self, key: Vec<u8>, is_given: bool, mut value: Vec<u8>) {
         if let Some(registered) = &mut self.registered {
             value = std::mem::take(registered.other());
             registered.clear();
         }
-        let asked = self.checked(&key, 0);
+        let requested = self.checked(&key, 0);
         let mut operation = self.operation(Vec::new(), value, Payload::None);
         operation.is_timed = self.sample.is_some();
-        if let Ok(pipeline) = &asked {
-            operation.message.write(&Command { key: &key, action: GET }, pipeline.form());
+        if let Ok(pipeline) = &requested {
+            operation.message.write(&Command { key: &key, action: GET }, pipeline.encoding());
         }
         operation.key = self.keep_key(key, is_given);
-        self.issue(asked, operation, None, Kind::Get);
+        self.issue(requested, operation, None, Kind::Get);
     }
 
     /// Returns the key to give back, or `None` for a copy, whose memory is kept.
@@ -418,17 +420,17 @@ impl Request {
         }
         let server = self.client.server_of(checked(key)?)?;
         let pipeline = server.pipeline().map_err(|failure| server.error(failure))?;
-        if pipeline.form().takes(key) { Ok(pipeline) } else { Err(server.error(Failure::Key)) }
+        if pipeline.encoding().takes(key) { Ok(pipeline) } else { Err(server.error(Failure::Key)) }
     }
 
     fn issue(
         &mut self,
-        asked: Result<Arc<Pipeline>, Error>,
+        requested: Result<Arc<Pipeline>, Error>,
         operation: Operation,
         borrowed: Option<&[u8]>,
         kind: Kind,
     ) {
-        self.stage = match asked {
+        self.stage = match requested {
             Ok(pipeline) => {
                 pipeline.issue(operation, borrowed);
                 Stage::InFlight(pipeline, kind)

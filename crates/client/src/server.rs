@@ -173,7 +173,7 @@ impl Server {
 
     /// Handles a closed connection: a different server may have taken over.
     fn forget_form(&self) {
-        self.state().form = None;
+        self.state().encoding = None;
     }
 
     /// Records a call's result.
@@ -189,7 +189,7 @@ impl Server {
             return VecDeque::new();
         };
         state.failures += 1;
-        state.form = None;
+        state.encoding = None;
         if let Some(remote) = self.remote.as_ref().filter(|_| failure.is_hang_up()) {
             remote.forget();
         }
@@ -214,15 +214,15 @@ impl Server {
         value: &mut Vec<u8>,
     ) -> Result<Option<Flags>, Error> {
         let command = Command { key, action: Action::Get { touch: ttl.map(Ttl::exptime) } };
-        let asked = self.call(|connection| match connection.ask(&command, b"", value)? {
+        let requested = self.call(|connection| match connection.request(&command, b"", value)? {
             Answer::Value(flags) => Ok(Some(flags)),
             Answer::Miss => Ok(None),
             other => Err(Failure::unexpected(&other)),
         })?;
         if let Some(sample) = sample {
-            self.note_time(sample, Instant::now(), asked.as_ref().map(|_| value.len()));
+            self.note_time(sample, Instant::now(), requested.as_ref().map(|_| value.len()));
         }
-        Ok(asked)
+        Ok(requested)
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Socket {
     /// The socket.
     pub socket: Arc<socket2::Socket>,
     /// The encoding that the server accepts.
-    pub form: Encoding,
+    pub encoding: Encoding,
 }
 
 impl Socket {
@@ -42,20 +42,20 @@ impl Socket {
     ///
     /// # Errors
     /// The system's error for the host's last address.
-    pub fn connect(place: &ServerEndpoint, form: Encoding, spin: Duration) -> io::Result<Socket> {
+    pub fn connect(place: &ServerEndpoint, encoding: Encoding, spin: Duration) -> io::Result<Socket> {
         let socket = match place {
             ServerEndpoint::Unix(path) => connect(Domain::UNIX, &SockAddr::unix(path)?, spin)?,
             ServerEndpoint::Tcp { host, port } | ServerEndpoint::Fabric { host, port } => {
                 connect_to_host(host, *port, spin)?
             }
         };
-        Ok(Socket { socket: Arc::new(socket), form })
+        Ok(Socket { socket: Arc::new(socket), encoding })
     }
 }
 
 impl Stream for Socket {
-    fn form(&self) -> Encoding {
-        self.form
+    fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -167,7 +167,7 @@ pub fn request_line(
     request: &str,
     deadline: Instant,
 ) -> Result<(String, Vec<OwnedFd>), Failure> {
-    let (line, descriptors) = ask(socket, request.as_bytes(), deadline, |came| came.ends_with(b"\n"))?;
+    let (line, descriptors) = exchange(socket, request.as_bytes(), deadline, |came| came.ends_with(b"\n"))?;
     let line = String::from_utf8(line).map_err(|error| Failure::protocol(error.as_bytes()))?;
     Ok((line, descriptors))
 }
@@ -181,7 +181,7 @@ pub fn request_packet(
     order: AdminCommand<'_>,
     deadline: Instant,
 ) -> Result<String, Failure> {
-    let (packet, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
+    let (packet, _) = exchange(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
     let (said, _) = packet::said(&packet).expect("a whole packet");
     said.map(|said| String::from_utf8_lossy(said.value).into_owned())
 }
@@ -191,7 +191,7 @@ pub fn request_packet(
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or the answer has no end.
-pub fn ask(
+pub fn exchange(
     socket: &socket2::Socket,
     request: &[u8],
     deadline: Instant,

@@ -41,7 +41,7 @@ pub enum Lending {
 /// The byte stream to and from one server.
 pub trait Stream: Send + Debug {
     /// Returns the encoding that the server accepts.
-    fn form(&self) -> Encoding;
+    fn encoding(&self) -> Encoding;
 
     /// Sends the start of the parts; returns the number of bytes, 0 if none can be sent now. Never blocks.
     ///

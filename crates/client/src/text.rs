@@ -88,7 +88,7 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) -> Range<usize> {
 }
 
 /// Returns the form of the request with this action.
-pub fn asked(action: Action, key: &[u8]) -> ExpectedAnswer<'_> {
+pub fn requested(action: Action, key: &[u8]) -> ExpectedAnswer<'_> {
     match action {
         Action::Get { .. } | Action::Look => ExpectedAnswer::Value(key),
         Action::Touch(_) => ExpectedAnswer::Touch,
@@ -115,18 +115,18 @@ fn time(exptime: u64) -> u64 {
 ///
 /// # Errors
 /// The server refuses, or the line does not answer the request.
-pub fn line<'a>(line: &'a [u8], asked: ExpectedAnswer<'_>) -> Result<Line<'a>, Failure> {
+pub fn line<'a>(line: &'a [u8], requested: ExpectedAnswer<'_>) -> Result<Line<'a>, Failure> {
     let wrong = || Failure::protocol(line);
     let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
-    let answer = match (first, asked) {
+    let answer = match (first, requested) {
         (b"VALUE", ExpectedAnswer::Value(_) | ExpectedAnswer::Values) => {
             let key = words.next().ok_or_else(wrong)?;
             let flags = words.next().and_then(number).and_then(|flags| flags.try_into().ok());
             let len = words.next().and_then(number).and_then(|len| usize::try_from(len).ok());
             let cas = words.next().map_or(Some(0), number);
             let (Some(flags), Some(len), Some(cas)) = (flags, len, cas) else { return Err(wrong()) };
-            let is_other = matches!(asked, ExpectedAnswer::Value(asked) if asked != key);
+            let is_other = matches!(requested, ExpectedAnswer::Value(requested) if requested != key);
             if len > VALUE_BYTES_MAX || is_other || words.next().is_some() {
                 return Err(wrong());
             }
@@ -221,8 +221,8 @@ mod tests {
         }
 
         #[test]
-        fn any_line_decodes_or_fails(odd in vec(any::<u8>(), 0..80), asked in asked_of()) {
-            let _ = line(&odd, asked);
+        fn any_line_decodes_or_fails(odd in vec(any::<u8>(), 0..80), requested in asked_of()) {
+            let _ = line(&odd, requested);
         }
     }
 
@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn line_answers_only_its_own_request() {
         use ExpectedAnswer::{Change, Touch, Value, Values};
-        let of = |said: &'static [u8], asked| line(said, asked).map_err(|failure| failure.to_string());
+        let of =
+            |said: &'static [u8], requested| line(said, requested).map_err(|failure| failure.to_string());
         let value = |cas| Line::Value { key: b"key", flags: Flags { flags: 7, cas, opaque: None }, len: 5 };
         let whole = |answer| Ok(Line::Whole(answer));
         assert_eq!(of(b"VALUE key 7 5 99", Value(b"key")), Ok(value(99)));
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(of(b"STORED", Change), whole(Answer::Done(Flags::default())));
         // Some servers decrement a number in place, which leaves trailing spaces.
         assert_eq!(of(b"18446744073709551615  ", Change), whole(Answer::Number(u64::MAX)));
-        for (said, asked, told) in [
+        for (said, requested, reported) in [
             (&b"SERVER_ERROR out of memory"[..], Value(b"key"), "refused: out of memory"),
             (b"CLIENT_ERROR bad", Change, "refused: bad"),
             (b"ERROR", Touch, "does not know"),
@@ -296,8 +297,8 @@ mod tests {
             (b"HD", Change, "invalid answer: "),
             (b"", Change, "invalid answer: "),
         ] {
-            let failure = of(said, asked).expect_err("no answer");
-            assert!(failure.contains(told), "{said:?}: {failure}");
+            let failure = of(said, requested).expect_err("no answer");
+            assert!(failure.contains(reported), "{said:?}: {failure}");
         }
     }
 }

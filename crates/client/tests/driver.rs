@@ -42,8 +42,8 @@ fn each_future_is_woken_once_and_the_driver_thread_exits() {
     let mut polled_pending = 0;
     for _ in 0..5 {
         wakes.0.store(0, Ordering::SeqCst);
-        let mut asked: Vec<Request> = (0..300).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
-        let pending = asked.iter_mut().filter_map(|request| {
+        let mut requested: Vec<Request> = (0..300).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
+        let pending = requested.iter_mut().filter_map(|request| {
             let is_pending = pin!(request).poll(&mut context).is_pending();
             is_pending.then_some(drivers())
         });

@@ -251,9 +251,9 @@ fn reads_work_with_connections_on_any_worker() {
         for _ in 0..READS {
             assert!(cache.get(b"key").expect("answered").expect("there").value == value);
         }
-        let asked = stat(&control, "", "cmd_get") - before;
+        let requested = stat(&control, "", "cmd_get") - before;
         // Reads that time out become requests, as do those shortly after them.
-        assert!(asked < READS / 20, "round {round}: {asked} of {READS} reads became requests");
+        assert!(requested < READS / 20, "round {round}: {requested} of {READS} reads became requests");
     }
 }
 
@@ -339,12 +339,12 @@ fn answer_no_end(socket: TcpStream, hello: &str, attached: &AtomicUsize) {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn unreachable_endpoint_fails_or_falls_back_to_tcp() {
     let real = Running::tcp(&flags(""));
-    let mut asked =
+    let mut requested =
         BufReader::new(TcpStream::connect(real.address().replace("tcp://", "")).expect("it listens"));
     let versions = format!("{} {}", fabcache_fabric::channel::CHANNEL_VERSION, FORMAT_VERSION);
-    asked.get_mut().write_all(format!("fabric hello {versions}\r\n").as_bytes()).expect("it takes it");
+    requested.get_mut().write_all(format!("fabric hello {versions}\r\n").as_bytes()).expect("it takes it");
     let mut hello = String::new();
-    asked.read_line(&mut hello).expect("it answers");
+    requested.read_line(&mut hello).expect("it answers");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("fab://{}", listener.local_addr().expect("it has one"));
     let (attached, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));

@@ -371,11 +371,11 @@ fn registered_buffers_are_reusable_over_other_transports() {
     let (_other, unix) = Running::unix("registered-unix", "-m 64");
     let (_shared, shm) = Running::unix("registered-shm", "-m 64 --shm");
     for address in [running.address(), unix, shm] {
-        other_way(&address);
+        upgrade(&address);
     }
 }
 
-fn other_way(address: &str) {
+fn upgrade(address: &str) {
     let cache = Client::new([address], Options::default()).expect("an address");
     let value = pattern(1, 100_000);
     cache.set_with_flags(b"key", &value, Ttl::NEVER, 3).expect("stored");

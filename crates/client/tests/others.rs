@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 const CASES: u32 = 200;
 
 /// Returns a setting that `cargo xtask protocols` passes.
-fn told(name: &str) -> String {
+fn reported(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
 }
 
@@ -92,7 +92,7 @@ fn on_all(sides: &mut [Caller], call: &Call) -> Result<CallResult, TestCaseError
 fn memcached_and_proxy_return_the_same_in_all_protocols() {
     let side =
         |address: &str, protocol| Side::with_words(address, Options { protocol, ..Options::default() });
-    let server = |name, protocol| side(&told(name), protocol);
+    let server = |name, protocol| side(&reported(name), protocol);
     let sides = || {
         [
             ("meta", server("FABCACHE_TEST_META", Protocol::Meta), None),
@@ -127,7 +127,7 @@ fn memcached_and_proxy_return_the_same_in_all_protocols() {
 #[test]
 #[ignore = "cargo xtask protocols"]
 fn proxy_is_addressed_in_text() {
-    let proxy = Client::new([told("FABCACHE_TEST_PROXY")], Options::default()).expect("an address");
+    let proxy = Client::new([reported("FABCACHE_TEST_PROXY")], Options::default()).expect("an address");
     proxy.set(b"proxied", b"value", Ttl::NEVER).expect("stored");
     assert_eq!(proxy.iget("proxied", Vec::new()).wait().value, b"value");
     let refused = proxy.get(b"no word");
@@ -140,7 +140,7 @@ fn memcached_accepts_sasl_credentials() {
     let as_user = |user: &str, password: &str| {
         let credentials = Some(Credentials { user: user.into(), password: password.into() });
         let options = Options { protocol: Protocol::Binary, credentials, ..Options::default() };
-        Client::new([told("FABCACHE_TEST_SASL")], options).expect("an address")
+        Client::new([reported("FABCACHE_TEST_SASL")], options).expect("an address")
     };
     let user = as_user("fabcache", "a password");
     user.set(b"key", b"value", Ttl::NEVER).expect("stored");
@@ -161,7 +161,7 @@ fn memcached_accepts_sasl_credentials() {
 fn memcached_without_shared_memory_is_reached_over_its_socket() {
     for protocol in [Protocol::Auto, Protocol::Meta, Protocol::Binary, Protocol::Text] {
         let options = Options { protocol, ..Options::default() };
-        let cache = Client::new([told("FABCACHE_TEST_UNIX")], options).expect("an address");
+        let cache = Client::new([reported("FABCACHE_TEST_UNIX")], options).expect("an address");
         for round in 0..20 {
             let key = format!("{protocol:?} {round}").replace(' ', "-");
             cache.set(key.as_bytes(), b"value", Ttl::NEVER).expect("stored");

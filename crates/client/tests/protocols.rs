@@ -67,7 +67,7 @@ struct Gate {
     address: SocketAddr,
     /// Counts of connections, and of meta probes.
     came: Arc<AtomicUsize>,
-    asked: Arc<AtomicUsize>,
+    requested: Arc<AtomicUsize>,
 }
 
 impl Gate {
@@ -76,14 +76,14 @@ impl Gate {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let behind = server.address().trim_start_matches("tcp://").to_owned();
-        let gate = Gate { address, came: Arc::default(), asked: Arc::default() };
-        let (came, asked) = (Arc::clone(&gate.came), Arc::clone(&gate.asked));
+        let gate = Gate { address, came: Arc::default(), requested: Arc::default() };
+        let (came, requested) = (Arc::clone(&gate.came), Arc::clone(&gate.requested));
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (asked, behind) = (Arc::clone(&asked), behind.clone());
+                let (requested, behind) = (Arc::clone(&requested), behind.clone());
                 came.fetch_add(1, Ordering::SeqCst);
                 // The client reports a broken connection.
-                thread::spawn(move || pass(stream?, &TcpStream::connect(behind)?, ignorant, &asked));
+                thread::spawn(move || pass(stream?, &TcpStream::connect(behind)?, ignorant, &requested));
             }
         });
         gate
@@ -93,8 +93,8 @@ impl Gate {
         format!("tcp://{}", self.address)
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn requested(&self) -> usize {
+        self.requested.load(Ordering::SeqCst)
     }
 }
 
@@ -102,12 +102,12 @@ fn pass(
     mut client: TcpStream,
     mut server: &TcpStream,
     ignorant: Ignorant,
-    asked: &AtomicUsize,
+    requested: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut first = [0; 4096];
     let mut len = client.read(&mut first)?;
     if &first[..len] == b"mn\r\n" {
-        let before = asked.fetch_add(1, Ordering::SeqCst);
+        let before = requested.fetch_add(1, Ordering::SeqCst);
         match ignorant {
             Ignorant::HangsUp => return Ok(()),
             Ignorant::HungUp if before == 0 => return Ok(()),
@@ -136,20 +136,24 @@ fn server_without_the_meta_protocol_gets_text() {
         // Concurrent calls have their own connections, which are not probed.
         let request = cache.iget("key", Vec::new()).wait();
         assert_eq!(request.value, b"value");
-        assert_eq!((gate.asked(), gate.came.load(Ordering::SeqCst)), (questions, came + 1), "{ignorant:?}");
+        assert_eq!(
+            (gate.requested(), gate.came.load(Ordering::SeqCst)),
+            (questions, came + 1),
+            "{ignorant:?}"
+        );
     }
     // The connection was only about to close.
     let gate = Gate::before(&server, Ignorant::HungUp);
     let cache = client(&gate.address(), Protocol::Auto);
     assert!(!is_text(&cache));
-    assert_eq!(gate.asked(), 2);
+    assert_eq!(gate.requested(), 2);
     // A configured protocol is not probed.
     for protocol in [Protocol::Meta, Protocol::Text, Protocol::Binary] {
         let gate = Gate::before(&server, Ignorant::Says);
         let cache = client(&gate.address(), protocol);
         assert!(cache.get(b"key").expect("answered").is_some());
         assert_eq!(is_text(&cache), protocol == Protocol::Text);
-        assert_eq!(gate.asked(), 0, "{protocol:?}");
+        assert_eq!(gate.requested(), 0, "{protocol:?}");
     }
 }
 

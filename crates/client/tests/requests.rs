@@ -47,22 +47,22 @@ fn windows(cache: &Client, window: usize, count: usize, polls: bool) {
     for pass in ["set", "get"] {
         for i in 0..count + window {
             let (request, before) = &mut requests[i % window];
-            if let Some(asked) = before.take() {
+            if let Some(requested) = before.take() {
                 while polls && !request.test() {
                     thread::yield_now();
                 }
                 let completed = request.wait();
-                let key = format!("key {asked}");
-                let owned = asked % 2 == 0;
+                let key = format!("key {requested}");
+                let owned = requested % 2 == 0;
                 assert_eq!(completed.key, if owned { key.as_bytes() } else { b"" });
                 match completed.result.as_ref().expect("answered") {
                     Outcome::Stored if pass == "set" => {
-                        assert!(completed.value == if owned { value_of(asked) } else { Vec::new() });
+                        assert!(completed.value == if owned { value_of(requested) } else { Vec::new() });
                     }
                     Outcome::Found { flags: 0, cas } if pass == "get" && *cas > 0 => {
-                        assert!(completed.value == value_of(asked), "{asked}");
+                        assert!(completed.value == value_of(requested), "{requested}");
                     }
-                    other => panic!("{pass} {asked}: {other:?}"),
+                    other => panic!("{pass} {requested}: {other:?}"),
                 }
             }
             if i < count {
@@ -368,8 +368,9 @@ fn futures_need_no_runtime() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let asked: Vec<Request> = (0..300).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
-                for (i, request) in asked.into_iter().enumerate().rev() {
+                let requested: Vec<Request> =
+                    (0..300).map(|i| cache.iget(format!("{i}"), Vec::new())).collect();
+                for (i, request) in requested.into_iter().enumerate().rev() {
                     let item = block_on(request).item().expect("answered").expect("stored");
                     assert!(item.value == value_of(i), "{i}");
                 }
@@ -397,10 +398,10 @@ fn panicking_waker_does_not_block_other_wakers() {
             let (mut socket, _) = listener.accept().expect("a client");
             socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
             for _ in 0..2 {
-                let (mut asked, mut lines) = ([0; 4096], 0);
+                let (mut requested, mut lines) = ([0; 4096], 0);
                 while lines < COUNT {
-                    let len = socket.read(&mut asked).expect("it asks");
-                    lines += asked[..len].iter().filter(|byte| **byte == b'\n').count();
+                    let len = socket.read(&mut requested).expect("it asks");
+                    lines += requested[..len].iter().filter(|byte| **byte == b'\n').count();
                 }
                 may_answer.recv().expect("no panic");
                 socket.write_all("EN\r\n".repeat(COUNT).as_bytes()).expect("it listens");

@@ -63,7 +63,7 @@ fn fast_get_sends_no_request() {
     cache.set_with_flags(b"key", b"value", Ttl::NEVER, 9).expect("stored");
     assert!(matches!(cache.try_fast(b"", &mut found), Err(Error::Key(0))));
     let sent = || stat(&cache, "fabcache", "accesses_outside");
-    let told = sent();
+    let reported = sent();
     let mut unknown = 0;
     for _ in 0..100_000 {
         match cache.try_fast(b"key", &mut found).expect("a key") {
@@ -72,7 +72,7 @@ fn fast_get_sends_no_request() {
             FastGet::Unknown => unknown += 1,
         }
     }
-    assert_eq!(sent(), told, "no report was sent");
+    assert_eq!(sent(), reported, "no report was sent");
     assert_eq!(
         cache.try_fast(b"nothing", &mut found).expect("a key"),
         FastGet::Unknown,
@@ -80,7 +80,7 @@ fn fast_get_sends_no_request() {
     );
     assert!(unknown > 0);
     assert_eq!(value(&cache, b"key"), Some(b"value".to_vec()));
-    assert!(sent() > told, "a get sends the reports");
+    assert!(sent() > reported, "a get sends the reports");
     assert_eq!(cache.try_fast(b"nothing", &mut found).expect("a key"), FastGet::NotFound);
 }
 

@@ -59,8 +59,9 @@ impl Domain {
         let _kept = SavedHandlers::new();
         // fi_domain may change the description: cxi, since libfabric 1.21, removes FI_HMEM from its capabilities. So each
         // domain has its own, of which its endpoints make theirs.
-        let provider = Provider::of(provider.info.duplicate()?)
-            .ok_or_else(|| Error::System(format!("{provider} has changed since it was listed; list it again")))?;
+        let provider = Provider::of(provider.info.duplicate()?).ok_or_else(|| {
+            Error::System(format!("{provider} has changed since it was listed; list it again"))
+        })?;
         let info = provider.info.as_ptr();
         // SAFETY: `provider`, which outlives this use, owns the description, and `Info::copy` has found that it has all
         // attribute structures.

@@ -19,7 +19,7 @@ pub struct EndpointOptions {
     pub operations: usize,
     /// Expected number of peers; more are possible.
     pub peers: usize,
-    /// Ask for a file descriptor that signals completions, if the provider has a usable one.
+    /// Request a file descriptor that signals completions, if the provider has a usable one.
     pub waits: bool,
 }
 

@@ -41,26 +41,26 @@ impl Library {
         let named = file.as_ref().map_or(String::new(), |_| format!(" (as {FILE_VARIABLE} says)"));
         let file = file.unwrap_or_else(|| FILE.into());
         let _kept = SavedHandlers::new();
-        let told = |error: libloading::Error| {
+        let reported = |error: libloading::Error| {
             // The system's error text follows the crate's.
             let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
             Error::Library(format!("{why}{named}"))
         };
         // SAFETY: the initialization of libfabric has no preconditions; the user is responsible for the file at this
         // path.
-        let object = unsafe { Object::open(Some(&file), RTLD_NOW | RTLD_LOCAL) }.map_err(told)?;
+        let object = unsafe { Object::open(Some(&file), RTLD_NOW | RTLD_LOCAL) }.map_err(reported)?;
         // SAFETY: the type is that of the header.
-        let version = unsafe { object.get::<sys::FiVersion>(b"fi_version\0") }.map_err(told)?;
+        let version = unsafe { object.get::<sys::FiVersion>(b"fi_version\0") }.map_err(reported)?;
         // SAFETY: libfabric's headers declare the function of this name with this type.
-        let get_info = unsafe { object.get::<sys::FiGetInfo>(b"fi_getinfo\0") }.map_err(told)?;
+        let get_info = unsafe { object.get::<sys::FiGetInfo>(b"fi_getinfo\0") }.map_err(reported)?;
         // SAFETY: libfabric's headers declare the function of this name with this type.
-        let free_info = unsafe { object.get::<sys::FiFreeInfo>(b"fi_freeinfo\0") }.map_err(told)?;
+        let free_info = unsafe { object.get::<sys::FiFreeInfo>(b"fi_freeinfo\0") }.map_err(reported)?;
         // SAFETY: libfabric's headers declare the function of this name with this type.
-        let dup_info = unsafe { object.get::<sys::FiDupInfo>(b"fi_dupinfo\0") }.map_err(told)?;
+        let dup_info = unsafe { object.get::<sys::FiDupInfo>(b"fi_dupinfo\0") }.map_err(reported)?;
         // SAFETY: libfabric's headers declare the function of this name with this type.
-        let open_fabric = unsafe { object.get::<sys::FiFabric>(b"fi_fabric\0") }.map_err(told)?;
+        let open_fabric = unsafe { object.get::<sys::FiFabric>(b"fi_fabric\0") }.map_err(reported)?;
         // SAFETY: libfabric's headers declare the function of this name with this type.
-        let str_error = unsafe { object.get::<sys::FiStrError>(b"fi_strerror\0") }.map_err(told)?;
+        let str_error = unsafe { object.get::<sys::FiStrError>(b"fi_strerror\0") }.map_err(reported)?;
         // SAFETY: it takes nothing and cannot fail.
         let number = unsafe { version() };
         let library = Library {

@@ -324,7 +324,7 @@ mod tests {
         let whys = |requirements: ProviderRequirements| -> Vec<Option<String>> {
             survey.providers.iter().map(|provider| survey.why_not(provider, &requirements)).collect()
         };
-        let told = |whys: &[Option<String>]| whys.iter().filter(|why| why.is_none()).count();
+        let reported = |whys: &[Option<String>]| whys.iter().filter(|why| why.is_none()).count();
         let any = whys(ProviderRequirements::default());
         let expected = [
             "",
@@ -342,7 +342,7 @@ mod tests {
         }
         let local = whys(requirements("", "", true));
         let named = whys(requirements("net", "", false));
-        assert_eq!((told(&any), told(&local), told(&named)), (1, 1, 1));
+        assert_eq!((reported(&any), reported(&local), reported(&named)), (1, 1, 1));
         assert_eq!(local[0].as_deref(), Some("other hosts reach it as well"));
         assert_eq!(named[0].as_deref(), Some("another provider is named"));
         assert!(whys(requirements("none", "", false)).iter().all(Option::is_some));

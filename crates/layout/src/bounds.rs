@@ -21,9 +21,9 @@ pub const CLOCK_LAG_SECONDS_MAX: u32 = 3;
 
 /// After the first two reads of an item, which are always reported, one read in this many is reported and counts as
 /// this many. Measured: docs/decisions/0002-read-reports.md.
-pub const TOLD_ONE_IN: u8 = 8;
+pub const REPORTED_ONE_IN: u8 = 8;
 
 /// Maximum number of segments of a region that is read remotely: a reader keeps 24 bytes for each, and the server
 /// states the number. A region of 4 TiB, the maximum, has half as many, unless it may grow to more than 8192 times
 /// its initial size.
-pub const SEGMENTS_FROM_AFAR_MAX: u32 = 1 << 22;
+pub const REMOTE_SEGMENTS_MAX: u32 = 1 << 22;

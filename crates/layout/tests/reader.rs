@@ -34,7 +34,7 @@ fn inputs_reach_every_outcome() {
                 ReadOutcome::Hit(_) => 1,
                 ReadOutcome::Miss(_) => 2,
                 ReadOutcome::Stale(_) => 3,
-                ReadOutcome::AskServer(_) => 4,
+                ReadOutcome::Fallback(_) => 4,
                 ReadOutcome::Gone => unreachable!("only Remote returns it"),
             };
             ends[end] += 1;

@@ -18,7 +18,7 @@ pub struct Request<'a> {
     /// The command.
     pub command: Command<'a>,
     /// The encoding of the answer.
-    pub form: Encoding<'a>,
+    pub encoding: Encoding<'a>,
 }
 
 /// Expiry time as the client gave it, in seconds: 0 is never, negative is at once, up to 30 days is relative to

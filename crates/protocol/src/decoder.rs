@@ -251,14 +251,14 @@ impl Decoder {
                 let total = if inline { head + len as usize } else { head };
                 let Some(packet) = input.get(..total) else { return progress.wait(input, total) };
                 let (packet, data) = packet.split_at(head);
-                let (store, form) = header.store(packet);
+                let (store, encoding) = header.store(packet);
                 let value = if inline {
                     Value::Inline(data)
                 } else {
                     progress.state = DecoderState::Value { left: len, terminated: false };
                     Value::Streamed { len }
                 };
-                Decoded::Request { consumed: total, request: filled(store, value, form) }
+                Decoded::Request { consumed: total, request: filled(store, value, encoding) }
             }
         }
     }
@@ -356,24 +356,27 @@ impl Progress {
             Line::Keys { keys, multiget } => {
                 self.next_key(&line[keys..], keys, multiget, consumed - line.len())
             }
-            Line::Store { store, form, len } if len <= inline_value_max => {
+            Line::Store { store, encoding, len } if len <= inline_value_max => {
                 let Some(DataBlock { value, intact }) = block(input, consumed, len) else {
                     return self.wait(input, consumed + len as usize + 2);
                 };
                 let request = if intact {
-                    filled(store, Value::Inline(value), form)
+                    filled(store, Value::Inline(value), encoding)
                 } else {
-                    Request { command: Command::Refused(BAD_DATA), form }
+                    Request { command: Command::Refused(BAD_DATA), encoding }
                 };
                 Decoded::Request { consumed: consumed + value.len() + 2, request }
             }
-            Line::Store { store, form, len } => {
+            Line::Store { store, encoding, len } => {
                 self.state = DecoderState::Value { left: len, terminated: true };
-                Decoded::Request { consumed, request: filled(store, Value::Streamed { len }, form) }
+                Decoded::Request { consumed, request: filled(store, Value::Streamed { len }, encoding) }
             }
-            Line::Swallow { refusal, form, len } => {
+            Line::Swallow { refusal, encoding, len } => {
                 self.state = DecoderState::Skip { left: len + 2 };
-                Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
+                Decoded::Request {
+                    consumed,
+                    request: Request { command: Command::Refused(refusal), encoding },
+                }
             }
             Line::Token { len } => {
                 let Some(DataBlock { value: token, intact }) = block(input, consumed, len) else {
@@ -402,7 +405,8 @@ impl Progress {
     #[inline]
     fn next_key<'a>(&mut self, text: &'a [u8], before: usize, multiget: Multiget, end: usize) -> Decoded<'a> {
         let mut words = Words::new(text);
-        let form = TextEncoding { command: TextCommand::Get, cas: multiget.cas, ..TextEncoding::default() };
+        let encoding =
+            TextEncoding { command: TextCommand::Get, cas: multiget.cas, ..TextEncoding::default() };
         match words.next() {
             Some(key) => {
                 self.state = DecoderState::Keys { multiget, text: words.len(), end };
@@ -411,7 +415,7 @@ impl Progress {
                     consumed: before + text.len() - words.len(),
                     request: Request {
                         command: Command::Get(get),
-                        form: Encoding::Text(TextEncoding { key, ..form }),
+                        encoding: Encoding::Text(TextEncoding { key, ..encoding }),
                     },
                 }
             }
@@ -419,7 +423,7 @@ impl Progress {
                 self.state = DecoderState::Request;
                 Decoded::Request {
                     consumed: before + text.len() + end,
-                    request: Request { command: Command::EndOfKeys, form: Encoding::Text(form) },
+                    request: Request { command: Command::EndOfKeys, encoding: Encoding::Text(encoding) },
                 }
             }
         }
@@ -499,11 +503,11 @@ fn front(input: &[u8], left: u64) -> Option<(&[u8], u64)> {
 }
 
 #[inline]
-fn filled<'a>(store: Store<'a>, value: Value<'a>, form: Encoding<'a>) -> Request<'a> {
-    Request { command: Command::Store(Store { value, ..store }), form }
+fn filled<'a>(store: Store<'a>, value: Value<'a>, encoding: Encoding<'a>) -> Request<'a> {
+    Request { command: Command::Store(Store { value, ..store }), encoding }
 }
 
 fn refused<'a>(consumed: usize, refusal: Refusal) -> Decoded<'a> {
-    let form = Encoding::Text(TextEncoding::default());
-    Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), form } }
+    let encoding = Encoding::Text(TextEncoding::default());
+    Decoded::Request { consumed, request: Request { command: Command::Refused(refusal), encoding } }
 }

@@ -23,9 +23,9 @@ impl Encoding<'_> {
     #[inline]
     pub fn value_head(&self, item: &Item, out: &mut Vec<u8>) {
         match self {
-            Encoding::Text(form) => text::encode::value_head(form, item, out),
-            Encoding::Meta(form) => meta::encode::value_head(form, item, out),
-            Encoding::Binary(form) => binary::encode::value_head(form, item, out),
+            Encoding::Text(encoding) => text::encode::value_head(encoding, item, out),
+            Encoding::Meta(encoding) => meta::encode::value_head(encoding, item, out),
+            Encoding::Binary(encoding) => binary::encode::value_head(encoding, item, out),
         }
     }
 
@@ -40,9 +40,9 @@ impl Encoding<'_> {
     /// Appends the answer, or nothing if the client requested silence.
     pub fn reply(&self, reply: &Reply<'_>, out: &mut Vec<u8>) {
         match self {
-            Encoding::Text(form) => text::encode::reply(form, reply, out),
-            Encoding::Meta(form) => meta::encode::reply(form, reply, out),
-            Encoding::Binary(form) => binary::encode::reply(form, reply, out),
+            Encoding::Text(encoding) => text::encode::reply(encoding, reply, out),
+            Encoding::Meta(encoding) => meta::encode::reply(encoding, reply, out),
+            Encoding::Binary(encoding) => binary::encode::reply(encoding, reply, out),
         }
     }
 }
@@ -131,7 +131,7 @@ pub struct SavedEncoding {
     bytes: Vec<u8>,
     key_len: usize,
     flags_len: usize,
-    form: Encoding<'static>,
+    encoding: Encoding<'static>,
 }
 
 impl SavedEncoding {
@@ -141,16 +141,16 @@ impl SavedEncoding {
             bytes: Vec::new(),
             key_len: 0,
             flags_len: 0,
-            form: Encoding::Text(TextEncoding::default()),
+            encoding: Encoding::Text(TextEncoding::default()),
         }
     }
 
     /// Replaces the kept copy with `form`.
-    pub fn save(&mut self, form: &Encoding<'_>) {
-        let (key, flags, plain_key) = match form {
-            Encoding::Text(form) => (form.key, &b""[..], &b""[..]),
-            Encoding::Meta(form) => (form.key, form.flags, form.plain_key),
-            Encoding::Binary(form) => (form.key, &b""[..], &b""[..]),
+    pub fn save(&mut self, encoding: &Encoding<'_>) {
+        let (key, flags, plain_key) = match encoding {
+            Encoding::Text(encoding) => (encoding.key, &b""[..], &b""[..]),
+            Encoding::Meta(encoding) => (encoding.key, encoding.flags, encoding.plain_key),
+            Encoding::Binary(encoding) => (encoding.key, &b""[..], &b""[..]),
         };
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
@@ -158,7 +158,7 @@ impl SavedEncoding {
         self.bytes.extend_from_slice(plain_key);
         self.key_len = key.len();
         self.flags_len = flags.len();
-        self.form = match *form {
+        self.encoding = match *encoding {
             Encoding::Text(TextEncoding { command, noreply, cas, .. }) => {
                 Encoding::Text(TextEncoding { command, key: b"", noreply, cas })
             }
@@ -181,13 +181,13 @@ impl SavedEncoding {
     }
 
     /// The form that was saved.
-    pub fn form(&self) -> Encoding<'_> {
+    pub fn encoding(&self) -> Encoding<'_> {
         let (key, rest) = self.bytes.split_at(self.key_len);
         let (flags, plain_key) = rest.split_at(self.flags_len);
-        match self.form {
-            Encoding::Text(form) => Encoding::Text(TextEncoding { key, ..form }),
-            Encoding::Meta(form) => Encoding::Meta(MetaEncoding { key, flags, plain_key, ..form }),
-            Encoding::Binary(form) => Encoding::Binary(BinaryEncoding { key, ..form }),
+        match self.encoding {
+            Encoding::Text(encoding) => Encoding::Text(TextEncoding { key, ..encoding }),
+            Encoding::Meta(encoding) => Encoding::Meta(MetaEncoding { key, flags, plain_key, ..encoding }),
+            Encoding::Binary(encoding) => Encoding::Binary(BinaryEncoding { key, ..encoding }),
         }
     }
 }

@@ -9,11 +9,11 @@ pub(crate) enum Line<'a> {
     /// A complete request.
     Request(Request<'a>),
     /// A request followed by a data block of `len` bytes, for `store.value`.
-    Store { store: Store<'a>, form: Encoding<'a>, len: u64 },
+    Store { store: Store<'a>, encoding: Encoding<'a>, len: u64 },
     /// The keys of a multiget start at `keys` on the line; there is at least one, and each is valid.
     Keys { keys: usize, multiget: Multiget },
     /// Like `Refused`, but a data block of `len` bytes follows and is discarded.
-    Swallow { refusal: Refusal, form: Encoding<'a>, len: u64 },
+    Swallow { refusal: Refusal, encoding: Encoding<'a>, len: u64 },
     /// A `user password` block of `len` bytes follows.
     Token { len: u64 },
     /// Close the connection, after an answer if there is one.

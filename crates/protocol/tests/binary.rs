@@ -17,8 +17,8 @@ fn decodes_to(packet: &[u8], command: Command<'_>) {
     let mut decoder = decoder();
     let request = request(&mut decoder, packet);
     assert_eq!(request.command, command);
-    let Encoding::Binary(form) = request.form else { panic!("{:?}", request.form) };
-    assert_eq!((form.opcode, form.opaque), (packet[1], OPAQUE));
+    let Encoding::Binary(encoding) = request.encoding else { panic!("{:?}", request.encoding) };
+    assert_eq!((encoding.opcode, encoding.opaque), (packet[1], OPAQUE));
 }
 
 /// Encodes the reply to opcode `opcode` for key `key`.
@@ -260,11 +260,11 @@ fn hits_encode() {
         (0x23, b"key"),
         (0x24, b"key"),
     ] {
-        let form = Encoding::Binary(BinaryEncoding { opcode, opaque: OPAQUE, key: b"key" });
+        let encoding = Encoding::Binary(BinaryEncoding { opcode, opaque: OPAQUE, key: b"key" });
         let mut out = Vec::new();
-        form.value_head(&ITEM, &mut out);
+        encoding.value_head(&ITEM, &mut out);
         out.extend_from_slice(b"hi");
-        form.value_tail(&mut out);
+        encoding.value_tail(&mut out);
         assert_eq!(out, answer(opcode, 0, flags, key, b"hi", 42), "{opcode:x}");
     }
     assert_eq!(says(0x1c, Reply::Found(ITEM)), answer(0x1c, 0, flags, b"", b"", 42));

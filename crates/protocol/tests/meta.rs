@@ -138,7 +138,7 @@ fn noop_and_me_decode() {
     let mut decoder = decoder();
     let noop = request(&mut decoder, b"mn and words\r\n");
     assert_eq!(noop.command, Command::Noop);
-    assert!(is_meta(&noop.form, MetaCommand::Noop));
+    assert!(is_meta(&noop.encoding, MetaCommand::Noop));
     assert_eq!(request(&mut decoder, b"me k x y\r\n").command, Command::Inspect(b"k"));
     assert_eq!(request(&mut decoder, b"me Zm9v b\r\n").command, Command::Inspect(b"foo"));
     says("mn\r\n", "MN\r\n");
@@ -250,16 +250,16 @@ fn long_values_are_streamed() {
     };
     let Command::Store(store) = &request.command else { panic!() };
     assert_eq!((store.key, store.value), (&b"foo"[..], Value::Streamed { len: 3 }));
-    saved.save(&request.form);
+    saved.save(&request.encoding);
     assert_eq!(decoder.decode(b"bar\r\n"), Decoded::Value { consumed: 3, bytes: b"bar" });
     assert_eq!(decoder.decode(b"\r\n"), Decoded::ValueEnd { consumed: 2, intact: true });
     let mut out = Vec::new();
-    saved.form().reply(&Reply::Exists, &mut out);
-    saved.form().reply(&Reply::Stored(Item { len: 9, ..ITEM }), &mut out);
+    saved.encoding().reply(&Reply::Exists, &mut out);
+    saved.encoding().reply(&Reply::Stored(Item { len: 9, ..ITEM }), &mut out);
     assert_eq!(out, b"EX kZm9v b s3 O5 c0\r\nHD kZm9v b s9 O5 c42\r\n");
 }
 
-fn form(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Encoding<'static> {
+fn encoding(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Encoding<'static> {
     Encoding::Meta(MetaEncoding {
         command,
         key: b"key",
@@ -276,7 +276,7 @@ fn form(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Encoding<'st
 fn answers(command: MetaCommand, flags: &'static [u8], reply: Reply<'_>, answer: &str, quiet: &str) {
     for (silent, answer) in [(false, answer), (true, quiet)] {
         let mut out = Vec::new();
-        form(command, flags, silent).reply(&reply, &mut out);
+        encoding(command, flags, silent).reply(&reply, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), answer, "{command:?} {reply:?}");
     }
 }

@@ -29,14 +29,16 @@ fn says(input: &str, answer: &str) {
 fn get_decodes() {
     let mut decoder = decoder();
     let input = b"get a  bc \r\n";
-    let form = TextEncoding { command: TextCommand::Get, ..TextEncoding::default() };
+    let encoding = TextEncoding { command: TextCommand::Get, ..TextEncoding::default() };
     for (at, used, key) in [(0, 5, &b"a"[..]), (5, 4, b"bc")] {
         let get = Get { key, value: true, ..Get::default() };
-        let request =
-            Request { command: Command::Get(get), form: Encoding::Text(TextEncoding { key, ..form }) };
+        let request = Request {
+            command: Command::Get(get),
+            encoding: Encoding::Text(TextEncoding { key, ..encoding }),
+        };
         assert_eq!(decoder.decode(&input[at..]), Decoded::Request { consumed: used, request });
     }
-    let end = Request { command: Command::EndOfKeys, form: Encoding::Text(form) };
+    let end = Request { command: Command::EndOfKeys, encoding: Encoding::Text(encoding) };
     assert_eq!(decoder.decode(&input[9..]), Decoded::Request { consumed: 3, request: end });
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
 }
@@ -54,8 +56,8 @@ fn gets_and_gat_decode() {
         assert_eq!(consumed, input.len() - 1);
         let get = Get { key: b"k", value: true, touch, ..Get::default() };
         assert_eq!(request.command, Command::Get(get));
-        let form = TextEncoding { command: TextCommand::Get, key: b"k", cas, noreply: false };
-        assert_eq!(request.form, Encoding::Text(form));
+        let encoding = TextEncoding { command: TextCommand::Get, key: b"k", cas, noreply: false };
+        assert_eq!(request.encoding, Encoding::Text(encoding));
     }
 }
 
@@ -474,9 +476,9 @@ fn first_byte_selects_the_protocol() {
 
 #[test]
 fn replies_encode() {
-    let said = |form: TextEncoding<'_>, reply: Reply<'_>| {
+    let said = |encoding: TextEncoding<'_>, reply: Reply<'_>| {
         let mut out = Vec::new();
-        Encoding::Text(form).reply(&reply, &mut out);
+        Encoding::Text(encoding).reply(&reply, &mut out);
         String::from_utf8(out).expect("text")
     };
     let plain = TextEncoding::default();
@@ -533,7 +535,7 @@ mod auth {
                         Command::Noop => Reply::Noop,
                         other => panic!("{other:?}"),
                     };
-                    request.form.reply(&reply, &mut out);
+                    request.encoding.reply(&reply, &mut out);
                     if matches!(reply, Reply::Stored(_)) {
                         decoder.require_auth(false);
                     }
@@ -566,7 +568,7 @@ mod auth {
         let Decoded::Request { consumed: 24, request } = decoder.decode(&packet) else { panic!("a refusal") };
         assert_eq!(request.command, Command::Refused(Refusal::Status(0x20)));
         let mut out = Vec::new();
-        request.form.reply(&Reply::Refused(Refusal::Status(0x20)), &mut out);
+        request.encoding.reply(&Reply::Refused(Refusal::Status(0x20)), &mut out);
         assert_eq!(out[..16], [0x81, 9, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 13, 1, 2, 3, 4]);
         assert_eq!(&out[24..], b"Auth failure.");
         assert_eq!(decoder.decode(b"mn\r\n"), Decoded::Fatal);

@@ -52,7 +52,7 @@ pub const POLLS_PER_TURN: u32 = 64;
 pub const POLLING_TIME_MAX: Duration = Duration::from_micros(30);
 
 /// Polls of the fabric's descriptor, at half a microsecond each.
-pub const FABRIC_LOOKS_PER_TURN: u32 = 8;
+pub const FABRIC_POLLS_PER_TURN: u32 = 8;
 
 /// How long accepting pauses when the system has no descriptor left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

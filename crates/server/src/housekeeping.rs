@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 #[derive(Debug, Default)]
 pub struct Housekeeping {
     wanted: Mutex<PendingWork>,
-    bell: Condvar,
+    doorbell: Condvar,
     crawls: AtomicU64,
     crawled: AtomicU64,
     crawled_expired: AtomicU64,
@@ -37,7 +37,7 @@ impl Housekeeping {
         }
         wanted.crawl = Some(Cursor::START);
         self.crawls.fetch_add(1, Ordering::Relaxed);
-        self.bell.notify_one();
+        self.doorbell.notify_one();
         true
     }
 
@@ -64,7 +64,7 @@ impl Housekeeping {
     /// Asks the housekeeper to end.
     pub fn stop(&self) {
         self.wanted().stop = true;
-        self.bell.notify_one();
+        self.doorbell.notify_one();
     }
 
     /// Keeps house until [`Housekeeping::stop`].
@@ -95,7 +95,7 @@ impl Housekeeping {
     fn wait(&self, next_second: Instant) -> bool {
         let left = next_second.saturating_duration_since(Instant::now());
         let is_idle = |wanted: &mut PendingWork| wanted.crawl.is_none() && !wanted.stop;
-        let waited = self.bell.wait_timeout_while(self.wanted(), left, is_idle);
+        let waited = self.doorbell.wait_timeout_while(self.wanted(), left, is_idle);
         !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
     }
 

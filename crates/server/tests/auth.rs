@@ -34,21 +34,21 @@ fn text_clients_authenticate() {
         "\r\n",
         "flush_all\r\n",
     ] {
-        c.ask(early, UNAUTHENTICATED);
+        c.request(early, UNAUTHENTICATED);
     }
-    c.ask(token("ann wrong"), FAILURE);
-    c.ask(token("ann secret "), FAILURE);
-    c.ask(token("ann "), FAILURE);
-    c.ask(token("eve secret"), FAILURE);
-    c.ask(token("ann:secret"), "CLIENT_ERROR bad authentication token format\r\n");
-    c.ask("get a\r\n", UNAUTHENTICATED);
-    c.ask(token("ann secret"), "STORED\r\n");
-    c.ask("get any\r\n", "END\r\n");
-    c.ask("set any 0 0 1\r\nx\r\nget any\r\n", "STORED\r\nVALUE any 0 1\r\nx\r\nEND\r\n");
+    c.request(token("ann wrong"), FAILURE);
+    c.request(token("ann secret "), FAILURE);
+    c.request(token("ann "), FAILURE);
+    c.request(token("eve secret"), FAILURE);
+    c.request(token("ann:secret"), "CLIENT_ERROR bad authentication token format\r\n");
+    c.request("get a\r\n", UNAUTHENTICATED);
+    c.request(token("ann secret"), "STORED\r\n");
+    c.request("get any\r\n", "END\r\n");
+    c.request("set any 0 0 1\r\nx\r\nget any\r\n", "STORED\r\nVALUE any 0 1\r\nx\r\nEND\r\n");
     assert_eq!((c.count("", "auth_cmds"), c.count("", "auth_errors")), (5, 4));
     assert_eq!(c.stat("settings", "auth_enabled_ascii"), "yes");
     let mut d = server.connect();
-    d.ask(token("bob with space") + "mn\r\n", "STORED\r\nMN\r\n");
+    d.request(token("bob with space") + "mn\r\n", "STORED\r\nMN\r\n");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn invalid_token_is_rejected() {
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-Y {}", users.display()));
     let mut c = server.connect();
-    c.ask("set a 0 0 10\r\nann secret!!", "CLIENT_ERROR bad command line termination\r\n");
+    c.request("set a 0 0 10\r\nann secret!!", "CLIENT_ERROR bad command line termination\r\n");
     let mut c = server.connect();
     c.say("set a 0 0 16385\r\n");
     c.hear("CLIENT_ERROR auth token too long\r\n");
@@ -75,8 +75,8 @@ fn invalid_token_is_rejected() {
     let answer = c.hear_packet();
     assert_eq!((answer.status, answer.value), (AUTH_FAILED, b"Auth failure.".to_vec()));
     c.hear_end();
-    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, AUTH_FAILED);
-    server.connect().ask(token("ann secret"), "STORED\r\n");
+    assert_eq!(request(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, AUTH_FAILED);
+    server.connect().request(token("ann secret"), "STORED\r\n");
 }
 
 #[test]
@@ -86,16 +86,16 @@ fn users_file_is_reloaded() {
     let server = serve(&format!("-Y {}", users.display()));
     let shared = server.server().shared();
     let mut before = server.connect();
-    before.ask(token("ann secret"), "STORED\r\n");
+    before.request(token("ann secret"), "STORED\r\n");
     scratch.file("users", "ann:changed\n");
     shared.reload().expect("the file is valid");
-    before.ask("mn\r\n", "MN\r\n");
+    before.request("mn\r\n", "MN\r\n");
     let mut c = server.connect();
-    c.ask(token("ann secret"), FAILURE);
-    c.ask(token("ann changed"), "STORED\r\n");
+    c.request(token("ann secret"), FAILURE);
+    c.request(token("ann changed"), "STORED\r\n");
     scratch.file("users", "no colon\n");
     assert!(format!("{:#}", shared.reload().expect_err("not valid")).contains("line 1"));
-    server.connect().ask(token("ann changed"), "STORED\r\n");
+    server.connect().request(token("ann changed"), "STORED\r\n");
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn reload_applies_what_it_can() {
     scratch.file("text", "no colon\n");
     scratch.file("sasl", "ann:changed\n");
     server.server().shared().reload().expect_err("one is wrong");
-    server.connect().ask(token("ann secret"), "STORED\r\n");
-    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0changed").status, 0);
+    server.connect().request(token("ann secret"), "STORED\r\n");
+    assert_eq!(request(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0changed").status, 0);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn invalid_users_file_is_reported() {
     }
 }
 
-fn ask(c: &mut Client<TcpStream>, opcode: u8, key: &[u8], value: &[u8]) -> Answer {
+fn request(c: &mut Client<TcpStream>, opcode: u8, key: &[u8], value: &[u8]) -> Answer {
     c.say(packet(opcode, &[], key, value, 0));
     c.hear_packet()
 }
@@ -132,8 +132,8 @@ fn binary_clients_authenticate_with_sasl_plain() {
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
     let mut c = server.connect();
-    assert_eq!(ask(&mut c, SASL_LIST, b"", b"").value, b"PLAIN");
-    assert_eq!(ask(&mut c, 0x0b, b"", b"").value, b"1.6.45", "version needs no authentication");
+    assert_eq!(request(&mut c, SASL_LIST, b"", b"").value, b"PLAIN");
+    assert_eq!(request(&mut c, 0x0b, b"", b"").value, b"1.6.45", "version needs no authentication");
     for (mechanism, payload) in [
         (&b"PLAIN"[..], &b"\0ann\0wrong"[..]),
         (b"PLAIN", b"\0eve\0secret"),
@@ -144,22 +144,22 @@ fn binary_clients_authenticate_with_sasl_plain() {
         (b"plain", b"\0ann\0secret"),
         (b"X", b"\0ann\0secret"),
     ] {
-        let answer = ask(&mut c, SASL_AUTH, mechanism, payload);
+        let answer = request(&mut c, SASL_AUTH, mechanism, payload);
         assert_eq!((answer.status, answer.value), (AUTH_FAILED, b"Auth failure.".to_vec()), "{payload:?}");
     }
-    assert_eq!(ask(&mut c, SASL_STEP, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
-    let granted = ask(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret");
+    assert_eq!(request(&mut c, SASL_STEP, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
+    let granted = request(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret");
     assert_eq!((granted.status, granted.value), (0, b"Authenticated".to_vec()));
-    assert_eq!(ask(&mut c, 0x0a, b"", b"").status, 0);
+    assert_eq!(request(&mut c, 0x0a, b"", b"").status, 0);
     c.say(packet(0x01, &[0; 8], b"a", b"x", 0));
     assert_eq!(c.hear_packet().status, 0);
     // With an authorization identity, as some clients send it.
     let mut d = server.connect();
-    assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"ann\0ann\0secret").status, 0);
-    assert_eq!(ask(&mut d, 0x00, b"a", b"").value, b"x");
+    assert_eq!(request(&mut d, SASL_AUTH, b"PLAIN", b"ann\0ann\0secret").status, 0);
+    assert_eq!(request(&mut d, 0x00, b"a", b"").value, b"x");
     // A later failure ends the authenticated state.
-    assert_eq!(ask(&mut d, SASL_AUTH, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
-    assert_eq!(ask(&mut d, 0x00, b"a", b"").status, AUTH_FAILED);
+    assert_eq!(request(&mut d, SASL_AUTH, b"PLAIN", b"\0ann\0wrong").status, AUTH_FAILED);
+    assert_eq!(request(&mut d, 0x00, b"a", b"").status, AUTH_FAILED);
     d.hear_end();
 }
 
@@ -170,7 +170,7 @@ fn sasl_is_required_first_and_fails_finally() {
     let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
     for opcode in [0x00, 0x04, 0x0a, 0x0c] {
         let mut c = server.connect();
-        assert_eq!(ask(&mut c, opcode, if opcode == 0x0a { b"" } else { b"a" }, b"").status, AUTH_FAILED);
+        assert_eq!(request(&mut c, opcode, if opcode == 0x0a { b"" } else { b"a" }, b"").status, AUTH_FAILED);
         c.hear_end();
     }
     let mut c = server.connect();
@@ -179,7 +179,7 @@ fn sasl_is_required_first_and_fails_finally() {
     for (mechanism, payload) in [(&b"PLAIN"[..], vec![b'x'; 20_000]), (&[b'M'; 40], b"x".to_vec())] {
         for opcode in [SASL_AUTH, SASL_STEP] {
             let mut c = server.connect();
-            let answer = ask(&mut c, opcode, mechanism, &payload);
+            let answer = request(&mut c, opcode, mechanism, &payload);
             assert_ne!(answer.status, 0, "{} bytes for {mechanism:?}", payload.len());
         }
     }
@@ -187,7 +187,7 @@ fn sasl_is_required_first_and_fails_finally() {
     text.say("version\r\n");
     text.hear_end();
     server.server().shared().reload().expect("the file is valid");
-    assert_eq!(ask(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+    assert_eq!(request(&mut server.connect(), SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
 }
 
 #[test]
@@ -196,11 +196,11 @@ fn both_protocols_may_require_authentication() {
     let users = scratch.file("users", "ann:secret\n");
     let users = users.display();
     let server = serve(&format!("-Y {users} -S --sasl-pwdb {users}"));
-    server.connect().ask("mn\r\n", UNAUTHENTICATED);
-    server.connect().ask(token("ann secret") + "mn\r\n", "STORED\r\nMN\r\n");
+    server.connect().request("mn\r\n", UNAUTHENTICATED);
+    server.connect().request(token("ann secret") + "mn\r\n", "STORED\r\nMN\r\n");
     let mut c = server.connect();
-    assert_eq!(ask(&mut c, 0x00, b"a", b"").status, AUTH_FAILED);
+    assert_eq!(request(&mut c, 0x00, b"a", b"").status, AUTH_FAILED);
     let mut c = server.connect();
-    assert_eq!(ask(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
-    assert_eq!(ask(&mut c, 0x00, b"a", b"").status, 1);
+    assert_eq!(request(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+    assert_eq!(request(&mut c, 0x00, b"a", b"").status, 1);
 }

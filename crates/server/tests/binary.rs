@@ -24,49 +24,49 @@ fn counter_extras(delta: u64, initial: u64, expiry: u32) -> Vec<u8> {
 fn every_opcode_replies() {
     let server = serve("");
     let mut c = server.connect();
-    let mut ask = |packet: Vec<u8>| {
+    let mut request = |packet: Vec<u8>| {
         c.say(packet);
         c.hear_packet()
     };
-    assert_eq!(ask(packet(0x00, &[], b"a", &[], 0)).status, NOT_FOUND);
-    let set = ask(packet(0x01, &SET_EXTRAS, b"a", b"hello", 0));
+    assert_eq!(request(packet(0x00, &[], b"a", &[], 0)).status, NOT_FOUND);
+    let set = request(packet(0x01, &SET_EXTRAS, b"a", b"hello", 0));
     assert_eq!((set.status, set.cas), (OK, 1));
-    let get = ask(packet(0x00, &[], b"a", &[], 0));
+    let get = request(packet(0x00, &[], b"a", &[], 0));
     assert_eq!(
         (get.status, get.cas, get.extras, get.key, get.value),
         (OK, 1, vec![0, 0, 0, 5], vec![], b"hello".to_vec())
     );
-    let getk = ask(packet(0x0c, &[], b"a", &[], 0));
+    let getk = request(packet(0x0c, &[], b"a", &[], 0));
     assert_eq!((getk.key, getk.value), (b"a".to_vec(), b"hello".to_vec()));
-    assert_eq!(ask(packet(0x01, &SET_EXTRAS, b"a", b"x", 99)).status, EXISTS);
-    assert_eq!(ask(packet(0x02, &SET_EXTRAS, b"a", b"x", 0)).status, EXISTS);
-    assert_eq!(ask(packet(0x02, &SET_EXTRAS, b"b", b"x", 0)).status, OK);
-    assert_eq!(ask(packet(0x03, &SET_EXTRAS, b"zz", b"x", 0)).status, NOT_FOUND);
-    assert_eq!(ask(packet(0x03, &SET_EXTRAS, b"b", b"y", 0)).status, OK);
-    assert_eq!(ask(packet(0x0e, &[], b"b", b"z", 0)).status, OK);
-    assert_eq!(ask(packet(0x0f, &[], b"b", b"x", 0)).status, OK);
-    assert_eq!(ask(packet(0x00, &[], b"b", &[], 0)).value, b"xyz");
-    assert_eq!(ask(packet(0x0e, &[], b"zz", b"z", 0)).status, NOT_STORED);
-    let missing = ask(packet(0x05, &counter_extras(1, 0, u32::MAX), b"n", &[], 0));
+    assert_eq!(request(packet(0x01, &SET_EXTRAS, b"a", b"x", 99)).status, EXISTS);
+    assert_eq!(request(packet(0x02, &SET_EXTRAS, b"a", b"x", 0)).status, EXISTS);
+    assert_eq!(request(packet(0x02, &SET_EXTRAS, b"b", b"x", 0)).status, OK);
+    assert_eq!(request(packet(0x03, &SET_EXTRAS, b"zz", b"x", 0)).status, NOT_FOUND);
+    assert_eq!(request(packet(0x03, &SET_EXTRAS, b"b", b"y", 0)).status, OK);
+    assert_eq!(request(packet(0x0e, &[], b"b", b"z", 0)).status, OK);
+    assert_eq!(request(packet(0x0f, &[], b"b", b"x", 0)).status, OK);
+    assert_eq!(request(packet(0x00, &[], b"b", &[], 0)).value, b"xyz");
+    assert_eq!(request(packet(0x0e, &[], b"zz", b"z", 0)).status, NOT_STORED);
+    let missing = request(packet(0x05, &counter_extras(1, 0, u32::MAX), b"n", &[], 0));
     assert_eq!((missing.status, missing.value), (NOT_FOUND, b"Not found".to_vec()));
-    assert_eq!(ask(packet(0x05, &counter_extras(1, 10, 0), b"n", &[], 0)).value, 10u64.to_be_bytes());
-    assert_eq!(ask(packet(0x05, &counter_extras(5, 10, 0), b"n", &[], 0)).value, 15u64.to_be_bytes());
-    assert_eq!(ask(packet(0x06, &counter_extras(20, 10, 0), b"n", &[], 0)).value, 0u64.to_be_bytes());
-    assert_eq!(ask(packet(0x05, &counter_extras(5, 10, 0), b"b", &[], 0)).status, NON_NUMERIC);
-    assert_eq!(ask(packet(0x1c, &100u32.to_be_bytes(), b"n", &[], 0)).status, OK);
-    assert_eq!(ask(packet(0x1d, &100u32.to_be_bytes(), b"a", &[], 0)).value, b"hello");
-    assert_eq!(ask(packet(0x1c, &100u32.to_be_bytes(), b"zz", &[], 0)).status, NOT_FOUND);
-    assert_eq!(ask(packet(0x04, &[], b"a", &[], 77)).status, EXISTS);
-    assert_eq!(ask(packet(0x04, &[], b"a", &[], 0)).status, OK);
-    assert_eq!(ask(packet(0x04, &[], b"a", &[], 0)).status, NOT_FOUND);
-    assert_eq!(ask(packet(0x0a, &[], &[], &[], 0)).status, OK);
-    assert_eq!(ask(packet(0x0b, &[], &[], &[], 0)).value, b"1.6.45");
-    assert_eq!(ask(packet(0x20, &[], &[], &[], 0)).status, UNKNOWN, "SASL is off");
-    assert_eq!(ask(packet(0x1b, &[], &[], b"junk", 0)).status, UNKNOWN);
-    assert_eq!(ask(packet(0x01, &SET_EXTRAS, b"a", &vec![b'x'; 1 << 20], 0)).status, TOO_LARGE);
-    assert_eq!(ask(packet(0x08, &[], &[], &[], 0)).status, OK);
-    assert_eq!(ask(packet(0x00, &[], b"b", &[], 0)).status, NOT_FOUND);
-    assert_eq!(ask(packet(0x00, &[1], b"b", &[], 0)).status, INVALID);
+    assert_eq!(request(packet(0x05, &counter_extras(1, 10, 0), b"n", &[], 0)).value, 10u64.to_be_bytes());
+    assert_eq!(request(packet(0x05, &counter_extras(5, 10, 0), b"n", &[], 0)).value, 15u64.to_be_bytes());
+    assert_eq!(request(packet(0x06, &counter_extras(20, 10, 0), b"n", &[], 0)).value, 0u64.to_be_bytes());
+    assert_eq!(request(packet(0x05, &counter_extras(5, 10, 0), b"b", &[], 0)).status, NON_NUMERIC);
+    assert_eq!(request(packet(0x1c, &100u32.to_be_bytes(), b"n", &[], 0)).status, OK);
+    assert_eq!(request(packet(0x1d, &100u32.to_be_bytes(), b"a", &[], 0)).value, b"hello");
+    assert_eq!(request(packet(0x1c, &100u32.to_be_bytes(), b"zz", &[], 0)).status, NOT_FOUND);
+    assert_eq!(request(packet(0x04, &[], b"a", &[], 77)).status, EXISTS);
+    assert_eq!(request(packet(0x04, &[], b"a", &[], 0)).status, OK);
+    assert_eq!(request(packet(0x04, &[], b"a", &[], 0)).status, NOT_FOUND);
+    assert_eq!(request(packet(0x0a, &[], &[], &[], 0)).status, OK);
+    assert_eq!(request(packet(0x0b, &[], &[], &[], 0)).value, b"1.6.45");
+    assert_eq!(request(packet(0x20, &[], &[], &[], 0)).status, UNKNOWN, "SASL is off");
+    assert_eq!(request(packet(0x1b, &[], &[], b"junk", 0)).status, UNKNOWN);
+    assert_eq!(request(packet(0x01, &SET_EXTRAS, b"a", &vec![b'x'; 1 << 20], 0)).status, TOO_LARGE);
+    assert_eq!(request(packet(0x08, &[], &[], &[], 0)).status, OK);
+    assert_eq!(request(packet(0x00, &[], b"b", &[], 0)).status, NOT_FOUND);
+    assert_eq!(request(packet(0x00, &[1], b"b", &[], 0)).status, INVALID);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn broken_header_ends_the_connection() {
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut c.stream, &mut rest);
     }
-    server.connect().ask("mn\r\n", "MN\r\n");
+    server.connect().request("mn\r\n", "MN\r\n");
 }
 
 #[test]

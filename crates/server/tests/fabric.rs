@@ -25,9 +25,9 @@ fn hello() -> String {
 /// usable.
 #[track_caller]
 fn refused<S: Read + Write>(c: &mut Client<S>, why: &str) {
-    c.ask(format!("fabric hello {}\r\n", hello()), format!("{why}\r\n"));
-    c.ask(format!("fabric attach {END}\r\n"), format!("{why}\r\n"));
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request(format!("fabric hello {}\r\n", hello()), format!("{why}\r\n"));
+    c.request(format!("fabric attach {END}\r\n"), format!("{why}\r\n"));
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn fabric_is_off_by_default() {
         (0, 0)
     );
     assert_eq!(c.stat("settings", "fabric"), "no");
-    c.ask("fabric hello\r\n", "CLIENT_ERROR bad command line format\r\n");
-    c.ask("fabric\r\n", "ERROR\r\n");
+    c.request("fabric hello\r\n", "CLIENT_ERROR bad command line format\r\n");
+    c.request("fabric\r\n", "ERROR\r\n");
 }
 
 /// An unknown provider, which is refused with libfabric and without it.
@@ -85,9 +85,9 @@ fn unauthenticated_client_gets_no_fabric() {
     let server = serve(&format!("{NOBODYS} -Y {0} -S --sasl-pwdb {0}", users.display()));
     let mut c = server.connect();
     for line in [format!("fabric hello {}\r\n", hello()), format!("fabric attach {END}\r\n")] {
-        c.ask(line, "CLIENT_ERROR unauthenticated\r\n");
+        c.request(line, "CLIENT_ERROR unauthenticated\r\n");
     }
-    c.ask("set any 0 0 10\r\nann secret\r\n", "STORED\r\n");
+    c.request("set any 0 0 10\r\nann secret\r\n", "STORED\r\n");
     c.say(format!("fabric hello {}\r\n", hello()));
     let why = c.hear_until("\r\n");
     assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
@@ -109,7 +109,7 @@ fn server_without_a_fabric_reports_why_and_serves() {
     let why = c.hear_until("\r\n");
     assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
     assert!(why.contains("nobodys") || why.contains("libfabric1"), "{why}");
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn server_runs_without_libfabric() {
     c.say(format!("fabric hello {}\r\n", hello()));
     let why = c.hear_until("\r\n");
     assert!(why.starts_with("SERVER_ERROR there is no fabric: ") && why.contains("libfabric1"), "{why}");
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]

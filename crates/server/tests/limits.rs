@@ -13,33 +13,33 @@ use common::{Client, Scratch, TestServer, connect_unix, packet, serve, wait_unti
 fn connections_beyond_the_limit_are_refused() {
     let server = serve("-c 2 -t 2");
     let (mut a, mut b) = (server.connect(), server.connect());
-    a.ask("mn\r\n", "MN\r\n");
-    b.ask("mn\r\n", "MN\r\n");
+    a.request("mn\r\n", "MN\r\n");
+    b.request("mn\r\n", "MN\r\n");
     let mut c = server.connect();
     c.hear("ERROR Too many open connections\r\n");
     c.hear_end();
     assert_eq!((a.count("", "rejected_connections"), a.count("", "curr_connections")), (1, 2));
     drop(b);
     wait_until("there is room", || a.count("", "curr_connections") == 1);
-    server.connect().ask("mn\r\n", "MN\r\n");
+    server.connect().request("mn\r\n", "MN\r\n");
 }
 
 #[test]
 fn connections_beyond_the_limit_wait_if_configured() {
     let server = serve("-c 2 -t 4 -o no_maxconns_fast -U -1");
     let (mut a, mut b) = (server.connect(), server.connect());
-    a.ask("mn\r\n", "MN\r\n");
-    b.ask("mn\r\n", "MN\r\n");
+    a.request("mn\r\n", "MN\r\n");
+    b.request("mn\r\n", "MN\r\n");
     let address = server.address();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(move || common::connect(address).ask("mn\r\n", "MN\r\n"));
+            scope.spawn(move || common::connect(address).request("mn\r\n", "MN\r\n"));
         }
         wait_until("accepting pauses", || a.stat("", "accepting_conns") == "0");
         for _ in 0..100 {
             assert_eq!(a.count("", "curr_connections"), 2, "no worker accepts more");
         }
-        common::UdpClient::new(server.addresses()[1]).ask(1, "mn\r\n", "MN\r\n");
+        common::UdpClient::new(server.addresses()[1]).request(1, "mn\r\n", "MN\r\n");
         drop(b);
     });
     wait_until("there is room", || a.stat("", "accepting_conns") == "1");
@@ -53,9 +53,9 @@ fn connections_beyond_the_limit_wait_if_configured() {
 fn idle_connections_are_dropped() {
     let server = serve("-o idle_timeout=1");
     let mut watcher = server.connect();
-    watcher.ask("watch connevents\r\n", "OK\r\n");
+    watcher.request("watch connevents\r\n", "OK\r\n");
     let mut idle = server.connect();
-    idle.ask("mn\r\n", "MN\r\n");
+    idle.request("mn\r\n", "MN\r\n");
     idle.hear_end();
     let lines = watcher.hear_until("idle_timeout");
     assert!(lines.contains("type=conn_close"), "{lines}");
@@ -66,7 +66,7 @@ fn idle_connections_are_dropped() {
 fn connection_with_a_partial_request_is_dropped_eventually() {
     let server = serve("--stall-timeout 1");
     let mut whole = server.connect();
-    whole.ask("mn\r\n", "MN\r\n");
+    whole.request("mn\r\n", "MN\r\n");
     let halves: [&[u8]; 5] = [
         b"get a",
         b"set a 0 0 10\r\nabc",
@@ -132,15 +132,15 @@ fn read_nothing(value_len: u64) {
     let mut client = common::connect(process.address());
     client.say(format!("set v 0 0 {value_len}\r\n{}\r\n", "x".repeat(value_len as usize)));
     client.hear("STORED\r\n");
-    client.ask("get missing\r\n", "END\r\n");
+    client.request("get missing\r\n", "END\r\n");
     let before = process.resident_bytes();
     let mut slow = common::connect(process.address());
-    let asked = flood(&mut slow.stream, b"get v\r\n", 200_000, 64 << 20) as u64 / 7;
+    let requested = flood(&mut slow.stream, b"get v\r\n", 200_000, 64 << 20) as u64 / 7;
     let grown = process.resident_bytes().saturating_sub(before);
-    assert!(asked * value_len > 24 << 20, "{asked} replies were requested");
-    assert!(grown < 12 << 20, "{asked} answers of {value_len} bytes cost {grown} bytes");
+    assert!(requested * value_len > 24 << 20, "{requested} replies were requested");
+    assert!(grown < 12 << 20, "{requested} answers of {value_len} bytes cost {grown} bytes");
     wait_until("the reader is dropped", || client.count("fabcache", "stalled_kicks") == 1);
-    assert!(drain(&mut slow.stream) < asked * value_len);
+    assert!(drain(&mut slow.stream) < requested * value_len);
     assert_eq!(client.count("fabcache", "segments_pinned"), 0);
     assert_eq!(client.count("", "curr_connections"), 1);
 }
@@ -214,7 +214,7 @@ fn http_requests_are_rejected() {
         c.say(request);
         c.hear_end();
     }
-    server.connect().ask("get a\r\n", "END\r\n");
+    server.connect().request("get a\r\n", "END\r\n");
 }
 
 #[test]
@@ -237,15 +237,15 @@ fn odd_bytes_and_lengths_are_harmless() {
         (b"get a\r\n", "VALUE a 0 3\r\n\0\r\n\r\nEND\r\n"),
     ] {
         let mut c = server.connect();
-        c.ask(sent, answer);
-        c.ask("mn\r\n", "MN\r\n");
+        c.request(sent, answer);
+        c.request("mn\r\n", "MN\r\n");
     }
     // A value that will be rejected is still consumed.
     let mut c = server.connect();
     c.say("set a 0 0 2147483645\r\n");
     c.hear("SERVER_ERROR object too large for cache\r\n");
     c.say(vec![b'x'; 1 << 20]);
-    server.connect().ask("get a\r\n", "END\r\n");
+    server.connect().request("get a\r\n", "END\r\n");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn endless_lines_close_the_connection() {
     closed([vec![b' '; 101], b"get ".to_vec(), b"key ".repeat(1_000)].concat());
     let mut c = server.connect();
     c.say("get ".to_owned() + &"key ".repeat(100_000));
-    c.ask("\r\n", "END\r\n");
+    c.request("\r\n", "END\r\n");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn busy_connection_yields_to_others() {
         let _end = SetWhenDropped(&done);
         let mut other = server.connect();
         for _ in 0..50 {
-            other.ask("mn\r\n", "MN\r\n");
+            other.request("mn\r\n", "MN\r\n");
         }
         // The hogs may not have started yet.
         wait_until("a connection yields", || other.count("", "conn_yields") > 0);
@@ -360,16 +360,16 @@ fn dump_yields_after_each_chunk() {
     for i in 0..10_000 {
         c.say(format!("set {i:0>100} 0 0 0 noreply\r\n\r\n"));
     }
-    c.ask("mn\r\n", "MN\r\n");
-    c.ask("stats reset\r\n", "RESET\r\n");
+    c.request("mn\r\n", "MN\r\n");
+    c.request("stats reset\r\n", "RESET\r\n");
     c.say("lru_crawler metadump all\r\n");
     let dump = c.hear_until("END\r\n");
     assert!(dump.len() > 1_500_000, "{}", dump.len());
     // As many chunks as one connection may have unsent if its client is slow; otherwise all.
     assert!(c.count("", "conn_yields") >= 6);
     // The same for a dump that visits many items and lists none.
-    c.ask("flush_all\r\nstats reset\r\n", "OK\r\nRESET\r\n");
-    c.ask("lru_crawler mgdump all\r\n", "OK\r\nEN\r\n");
+    c.request("flush_all\r\nstats reset\r\n", "OK\r\nRESET\r\n");
+    c.request("lru_crawler mgdump all\r\n", "OK\r\nEN\r\n");
     assert!(c.count("", "conn_yields") >= 1);
 }
 
@@ -377,7 +377,7 @@ fn dump_yields_after_each_chunk() {
 fn partial_requests_use_little_memory() {
     let process = start("-c 1000 -t 1");
     let mut c = common::connect(process.address());
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     let mut halves: Vec<_> = (0..400).map(|_| common::connect(process.address())).collect();
     let say = |halves: &mut Vec<Client<TcpStream>>, c: &mut Client<TcpStream>, part: &str| {
         let before = c.count("", "bytes_read");
@@ -394,7 +394,7 @@ fn partial_requests_use_little_memory() {
     let grown = process.resident_bytes().saturating_sub(before);
     assert!(grown < 8 << 20, "400 parts of requests cost {grown} bytes");
     for half in &mut halves {
-        half.ask("\r\n", "END\r\nEND\r\n");
+        half.request("\r\n", "END\r\nEND\r\n");
     }
 }
 
@@ -409,7 +409,7 @@ fn unreadable_item_is_a_miss_in_text() {
         c.say(format!("set {key} 0 0 10000000\r\n{}\r\n", "x".repeat(10_000_000)));
         c.hear("STORED\r\n");
     }
-    c.ask("set a 0 0 1\r\na\r\nset b 0 0 1\r\nb\r\n", "STORED\r\nSTORED\r\n");
+    c.request("set a 0 0 1\r\na\r\nset b 0 0 1\r\nb\r\n", "STORED\r\nSTORED\r\n");
     // One value may be pinned by more slow clients than are dropped below, then another, then none.
     let mut slow = Vec::new();
     for (key, clients) in [("v", 9), ("w", 1)] {
@@ -421,17 +421,17 @@ fn unreadable_item_is_a_miss_in_text() {
         wait_until("the value is pinned", || shared.store.sums().pins == slow.len() as u64);
     }
     let misses = c.count("", "get_misses");
-    c.ask("get a v b w\r\n", "VALUE a 0 1\r\na\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
+    c.request("get a v b w\r\n", "VALUE a 0 1\r\na\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
     assert_eq!(c.count("fabcache", "values_pin_refused"), 2);
     assert_eq!(c.count("", "get_misses"), misses + 2);
-    c.ask("mg v v\r\n", "SERVER_ERROR out of memory writing get response\r\n");
+    c.request("mg v v\r\n", "SERVER_ERROR out of memory writing get response\r\n");
     let mut binary = connect_unix(&socket);
     binary.say(packet(0x00, &[], b"v", &[], 0));
     assert_eq!(binary.hear_packet().status, 0x82);
     assert!(shared.pins_wanted.load(Ordering::Relaxed) >= 4);
     drop(slow);
     wait_until("nothing is pinned", || shared.store.usage().segments_pinned == 0);
-    c.ask("get v\r\n", format!("VALUE v 0 10000000\r\n{}\r\nEND\r\n", "x".repeat(10_000_000)));
+    c.request("get v\r\n", format!("VALUE v 0 10000000\r\n{}\r\nEND\r\n", "x".repeat(10_000_000)));
 }
 
 #[test]

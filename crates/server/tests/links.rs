@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::process::{Process, fabcached, start_command};
-use common::{Client, PATIENCE, Scratch, connect, connect_unix, wait_until};
+use common::{Client, REPLY_TIMEOUT, Scratch, connect, connect_unix, wait_until};
 use fabcache_fabric::channel::{
     CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, SHORT_BYTES, SendMode, Terms, receives_for,
 };
@@ -173,7 +173,7 @@ impl OnFabric {
 
     /// Polls, ringing now and then, until `got` returns a value.
     fn until<T>(&mut self, what: &str, mut got: impl FnMut(&mut OnFabric) -> Option<T>) -> T {
-        let (end, mut ring) = (Instant::now() + PATIENCE, Instant::now() + RINGS_AFTER);
+        let (end, mut ring) = (Instant::now() + REPLY_TIMEOUT, Instant::now() + RINGS_AFTER);
         loop {
             if let Some(got) = got(self) {
                 return got;
@@ -244,13 +244,15 @@ impl OnFabric {
     #[track_caller]
     fn is_left(&mut self) {
         self.tcp.stream.set_read_timeout(Some(RINGS_AFTER)).expect("a socket");
-        let end = Instant::now() + PATIENCE;
-        let mut bells = [0; 64];
+        let end = Instant::now() + REPLY_TIMEOUT;
+        let mut doorbells = [0; 64];
         loop {
             assert!(Instant::now() < end, "the socket stays open");
-            match self.tcp.stream.read(&mut bells) {
+            match self.tcp.stream.read(&mut doorbells) {
                 Ok(0) => return,
-                Ok(len) => assert!(bells[..len].iter().all(|bell| *bell == b'!'), "{bells:?}"),
+                Ok(len) => {
+                    assert!(doorbells[..len].iter().all(|doorbell| *doorbell == b'!'), "{doorbells:?}")
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
                 Err(error) => panic!("{error}"),
@@ -260,7 +262,7 @@ impl OnFabric {
     }
 
     #[track_caller]
-    fn ask(&mut self, request: &str, expected: &str) {
+    fn request(&mut self, request: &str, expected: &str) {
         self.say(request.as_bytes());
         self.until("the answer is there", |this| {
             this.pump_sent();
@@ -294,13 +296,13 @@ fn server_without_memlock_reports_it_and_serves() {
             .lines()
             .find(|line| line.contains("cannot start the fabric listener"))
             .expect("an error in the log");
-        for told in [limit, &items.to_string(), "ulimit -l", "LimitMEMLOCK="] {
-            assert!(why.contains(told), "{told}: {why}");
+        for reported in [limit, &items.to_string(), "ulimit -l", "LimitMEMLOCK="] {
+            assert!(why.contains(reported), "{reported}: {why}");
         }
         let mut tcp = connect(server.address());
         let said = hello(&mut tcp);
         assert!(said.starts_with("SERVER_ERROR there is no fabric") && said.contains("ulimit -l"), "{said}");
-        tcp.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+        tcp.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     }
 }
 
@@ -312,16 +314,16 @@ fn fabric_requests_work_alongside_other_transports() {
     let process = start(&format!("-I 8m --shm -s {}", path.display()));
     let mut a = attach(process.address());
     let mut b = attach(process.address());
-    a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
-    connect(process.address()).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
-    connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
-    b.ask("get a\r\nmg a v\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\n");
+    a.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    connect(process.address()).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    connect_unix(&path).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    b.request("get a\r\nmg a v\r\n", "VALUE a 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\n");
     // More than messages hold, and more than there are credits for.
     let value = "v".repeat(1 << 20);
-    b.ask(&format!("set b 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
-    a.ask("get b\r\n", &format!("VALUE b 0 {}\r\n{value}\r\nEND\r\n", value.len()));
+    b.request(&format!("set b 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    a.request("get b\r\n", &format!("VALUE b 0 {}\r\n{value}\r\nEND\r\n", value.len()));
     // Reports reads that the server did not see; there is no reply.
-    a.ask("shm accessed AQAAAAAAAAAI\r\nmn\r\n", "MN\r\n");
+    a.request("shm accessed AQAAAAAAAAAI\r\nmn\r\n", "MN\r\n");
     let mut c = connect(process.address());
     assert_eq!((c.count("fabcache", "fabric_attached"), c.count("fabcache", "fabric_refused")), (2, 0));
     assert_eq!(c.count("fabcache", "fabric_region_bytes"), a.region.0);
@@ -348,7 +350,7 @@ fn interface_unreachable_from_listed_networks_warns() {
 fn region_is_readable_by_its_key() {
     let process = start("");
     let mut a = attach(process.address());
-    a.ask("mn\r\n", "MN\r\n");
+    a.request("mn\r\n", "MN\r\n");
     let (_, address, key) = a.region;
     let buffer = a.reach.pool.take().expect("a free buffer");
     let mut waiting = Some(buffer);
@@ -372,21 +374,21 @@ fn unreachable_client_continues_over_tcp() {
     let process = start("");
     let mut c = connect(process.address());
     let name = [2, 0, 0, 80, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-    c.ask(words(&name, 8), "CLIENT_ERROR fabric hello comes before fabric attach\r\n");
+    c.request(words(&name, 8), "CLIENT_ERROR fabric hello comes before fabric attach\r\n");
     let versions = format!("messages of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
     let why = format!("CLIENT_ERROR this server's fabric has formats of other versions: {versions}\r\n");
-    c.ask("fabric hello 999 1\r\n", why);
+    c.request("fabric hello 999 1\r\n", why);
     assert!(hello(&mut c).starts_with(&format!("FABRIC {}", provider())));
     if !provider().starts_with("verbs") {
         let mut foreign = name;
         foreign[4..8].copy_from_slice(&[192, 0, 2, 1]);
         let why = "CLIENT_ERROR the fabric is not for this endpoint's address; see --fabric-peers\r\n";
-        c.ask(words(&foreign, 8), why);
+        c.request(words(&foreign, 8), why);
     }
     let why = "SERVER_ERROR the fabric cannot be used with this client; see the server's log\r\n";
-    c.ask(words(&[7; 256], 8), why);
-    c.ask(words(&name, 1), why);
-    c.ask("mn\r\n", "MN\r\n");
+    c.request(words(&[7; 256], 8), why);
+    c.request(words(&name, 1), why);
+    c.request("mn\r\n", "MN\r\n");
     assert_eq!(c.count("fabcache", "fabric_attached"), 0);
     assert!(c.count("fabcache", "fabric_refused") >= 4);
     wait_until("the log gives the reason", || {
@@ -428,7 +430,7 @@ fn client_beyond_the_limit_continues_over_tcp() {
     let mut late = connect(process.address());
     let full = "SERVER_ERROR the fabric has as many clients here as it has buffers for\r\n";
     assert_eq!(join(&mut late), full);
-    late.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    late.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(late.count("fabcache", "fabric_attached"), CLIENTS_MAX as u64);
     assert_eq!(late.count("fabcache", "fabric_refused"), 1);
     taken.pop();
@@ -448,8 +450,8 @@ fn client_beyond_the_limit_continues_over_tcp() {
 fn protocol_violation_ends_only_its_link() {
     let process = start("-t 1");
     let (mut good, mut bad) = (attach(process.address()), attach(process.address()));
-    good.ask("mn\r\n", "MN\r\n");
-    bad.ask("mn\r\n", "MN\r\n");
+    good.request("mn\r\n", "MN\r\n");
+    bad.request("mn\r\n", "MN\r\n");
     let strange = [&0xdead_beef_u64.to_le_bytes()[..], &[0; 8]].concat();
     bad.send(&strange);
     wait_until("the stray message is counted", || {
@@ -461,9 +463,9 @@ fn protocol_violation_ends_only_its_link() {
     // The socket closes with the link.
     bad.is_left();
     assert_eq!(count(process.address(), "fabric_broken"), 1);
-    good.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    good.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     let mut another = attach(process.address());
-    another.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    another.request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]
@@ -471,12 +473,12 @@ fn protocol_violation_ends_only_its_link() {
 fn leaving_clients_leak_nothing() {
     let process = start("");
     let mut stays = attach(process.address());
-    stays.ask("mn\r\n", "MN\r\n");
+    stays.request("mn\r\n", "MN\r\n");
     let before = count(process.address(), "fabric_buffer_bytes");
     let rounds = amount(20, 6);
     for round in 0..rounds {
         let mut a = attach(process.address());
-        a.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+        a.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
         if round % 2 == 0 {
             // With a partial request.
             a.say(b"set a 0 0 100\r\nxyz");
@@ -494,7 +496,7 @@ fn leaving_clients_leak_nothing() {
             .count()
             == 1
     });
-    stays.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    stays.request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(c.count("fabcache", "fabric_attached"), 1 + rounds as u64);
     assert_eq!(c.count("fabcache", "fabric_buffer_bytes"), before);
 }
@@ -505,7 +507,7 @@ fn stopping_server_closes_its_links() {
     let mut process = start("");
     let mut clients: Vec<OnFabric> = (0..4).map(|_| attach(process.address())).collect();
     for client in &mut clients {
-        client.ask("mn\r\n", "MN\r\n");
+        client.request("mn\r\n", "MN\r\n");
     }
     process.signal(Signal::TERM);
     for client in &mut clients {
@@ -522,7 +524,7 @@ fn idle_server_sleeps_with_any_number_of_clients() {
     let crowd = amount(20, 8);
     let mut clients: Vec<OnFabric> = (0..crowd).map(|_| attach(process.address())).collect();
     for client in &mut clients {
-        client.ask("mn\r\n", "MN\r\n");
+        client.request("mn\r\n", "MN\r\n");
     }
     // Until the workers stop spinning.
     wait_until("its workers sleep", || {
@@ -537,7 +539,7 @@ fn idle_server_sleeps_with_any_number_of_clients() {
     // A thousand times the normal value on any machine; a worker that never sleeps uses all of it.
     assert!(spent / 4 < Duration::from_millis(100), "{spent:?} in four seconds");
     for client in &mut clients {
-        client.ask("mn\r\n", "MN\r\n");
+        client.request("mn\r\n", "MN\r\n");
     }
 }
 
@@ -550,7 +552,7 @@ fn worker_sleeps_despite_an_unreachable_client() {
     }
     let process = start("-t 1");
     let mut good = attach(process.address());
-    good.ask("mn\r\n", "MN\r\n");
+    good.request("mn\r\n", "MN\r\n");
     // A listener that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = silent.local_addr().expect("bound").port().to_be_bytes();
@@ -558,16 +560,16 @@ fn worker_sleeps_despite_an_unreachable_client() {
     let mut bad = attach_naming(process.address(), Some(&name));
     // From its own endpoint, not the named one.
     bad.say(b"set a 0 0 1\r\nx\r\n");
-    good.ask("mn\r\n", "MN\r\n");
+    good.request("mn\r\n", "MN\r\n");
     std::thread::sleep(Duration::from_millis(500));
     let before = cpu_ns(&process);
     std::thread::sleep(Duration::from_secs(2));
     let spent = Duration::from_nanos(cpu_ns(&process) - before);
     println!("with a client that cannot be reached: {:?} of CPU a second", spent / 2);
     assert!(spent / 2 < Duration::from_millis(200), "{spent:?} in two seconds");
-    good.ask("mn\r\n", "MN\r\n");
+    good.request("mn\r\n", "MN\r\n");
     bad.is_left();
-    good.ask("mn\r\n", "MN\r\n");
+    good.request("mn\r\n", "MN\r\n");
 }
 
 /// Returns the CPU time of all threads of the process.

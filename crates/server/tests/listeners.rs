@@ -14,9 +14,9 @@ fn one_server_listens_at_many_addresses() {
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 4);
     assert!(addresses[2].is_ipv6());
-    connect(addresses[0]).ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    connect(addresses[0]).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     for address in addresses {
-        connect(address).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+        connect(address).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     }
 }
 
@@ -28,7 +28,7 @@ fn workers_may_have_their_own_listeners() {
         server.connect().stats("conns").into_iter().filter(|(_, state)| state == "conn_listening");
     assert_eq!(listening.count(), 3);
     for _ in 0..30 {
-        server.connect().ask("mn\r\n", "MN\r\n");
+        server.connect().request("mn\r\n", "MN\r\n");
     }
 }
 
@@ -37,7 +37,7 @@ fn new_connections_go_to_the_least_loaded_worker() {
     let server = serve("-t 4");
     let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
     for client in &mut clients {
-        client.ask("mn\r\n", "MN\r\n");
+        client.request("mn\r\n", "MN\r\n");
     }
     for worker in 0..4 {
         let load = clients[0].count("fabcache", &format!("worker:{worker}:connections"));
@@ -55,9 +55,9 @@ fn listeners_have_their_own_protocol_and_authentication() {
     );
     let server = serve(&flags);
     let at = server.addresses();
-    connect(at[0]).ask("mn\r\n", "CLIENT_ERROR unauthenticated\r\n");
-    connect(at[1]).ask("mn\r\n", "MN\r\n");
-    connect(at[2]).ask("mn\r\n", "MN\r\n");
+    connect(at[0]).request("mn\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    connect(at[1]).request("mn\r\n", "MN\r\n");
+    connect(at[2]).request("mn\r\n", "MN\r\n");
     let version = packet(0x0b, &[], &[], &[], 0);
     for address in [at[1], at[3]] {
         let mut c = connect(address);
@@ -89,9 +89,9 @@ fn configuration_file_describes_listeners() {
     let settings = Settings::new(&options, &|_| None).expect("valid settings");
     let server = TestServer::of(Server::start(settings, Vec::new()).expect("the server starts"));
     let addresses: Vec<SocketAddr> = server.addresses();
-    connect(addresses[0]).ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
-    common::UdpClient::new(addresses[1]).ask(1, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
-    common::connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    connect(addresses[0]).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    common::UdpClient::new(addresses[1]).request(1, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    common::connect_unix(&path).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]

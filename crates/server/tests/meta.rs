@@ -10,20 +10,20 @@ use common::{connect, serve};
 fn meta_get_supports_every_flag() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("mg a v\r\nmg a\r\nmg a v q\r\nmg a k O1 q\r\nmn\r\n", "EN\r\nEN\r\nMN\r\n");
-    c.ask("ms a 2 F5 T105\r\nhi\r\n", "HD\r\n");
-    c.ask("mg a\r\n", "HD\r\n");
+    c.request("mg a v\r\nmg a\r\nmg a v q\r\nmg a k O1 q\r\nmn\r\n", "EN\r\nEN\r\nMN\r\n");
+    c.request("ms a 2 F5 T105\r\nhi\r\n", "HD\r\n");
+    c.request("mg a\r\n", "HD\r\n");
     c.ask_with_seconds("mg a s v f c t k O77\r\n", 105, "VA 2 s2 f5 c1 t# ka O77\r\nhi\r\n");
-    c.ask("ms b 0\r\n\r\nmg b v h l t\r\nmg b h\r\n", "HD\r\nVA 0 h0 l0 t-1\r\n\r\nHD h1\r\n");
-    c.ask(
+    c.request("ms b 0\r\n\r\nmg b v h l t\r\nmg b h\r\n", "HD\r\nVA 0 h0 l0 t-1\r\n\r\nHD h1\r\n");
+    c.request(
         "ms d 1\r\nx\r\nmg d u\r\nmg d h u\r\nmg d h\r\nmg d h\r\n",
         "HD\r\nHD\r\nHD h0\r\nHD h0\r\nHD h1\r\n",
     );
-    c.ask(
+    c.request(
         "ms Zm9v 3 b\r\nbar\r\nmg Zm9v b k v\r\nget foo\r\n",
         "HD\r\nVA 3 kZm9v b\r\nbar\r\nVALUE foo 0 3\r\nbar\r\nEND\r\n",
     );
-    c.ask("me a\r\n", "");
+    c.request("me a\r\n", "");
     let line = c.hear_until("\r\n");
     let is_told = |line: &str| {
         let rest = line.strip_prefix("ME a exp=10")?;
@@ -31,42 +31,42 @@ fn meta_get_supports_every_flag() {
         Some(rest.strip_prefix(['0', '1', '2'])?.starts_with(" cas=1 fetch=yes cls=1 size="))
     };
     assert_eq!(is_told(&line), Some(true), "{line}");
-    c.ask("me missing\r\nmg a T50 t\r\nmg missing T50\r\n", "EN\r\nHD t50\r\nEN\r\n");
+    c.request("me missing\r\nmg a T50 t\r\nmg missing T50\r\n", "EN\r\nHD t50\r\nEN\r\n");
 }
 
 #[test]
 fn win_stale_and_vivify_flags_work() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("mg new N35 v t\r\n", "VA 0 t35 W\r\n\r\n");
+    c.request("mg new N35 v t\r\n", "VA 0 t35 W\r\n\r\n");
     c.ask_with_seconds("mg new N35 v t\r\n", 35, "VA 0 t# Z\r\n\r\n");
-    c.ask("ms new 1 T100\r\nx\r\nmg new v\r\n", "HD\r\nVA 1\r\nx\r\n");
-    c.ask(
+    c.request("ms new 1 T100\r\nx\r\nmg new v\r\n", "HD\r\nVA 1\r\nx\r\n");
+    c.request(
         "mg new R30 v\r\nmg new R130 v\r\nmg new R130 v\r\n",
         "VA 1\r\nx\r\nVA 1 W\r\nx\r\nVA 1 Z\r\nx\r\n",
     );
-    c.ask("ms s 1 T100\r\nx\r\n", "HD\r\n");
-    c.ask("md s I T35\r\n", "HD\r\n");
+    c.request("ms s 1 T100\r\nx\r\n", "HD\r\n");
+    c.request("md s I T35\r\n", "HD\r\n");
     c.ask_with_seconds("mg s v t\r\n", 35, "VA 1 t# X W\r\nx\r\n");
     c.ask_with_seconds("mg s v t\r\n", 35, "VA 1 t# Z X\r\nx\r\n");
-    c.ask("ms s 1 C99999 I\r\ny\r\nms s 1 C1 I\r\ny\r\n", "EX\r\nHD\r\n");
-    c.ask("ms s 1\r\nz\r\nmg s v\r\n", "HD\r\nVA 1\r\nz\r\n");
+    c.request("ms s 1 C99999 I\r\ny\r\nms s 1 C1 I\r\ny\r\n", "EX\r\nHD\r\n");
+    c.request("ms s 1\r\nz\r\nmg s v\r\n", "HD\r\nVA 1\r\nz\r\n");
 }
 
 #[test]
 fn meta_set_supports_every_mode() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("ms a 1 ME\r\n1\r\nms a 1 ME\r\n2\r\n", "HD\r\nNS\r\n");
-    c.ask("ms a 1 MA\r\n3\r\nms a 1 MP\r\n0\r\nmg a v\r\n", "HD\r\nHD\r\nVA 3\r\n013\r\n");
-    c.ask("ms x 1 MA\r\n3\r\nms x 1 MR\r\n3\r\nms x 1 MA N65\r\n3\r\n", "NS\r\nNS\r\nHD\r\n");
+    c.request("ms a 1 ME\r\n1\r\nms a 1 ME\r\n2\r\n", "HD\r\nNS\r\n");
+    c.request("ms a 1 MA\r\n3\r\nms a 1 MP\r\n0\r\nmg a v\r\n", "HD\r\nHD\r\nVA 3\r\n013\r\n");
+    c.request("ms x 1 MA\r\n3\r\nms x 1 MR\r\n3\r\nms x 1 MA N65\r\n3\r\n", "NS\r\nNS\r\nHD\r\n");
     c.ask_with_seconds("mg x v t\r\n", 65, "VA 1 t#\r\n3\r\n");
-    c.ask("ms a 1 b\r\nx\r\n", "CLIENT_ERROR error decoding key\r\n");
-    c.ask("ms a 1 Mz\r\nx\r\n", "CLIENT_ERROR invalid mode for ms M token\r\n");
-    c.ask("ms a 1 C9\r\nx\r\nms missing 1 C9\r\nx\r\n", "EX\r\nNF\r\n");
-    c.ask("ms a 1 E1234 c\r\nx\r\nmg a c\r\nms a 1 C1234\r\ny\r\n", "HD c1234\r\nHD c1234\r\nHD\r\n");
-    c.ask("ms a 1 q\r\nx\r\nms a 1 q ME\r\nx\r\nmn\r\n", "NS\r\nMN\r\n");
-    c.ask(
+    c.request("ms a 1 b\r\nx\r\n", "CLIENT_ERROR error decoding key\r\n");
+    c.request("ms a 1 Mz\r\nx\r\n", "CLIENT_ERROR invalid mode for ms M token\r\n");
+    c.request("ms a 1 C9\r\nx\r\nms missing 1 C9\r\nx\r\n", "EX\r\nNF\r\n");
+    c.request("ms a 1 E1234 c\r\nx\r\nmg a c\r\nms a 1 C1234\r\ny\r\n", "HD c1234\r\nHD c1234\r\nHD\r\n");
+    c.request("ms a 1 q\r\nx\r\nms a 1 q ME\r\nx\r\nmn\r\n", "NS\r\nMN\r\n");
+    c.request(
         "ms a 1\r\nabcd\r\nmn\r\n",
         "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\nMN\r\n",
     );
@@ -76,20 +76,20 @@ fn meta_set_supports_every_mode() {
 fn meta_arithmetic_and_delete_work() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask(
+    c.request(
         "ma n\r\nma n N0 J10 v\r\nma n v\r\nma n MD D5 v t\r\n",
         "NF\r\nVA 2\r\n10\r\nVA 2\r\n11\r\nVA 1 t-1\r\n6\r\n",
     );
-    c.ask("ma n T90 t\r\nma n q\r\nma n D9 q v\r\nma missing q\r\nmn\r\n", "HD t90\r\nNF\r\nMN\r\n");
-    c.ask(
+    c.request("ma n T90 t\r\nma n q\r\nma n D9 q v\r\nma missing q\r\nmn\r\n", "HD t90\r\nNF\r\nMN\r\n");
+    c.request(
         "ma n C99999\r\nma n E77 c\r\nms t 1\r\nx\r\nma t\r\n",
         "EX\r\nHD c77\r\nHD\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
     );
-    c.ask(
+    c.request(
         "md n C99999\r\nmd n q\r\nmd n\r\nmd n q\r\nmd n O5 k\r\nmn\r\n",
         "EX\r\nNF\r\nNF\r\nNF O5 kn\r\nMN\r\n",
     );
-    c.ask("ms v 5 F9 T100\r\nhello\r\nmd v x\r\nmg v v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1\r\n\r\n");
+    c.request("ms v 5 F9 T100\r\nhello\r\nmd v x\r\nmg v v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1\r\n\r\n");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn meta_errors_match_memcached() {
         ("ms a x\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("mn\r\n", "MN\r\n"),
     ] {
-        c.ask(sent, answer);
+        c.request(sent, answer);
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::process::{Process, fabcached, spawn, start, start_command};
-use common::{PATIENCE, Scratch, UdpClient, connect, connect_unix, wait_until};
+use common::{REPLY_TIMEOUT, Scratch, UdpClient, connect, connect_unix, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, test_kill_process};
 
 /// Runs fabcached to its end, for invocations that do not serve.
@@ -32,8 +32,8 @@ fn stop_answers_pending_requests() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut process = start("");
         let (mut idle, mut busy) = (connect(process.address()), connect(process.address()));
-        idle.ask("set v 0 0 3\r\nabc\r\n", "STORED\r\n");
-        busy.ask("mn\r\n", "MN\r\n");
+        idle.request("set v 0 0 3\r\nabc\r\n", "STORED\r\n");
+        busy.request("mn\r\n", "MN\r\n");
         // When the last command is answered, all of these were received; the value is incomplete.
         busy.say("set late 0 0 100000\r\n");
         busy.say("x".repeat(99_000));
@@ -55,16 +55,16 @@ fn graceful_stop_waits_for_clients_to_leave() {
     let mut process = start("");
     let address = process.address();
     let mut c = connect(address);
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     process.signal(Signal::USR1);
     wait_until("accepting stops", || process.log().contains("accepting no more connections"));
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     drop(c);
     assert_eq!(process.wait().code(), Some(0));
     // A plain stop does not wait.
     let mut process = start("");
     let mut c = connect(process.address());
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     process.signal(Signal::USR1);
     process.signal(Signal::TERM);
     c.hear_end();
@@ -80,14 +80,14 @@ fn sighup_reloads_users() {
     process.signal(Signal::HUP);
     wait_until("the users are reloaded", || process.log().contains("were reloaded"));
     let mut c = connect(process.address());
-    c.ask("set a 0 0 10\r\nann secret\r\n", "CLIENT_ERROR authentication failure\r\n");
-    c.ask("set a 0 0 11\r\nann changed\r\n", "STORED\r\n");
+    c.request("set a 0 0 10\r\nann secret\r\n", "CLIENT_ERROR authentication failure\r\n");
+    c.request("set a 0 0 11\r\nann changed\r\n", "STORED\r\n");
     scratch.file("users", "no colon");
     process.signal(Signal::HUP);
     wait_until("the log gives the reason", || {
         process.log().contains("line 1: not of the form user:password")
     });
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success());
 }
@@ -95,11 +95,11 @@ fn sighup_reloads_users() {
 #[test]
 fn shutdown_command_works_only_if_enabled() {
     let process = start("");
-    connect(process.address()).ask("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
+    connect(process.address()).request("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
     for command in ["shutdown\r\n", "shutdown graceful\r\n"] {
         let mut process = start("-A");
         let mut c = connect(process.address());
-        c.ask("shutdown nonsense\r\n", "CLIENT_ERROR invalid shutdown mode\r\n");
+        c.request("shutdown nonsense\r\n", "CLIENT_ERROR invalid shutdown mode\r\n");
         c.say(command);
         c.hear_end();
         assert_eq!(process.wait().code(), Some(0));
@@ -152,7 +152,7 @@ fn daemon_detaches_from_the_terminal() {
         Path::new("/")
     );
     let mut c = connect_unix(&scratch.path("socket"));
-    c.ask("set a 0 0 10\r\nann secret\r\nmn\r\n", "STORED\r\nMN\r\n");
+    c.request("set a 0 0 10\r\nann secret\r\nmn\r\n", "STORED\r\nMN\r\n");
     // Also when the file is reloaded.
     scratch.file("users", "ann:changed\n");
     kill_process(pid, Signal::HUP).expect("it runs");
@@ -196,7 +196,7 @@ fn second_server_reports_the_running_one() {
     for needle in [&port.to_string(), "another server listens there already", "-p"] {
         assert!(said.contains(needle), "{said}");
     }
-    connect(first.address()).ask("mn\r\n", "MN\r\n");
+    connect(first.address()).request("mn\r\n", "MN\r\n");
 }
 
 #[test]
@@ -217,8 +217,8 @@ fn ports_are_written_to_a_file() {
         port(3)
     );
     assert_eq!(std::fs::read_to_string(&file).expect("the file exists"), expected);
-    connect(at[2]).ask("mn\r\n", "MN\r\n");
-    UdpClient::new(at[3]).ask(1, "mn\r\n", "MN\r\n");
+    connect(at[2]).request("mn\r\n", "MN\r\n");
+    UdpClient::new(at[3]).request(1, "mn\r\n", "MN\r\n");
     // No temporary file is left, and existing files are untouched.
     assert_eq!(std::fs::read_dir(scratch.path("")).expect("the directory exists").count(), 2);
     assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("the file exists"), "precious");
@@ -239,20 +239,20 @@ fn service_manager_sockets_are_inherited() {
     let address = tcp.local_addr().expect("bound");
     let mut process = activated(tcp.into(), "-p 11211");
     assert_eq!(process.addresses(), [address], "with an inherited socket no other is opened");
-    connect(address).ask("mn\r\n", "MN\r\n");
+    connect(address).request("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success());
     let scratch = Scratch::new("activated");
     let path = scratch.path("socket");
     let unix = UnixListener::bind(&path).expect("a free path");
     let mut process = activated(unix.into(), "");
-    connect_unix(&path).ask("mn\r\n", "MN\r\n");
+    connect_unix(&path).request("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success() && path.exists(), "the manager owns the file");
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback");
     let address = udp.local_addr().expect("bound");
     let _process = activated(udp.into(), "");
-    UdpClient::new(address).ask(1, "mn\r\n", "MN\r\n");
+    UdpClient::new(address).request(1, "mn\r\n", "MN\r\n");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn service_manager_receives_status() {
     let scratch = Scratch::new("notify");
     let path = scratch.path("notify");
     let manager = UnixDatagram::bind(&path).expect("a free path");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    manager.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a socket");
     let hear = || {
         let mut buffer = [0; 1024];
         let len = manager.recv(&mut buffer).expect("a status message");
@@ -395,7 +395,7 @@ fn slab_options_are_accepted_with_a_warning() {
     ] {
         assert!(process.log().contains(&format!("{name} has no effect")), "{name}: {}", process.log());
     }
-    connect(process.address()).ask("mn\r\n", "MN\r\n");
+    connect(process.address()).request("mn\r\n", "MN\r\n");
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn lingering_client_does_not_delay_the_stop() {
     let mut c = connect(process.address());
     c.say("set a 0 0 10\r\nhalf");
     let mut other = connect(process.address());
-    other.ask("mn\r\n", "MN\r\n");
+    other.request("mn\r\n", "MN\r\n");
     process.signal(Signal::TERM);
     assert!(process.wait().success());
     let _ = c.stream.read(&mut [0; 16]);
@@ -454,7 +454,7 @@ fn failed_start_leaves_no_files() {
 fn descriptor_shortage_is_logged_once_and_survived() {
     let process = start("-t 1");
     let mut first = connect(process.address());
-    first.ask("mn\r\n", "MN\r\n");
+    first.request("mn\r\n", "MN\r\n");
     let pid = Pid::from_child(&process.child);
     let open = std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).expect("it runs").count() as u64;
     let allow = |current| {
@@ -473,5 +473,5 @@ fn descriptor_shortage_is_logged_once_and_survived() {
     });
     assert_eq!(process.log().matches("cannot accept").count(), 1, "{}", process.log());
     allow(open + 40);
-    late.into_iter().for_each(|mut client| client.ask("mn\r\n", "MN\r\n"));
+    late.into_iter().for_each(|mut client| client.request("mn\r\n", "MN\r\n"));
 }

@@ -131,7 +131,7 @@ fn stats_settings_reports_the_options() {
     ] {
         assert_eq!(given[name], value, "{name}");
     }
-    c.ask(
+    c.request(
         "slabs automove 0\r\nlru_crawler sleep 7\r\nlru_crawler disable\r\nverbosity 1\r\n",
         "OK\r\nOK\r\nOK\r\nOK\r\n",
     );
@@ -155,7 +155,7 @@ fn changes(c: &mut Client<TcpStream>, request: &str, answer: &str, expected: &[(
         stats.map(|(name, value)| (name, value.parse().expect("a number"))).collect()
     };
     let before = kept(c);
-    c.ask(request, answer);
+    c.request(request, answer);
     let after = kept(c);
     let changed: BTreeMap<&str, i64> = after
         .iter()
@@ -259,7 +259,7 @@ fn items_and_bytes_are_counted() {
     assert_eq!((c.count("", "curr_items"), c.count("", "bytes"), c.stats("items").len()), (0, 0, 0));
     let value = "x".repeat(1_000);
     for i in 0..100 {
-        c.ask(format!("set key{i} 0 0 1000\r\n{value}\r\n"), "STORED\r\n");
+        c.request(format!("set key{i} 0 0 1000\r\n{value}\r\n"), "STORED\r\n");
     }
     let bytes = c.count("", "bytes");
     assert!((100_000..120_000).contains(&bytes), "{bytes}");
@@ -269,20 +269,20 @@ fn items_and_bytes_are_counted() {
     );
     assert_eq!(c.count("items", "items:1:mem_requested"), bytes);
     for i in 0..100 {
-        c.ask(format!("delete key{i}\r\n"), "DELETED\r\n");
+        c.request(format!("delete key{i}\r\n"), "DELETED\r\n");
     }
     assert_eq!((c.count("", "curr_items"), c.count("", "bytes"), c.count("", "total_items")), (0, 0, 100));
     // Far more than fits.
     for i in 0..40_000 {
         c.say(format!("set key{i} 0 0 1000 noreply\r\n{value}\r\n"));
     }
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     let (items, evictions) = (c.count("", "curr_items"), c.count("", "evictions"));
     assert_eq!(items + evictions, 40_000);
     assert!(evictions > 20_000 && c.count("", "evicted_unfetched") == evictions);
     assert_eq!(c.count("items", "items:1:evicted"), evictions);
     assert!(c.count("", "bytes") < 16 << 20);
-    c.ask("set short 0 -1 1\r\nx\r\nget short\r\n", "STORED\r\nEND\r\n");
+    c.request("set short 0 -1 1\r\nx\r\nget short\r\n", "STORED\r\nEND\r\n");
     let (read, written) = (c.count("", "bytes_read"), c.count("", "bytes_written"));
     assert!(read > 40_000_000 && written > 1_000, "{read} {written}");
 }
@@ -294,7 +294,7 @@ fn stats_items_slabs_and_sizes_are_reported() {
     assert_eq!(c.stats("items"), []);
     assert_eq!(c.stats("sizes"), []);
     for (key, len) in [("a", 1), ("b", 1), ("c", 1000)] {
-        c.ask(format!("set {key} 0 0 {len}\r\n{}\r\n", "x".repeat(len)), "STORED\r\n");
+        c.request(format!("set {key} 0 0 {len}\r\n{}\r\n", "x".repeat(len)), "STORED\r\n");
     }
     let items = c.stats("items");
     all_numbers(&items, &[]);
@@ -324,17 +324,17 @@ fn connections_are_listed() {
     let mut c = server.connect();
     let mut six = common::connect(server.addresses()[2]);
     // The connection is listed by then.
-    six.ask("mn\r\n", "MN\r\n");
+    six.request("mn\r\n", "MN\r\n");
     let mut watcher = server.connect();
-    watcher.ask("watch\r\n", "OK\r\n");
+    watcher.request("watch\r\n", "OK\r\n");
     let mut half = server.connect();
     half.say("set a 0 0 100000\r\nx");
     common::wait_until("half a value is received", || {
         c.stats("conns").iter().any(|(_, value)| value == "conn_nread")
     });
-    common::connect_unix(&path).ask("mn\r\n", "MN\r\n");
+    common::connect_unix(&path).request("mn\r\n", "MN\r\n");
     let mut unix = common::connect_unix(&path);
-    unix.ask("mn\r\n", "MN\r\n");
+    unix.request("mn\r\n", "MN\r\n");
     common::wait_until("the closed connection is no longer listed", || c.count("", "curr_connections") == 5);
     let listed = c.stats("conns");
     let mut by_fd: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
@@ -344,9 +344,9 @@ fn connections_are_listed() {
     }
     assert_eq!(by_fd.len(), 5 + 5);
     let here = server.address();
-    let is = |form: &str, state: &str, listens: bool| {
+    let is = |encoding: &str, state: &str, listens: bool| {
         let found = by_fd.values().filter(|fields| {
-            fields["addr"].starts_with(form)
+            fields["addr"].starts_with(encoding)
                 && fields["state"] == state
                 && fields.contains_key("listen_addr") != listens
                 && fields["secs_since_last_cmd"].parse::<u32>().is_ok()
@@ -375,13 +375,13 @@ fn connections_are_listed() {
 fn stats_detail_counts_by_prefix() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("set p:1 0 0 1\r\nx\r\nstats detail dump\r\nstats detail on\r\n", "STORED\r\nEND\r\nOK\r\n");
+    c.request("set p:1 0 0 1\r\nx\r\nstats detail dump\r\nstats detail on\r\n", "STORED\r\nEND\r\nOK\r\n");
     assert_eq!(c.stat("settings", "detail_enabled"), "yes");
-    c.ask(
+    c.request(
         "get p:1 p:2 q:1\r\nset q:1 0 0 1\r\nx\r\ndelete p:1\r\n",
         "VALUE p:1 0 1\r\nx\r\nEND\r\nSTORED\r\nDELETED\r\n",
     );
-    c.ask(
+    c.request(
         "stats detail dump\r\nstats detail off\r\nget p:1\r\nstats detail nonsense\r\n",
         "PREFIX p get 2 hit 1 set 0 del 1\r\nPREFIX q get 1 hit 0 set 1 del 0\r\nEND\r\nOK\r\nEND\r\n\
          CLIENT_ERROR usage: stats detail on|off|dump\r\n",
@@ -392,7 +392,7 @@ fn stats_detail_counts_by_prefix() {
 fn stats_reset_starts_from_zero() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask(
+    c.request(
         "set a 0 0 1\r\nx\r\nget a none\r\nstats reset\r\n",
         "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nRESET\r\n",
     );
@@ -403,7 +403,7 @@ fn stats_reset_starts_from_zero() {
     }
     assert_eq!((c.count("", "curr_items"), c.count("", "curr_connections")), (1, 1), "gauges are not reset");
     assert!(c.count("", "bytes") > 0);
-    c.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(c.count("", "get_hits"), 1);
 }
 
@@ -411,7 +411,7 @@ fn stats_reset_starts_from_zero() {
 fn fabcache_statistics_are_separate() {
     let server = serve("-t 2");
     let mut c = server.connect();
-    c.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    c.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     let own = c.stats("fabcache");
     all_numbers(&own, &["version"]);
     let own: BTreeMap<_, _> = own.into_iter().collect();

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use common::{Client, PATIENCE, Scratch, connect, serve, try_serve, wait_until};
+use common::{Client, REPLY_TIMEOUT, Scratch, connect, serve, try_serve, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -66,7 +66,7 @@ fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> Client<Stream> {
     let name = ServerName::try_from("localhost").expect("a name");
     let tls = ClientConnection::new(Arc::clone(config), name).expect("a valid configuration");
     let stream = TcpStream::connect(address).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a socket");
     Client::new(StreamOwned::new(tls, stream))
 }
 
@@ -97,7 +97,7 @@ fn tls_client_is_not_sent_to_the_unencrypted_fabric() {
     let server = serve(&format!("-Z {files} -l 127.0.0.1,notls:127.0.0.1 -p -1 --fabric nobodys"));
     let [secret, plain] = server.addresses()[..] else { panic!("two addresses") };
     let mut c = secure(secret, &authority.client(None, ALL));
-    c.ask(
+    c.request(
         "fabric hello 1 1\r\n",
         "CLIENT_ERROR the fabric is not for clients that come by TLS, as nothing is encrypted on it\r\n",
     );
@@ -113,7 +113,7 @@ fn requests_of_every_size_work_over_tls() {
     let server = serve(&format!("-Z {} -I 8m", files(&scratch, &authority)));
     let config = authority.client(None, ALL);
     let mut c = secure(server.address(), &config);
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     for len in [10_000, 16_384, 100_000, 4_000_000] {
         let value = "v".repeat(len);
         c.say(format!("set v 0 0 {len}\r\n{value}\r\nget v\r\nget v\r\n"));
@@ -183,10 +183,13 @@ fn listeners_have_their_own_tls_settings() {
         users.display()
     ));
     let at = server.addresses();
-    connect(at[0]).ask("mn\r\n", "MN\r\n");
+    connect(at[0]).request("mn\r\n", "MN\r\n");
     let without = authority.client(None, ALL);
     let mut c = secure(at[1], &without);
-    c.ask("mn\r\nset a 0 0 10\r\nann secret\r\nmn\r\n", "CLIENT_ERROR unauthenticated\r\nSTORED\r\nMN\r\n");
+    c.request(
+        "mn\r\nset a 0 0 10\r\nann secret\r\nmn\r\n",
+        "CLIENT_ERROR unauthenticated\r\nSTORED\r\nMN\r\n",
+    );
     assert!(!is_served(at[2], &without));
     let own = authority.sign("client");
     assert!(is_served(at[2], &authority.client(Some(&own), ALL)));
@@ -196,7 +199,7 @@ fn listeners_have_their_own_tls_settings() {
     let mut heard = Vec::new();
     let _ = plain.stream.read_to_end(&mut heard);
     assert!(!heard.windows(2).any(|two| two == b"MN"));
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     wait_until("the error is counted", || c.count("", "ssl_handshake_errors") == 2);
 }
 
@@ -211,19 +214,19 @@ fn certificates_are_reloaded() {
     let server = serve(&format!("-Z {}", files(&scratch, &authority)));
     let config = authority.client(None, ALL);
     let mut old = secure(server.address(), &config);
-    old.ask("mn\r\n", "MN\r\n");
+    old.request("mn\r\n", "MN\r\n");
     files(&scratch, &authority);
-    old.ask("refresh_certs\r\n", "OK\r\n");
+    old.request("refresh_certs\r\n", "OK\r\n");
     let mut new = secure(server.address(), &config);
-    new.ask("mn\r\n", "MN\r\n");
-    old.ask("mn\r\n", "MN\r\n");
+    new.request("mn\r\n", "MN\r\n");
+    old.request("mn\r\n", "MN\r\n");
     assert_ne!(serial(&old), serial(&new));
     assert!(new.count("", "time_since_server_cert_refresh") < 60);
     // A broken file changes nothing.
     scratch.file("chain.pem", "broken");
-    new.ask("refresh_certs\r\n", "SERVER_ERROR cannot reload the certificates; see the log\r\n");
+    new.request("refresh_certs\r\n", "SERVER_ERROR cannot reload the certificates; see the log\r\n");
     let mut newer = secure(server.address(), &config);
-    newer.ask("mn\r\n", "MN\r\n");
+    newer.request("mn\r\n", "MN\r\n");
     assert_eq!(serial(&newer), serial(&new));
 }
 

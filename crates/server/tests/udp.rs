@@ -17,19 +17,19 @@ fn both(flags: &str) -> (TestServer, common::Client<std::net::TcpStream>, UdpCli
 #[test]
 fn text_meta_and_binary_are_answered() {
     let (_server, _tcp, udp) = both("");
-    udp.ask(1, "set a 5 0 5\r\nhello\r\n", "STORED\r\n");
-    udp.ask(2, "get a missing\r\n", "VALUE a 5 5\r\nhello\r\nEND\r\n");
-    udp.ask(
+    udp.request(1, "set a 5 0 5\r\nhello\r\n", "STORED\r\n");
+    udp.request(2, "get a missing\r\n", "VALUE a 5 5\r\nhello\r\nEND\r\n");
+    udp.request(
         0xffff,
         "get a\r\nincr n 1\r\nversion\r\n",
         "VALUE a 5 5\r\nhello\r\nEND\r\nNOT_FOUND\r\nVERSION 1.6.45\r\n",
     );
-    udp.ask(0, "mg a v s O7\r\nmg missing v q\r\nmn\r\n", "VA 5 s5 O7\r\nhello\r\nMN\r\n");
-    udp.ask(3, "ms b 2 c\r\nhi\r\n", "HD c2\r\n");
+    udp.request(0, "mg a v s O7\r\nmg missing v q\r\nmn\r\n", "VA 5 s5 O7\r\nhello\r\nMN\r\n");
+    udp.request(3, "ms b 2 c\r\nhi\r\n", "HD c2\r\n");
     udp.say(4, packet(0x00, &[], b"a", &[], 0));
     let answer = udp.hear(4);
     assert_eq!((answer[0], &answer[6..8], &answer[28..]), (0x81, &[0, 0][..], &b"hello"[..]));
-    udp.ask(5, "nonsense\r\n", "ERROR\r\n");
+    udp.request(5, "nonsense\r\n", "ERROR\r\n");
 }
 
 #[test]
@@ -71,18 +71,18 @@ fn invalid_datagrams_are_dropped() {
         udp.say(id, request);
     }
     // The first reply is to the last request.
-    udp.ask(9, "get a\r\n", "VALUE a 0 5\r\nhello\r\nEND\r\n");
+    udp.request(9, "get a\r\n", "VALUE a 0 5\r\nhello\r\nEND\r\n");
 }
 
 #[test]
 fn request_must_fill_one_datagram() {
     let (_server, mut tcp, udp) = both("");
     let value = vec![b'v'; 60_000];
-    udp.ask(1, [b"set big 0 0 60000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
+    udp.request(1, [b"set big 0 0 60000\r\n", &value[..], b"\r\n"].concat(), "STORED\r\n");
     tcp.say("get big\r\n");
     tcp.hear([b"VALUE big 0 60000\r\n", &value[..], b"\r\nEND\r\n"].concat());
     let keys = "k ".repeat(30_000);
-    udp.ask(2, format!("get {keys}\r\n"), "END\r\n");
+    udp.request(2, format!("get {keys}\r\n"), "END\r\n");
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn reply_too_long_for_datagrams_is_harmless() {
     udp.say(1, "get a a a\r\n");
     // More than a reply may have.
     udp.say(2, format!("get {}\r\n", "a ".repeat(20_000)));
-    tcp.ask("mn\r\n", "MN\r\n");
-    UdpClient::new(udp.0.peer_addr().expect("connected")).ask(3, "mn\r\n", "MN\r\n");
+    tcp.request("mn\r\n", "MN\r\n");
+    UdpClient::new(udp.0.peer_addr().expect("connected")).request(3, "mn\r\n", "MN\r\n");
     assert_eq!(tcp.stat("fabcache", "segments_pinned"), "0");
 }
 
@@ -104,9 +104,9 @@ fn reply_too_long_for_datagrams_is_harmless() {
 fn connection_commands_are_rejected() {
     let (_server, mut tcp, udp) = both("");
     for id in 0..30 {
-        udp.ask(id, "watch fetchers\r\n", "CLIENT_ERROR a watcher needs a connection\r\n");
+        udp.request(id, "watch fetchers\r\n", "CLIENT_ERROR a watcher needs a connection\r\n");
     }
-    udp.ask(40, "lru_crawler metadump all\r\n", "CLIENT_ERROR a dump needs a connection\r\n");
+    udp.request(40, "lru_crawler metadump all\r\n", "CLIENT_ERROR a dump needs a connection\r\n");
     assert_eq!(tcp.stat("", "log_watchers"), "0");
     assert_eq!(tcp.stat("", "curr_connections"), "1");
 }
@@ -122,8 +122,8 @@ fn many_clients_of_both_families_are_served() {
             scope.spawn(move || {
                 let udp = UdpClient::new(address);
                 for id in 0..200 {
-                    udp.ask(id, format!("set k{client} 0 0 3\r\n{id:03}\r\n"), "STORED\r\n");
-                    udp.ask(
+                    udp.request(id, format!("set k{client} 0 0 3\r\n{id:03}\r\n"), "STORED\r\n");
+                    udp.request(
                         id,
                         format!("get k{client}\r\n"),
                         format!("VALUE k{client} 0 3\r\n{id:03}\r\nEND\r\n"),
@@ -139,5 +139,5 @@ fn udp_requires_no_authentication() {
     let scratch = Scratch::new("udp");
     let users = scratch.file("users", "ann:secret\n");
     let server = serve(&format!("-p 0 -U -1 -Y {} -l noauth:127.0.0.1", users.display()));
-    UdpClient::new(server.address()).ask(1, "mn\r\n", "MN\r\n");
+    UdpClient::new(server.address()).request(1, "mn\r\n", "MN\r\n");
 }

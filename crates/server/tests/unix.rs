@@ -23,7 +23,7 @@ fn unix_socket_alone_disables_tcp() {
     assert!(path.metadata().expect("the file exists").file_type().is_socket());
     assert_eq!(mode(&path), 0o700);
     let mut c = connect_unix(&path);
-    c.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(c.stat("settings", "domain_socket"), path.display().to_string());
     assert_eq!((c.stat("settings", "tcpport"), c.stat("settings", "udpport")), ("0".into(), "0".into()));
     server.stop();
@@ -37,9 +37,9 @@ fn unix_socket_serves_alongside_tcp() {
     let (one, other) = (scratch.path("one"), scratch.path("other"));
     let server = serve(&format!("-s {} -s {} -p -1 -l 127.0.0.1", one.display(), other.display()));
     assert_eq!(server.addresses().len(), 1);
-    server.connect().ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    server.connect().request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     for path in [one, other] {
-        connect_unix(&path).ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+        connect_unix(&path).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     }
 }
 
@@ -64,12 +64,12 @@ fn stale_socket_is_replaced_and_a_live_one_kept() {
     let flags = format!("-s {}", path.display());
     let first = serve(&flags);
     let mut c = connect_unix(&path);
-    c.ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
     let error = format!("{:#}", try_serve(&flags).err().expect("the first server runs"));
     assert!(error.contains("another server listens there") && error.contains("-s"), "{error}");
     assert!(error.contains(&path.display().to_string()), "{error}");
-    c.ask("mn\r\n", "MN\r\n");
-    connect_unix(&path).ask("mn\r\n", "MN\r\n");
+    c.request("mn\r\n", "MN\r\n");
+    connect_unix(&path).request("mn\r\n", "MN\r\n");
     drop(first);
     scratch.file("socket", "precious");
     let error = format!("{:#}", try_serve(&flags).err().expect("a file is in the way"));
@@ -88,6 +88,6 @@ fn unsupported_shm_versions_are_refused_with_the_supported_ones() {
     let versions = format!("channels of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
     let why = format!("CLIENT_ERROR this server's memory has formats of other versions: {versions}\r\n");
     for others in [(CHANNEL_VERSION, 0), (0, FORMAT_VERSION)] {
-        connect_unix(&path).ask(format!("shm attach {} {}\r\n", others.0, others.1), &why);
+        connect_unix(&path).request(format!("shm attach {} {}\r\n", others.0, others.1), &why);
     }
 }

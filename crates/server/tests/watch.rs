@@ -9,7 +9,7 @@ use common::{Client, Scratch, TestServer, connect_unix, serve, wait_until};
 
 fn watcher(server: &TestServer, topics: &str) -> Client<TcpStream> {
     let mut watcher = server.connect();
-    watcher.ask(format!("watch {topics}\r\n"), "OK\r\n");
+    watcher.request(format!("watch {topics}\r\n"), "OK\r\n");
     watcher
 }
 
@@ -45,8 +45,8 @@ fn watch_fetchers_reports_reads() {
     for topics in ["fetchers", ""] {
         let mut w = watcher(&server, topics);
         let mut c = server.connect();
-        c.ask("set a 0 0 3\r\nabc\r\nget a b%\r\n", "STORED\r\nVALUE a 0 3\r\nabc\r\nEND\r\n");
-        c.ask("mg a v\r\nset old 0 -1 1\r\nx\r\nget old\r\n", "VA 3\r\nabc\r\nSTORED\r\nEND\r\n");
+        c.request("set a 0 0 3\r\nabc\r\nget a b%\r\n", "STORED\r\nVALUE a 0 3\r\nabc\r\nEND\r\n");
+        c.request("mg a v\r\nset old 0 -1 1\r\nx\r\nget old\r\n", "VA 3\r\nabc\r\nSTORED\r\nEND\r\n");
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=a status=found clsid=1 cfd=N size=3");
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=b%25 status=not_found clsid=0 cfd=N size=0");
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=a status=found clsid=1 cfd=N size=3");
@@ -87,7 +87,7 @@ fn watch_reports_evictions() {
     let server = serve("-m 8");
     let mut w = watcher(&server, "evictions");
     let mut c = server.connect();
-    c.ask(
+    c.request(
         "set first:key 0 5000 3\r\nabc\r\nget first:key\r\n",
         "STORED\r\nVALUE first:key 0 3\r\nabc\r\nEND\r\n",
     );
@@ -139,19 +139,19 @@ fn watch_reports_connections() {
 fn watch_checks_permission_and_topics() {
     let server = serve("");
     let mut c = server.connect();
-    c.ask("watch nonsense\r\n", "ERROR\r\n");
-    c.ask("watch fetchers nonsense\r\n", "ERROR\r\n");
-    c.ask("mn\r\nwatch\r\n", "MN\r\nERROR cannot pipeline other commands before watch\r\n");
+    c.request("watch nonsense\r\n", "ERROR\r\n");
+    c.request("watch fetchers nonsense\r\n", "ERROR\r\n");
+    c.request("mn\r\nwatch\r\n", "MN\r\nERROR cannot pipeline other commands before watch\r\n");
     let topics =
         "fetchers mutations evictions connevents deletions sysevents rawcmds proxyreqs proxyevents proxyuser";
     let mut watchers: Vec<_> = (0..20).map(|_| watcher(&server, topics)).collect();
     assert_eq!(c.count("", "log_watchers"), 20);
-    c.ask("watch fetchers\r\n", "WATCHER_TOO_MANY log watcher limit reached\r\n");
+    c.request("watch fetchers\r\n", "WATCHER_TOO_MANY log watcher limit reached\r\n");
     // A watcher's input is ignored, but its disconnect is not.
     watchers[0].say("get a\r\nset b 0 0 1\r\nx\r\n");
     watchers.pop();
     wait_until("the watcher is removed", || c.count("", "log_watchers") == 19);
-    c.ask("get b\r\n", "END\r\n");
+    c.request("get b\r\n", "END\r\n");
     let last = watcher(&server, "");
     assert_eq!(c.count("", "log_watchers"), 20);
     drop((watchers, last));
@@ -168,7 +168,7 @@ fn disconnected_watcher_leaves_no_output_to_others() {
         c.say("get a\r\n".repeat(100));
         // Closing with unread lines resets the connection.
         drop(gone);
-        other.ask("mn\r\n", "MN\r\n");
+        other.request("mn\r\n", "MN\r\n");
         c.hear("END\r\n".repeat(100));
     }
 }
@@ -179,7 +179,7 @@ fn slow_watcher_misses_lines() {
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -l 127.0.0.1 -s {}", path.display()));
     let mut slow = connect_unix(&path);
-    slow.ask("watch fetchers\r\n", "OK\r\n");
+    slow.request("watch fetchers\r\n", "OK\r\n");
     let mut c = server.connect();
     let many = format!("get {}\r\n", "k".repeat(240)).repeat(500);
     wait_until("lines are skipped", || {
@@ -190,19 +190,21 @@ fn slow_watcher_misses_lines() {
     // Once it reads again, the next line reports the skipped ones.
     slow.stream.set_nonblocking(true).expect("a socket");
     let (mut heard, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
-    let told = |heard: &[u8]| {
+    let reported = |heard: &[u8]| {
         let text = String::from_utf8_lossy(heard);
         let number = text.split_once("\n[skipped=").and_then(|(_, rest)| rest.split_once("]\n"));
         number.map(|(number, _)| number.parse::<u64>().expect("a number"))
     };
     wait_until("skipped lines are reported", || {
-        c.ask("get one more\r\n", "END\r\n");
+        c.request("get one more\r\n", "END\r\n");
         while let Ok(len) = slow.stream.read(&mut buffer) {
             heard.extend_from_slice(&buffer[..len]);
         }
-        told(&heard).is_some()
+        reported(&heard).is_some()
     });
-    assert!(told(&heard).is_some_and(|number| (1..=c.count("", "log_watcher_skipped")).contains(&number)));
+    assert!(
+        reported(&heard).is_some_and(|number| (1..=c.count("", "log_watcher_skipped")).contains(&number))
+    );
 }
 
 #[test]
@@ -211,7 +213,7 @@ fn stalled_watcher_is_dropped() {
     let path = scratch.path("socket");
     let server = serve(&format!("-p -1 -l 127.0.0.1 --stall-timeout 1 -s {}", path.display()));
     let mut never = connect_unix(&path);
-    never.ask("watch fetchers\r\n", "OK\r\n");
+    never.request("watch fetchers\r\n", "OK\r\n");
     let mut c = server.connect();
     let many = format!("get {}\r\n", "k".repeat(240)).repeat(500);
     wait_until("the watcher is dropped", || {

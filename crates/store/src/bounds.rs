@@ -156,7 +156,7 @@ pub const FLUSH_EPOCHS_UNSWEPT_MAX: u64 = 250;
 pub const OPEN_SEGMENTS_DIVISOR: usize = 34;
 
 /// Items without expiry may use this part (1/n) of them, so that threads do not write to the same one …
-pub const LASTING_LANES_DIVISOR: usize = 4;
+pub const LONG_TTL_LANES_DIVISOR: usize = 4;
 /// … and expiring items several for each bucket, if there are at least this many buckets.
 pub const CLASSES_BEFORE_LANES: usize = 32;
 
@@ -175,13 +175,13 @@ pub const LATE_SECONDS_MIN: u32 = 1;
 
 /// Polls of a segment that others write, until no writer is in the middle of it. A reservation lasts less than a
 /// microsecond, unless its thread was interrupted: then the walk is postponed.
-pub const STABLE_LOOKS_MAX: u32 = if cfg!(loom) { 1 } else { 200 };
+pub const STABLE_CHECKS_MAX: u32 = if cfg!(loom) { 1 } else { 200 };
 
 /// Items that maintenance scans in one go: less than a quarter of a millisecond even if all are expired. Then it
 /// pauses, as a worker may need its processor.
-pub const UPKEEP_STEP_ITEMS: u32 = 512;
+pub const MAINTENANCE_STEP_ITEMS: u32 = 512;
 /// Groups of the index that it moves in one go, of a few hundred items each.
-pub const UPKEEP_STEP_GROUPS: u32 = 4;
+pub const MAINTENANCE_STEP_GROUPS: u32 = 4;
 
 /// Keys whose buckets and items are prefetched together: about as many cache misses as a core has in flight.
-pub const KEYS_AHEAD_MAX: usize = 12;
+pub const PREFETCHED_KEYS_MAX: usize = 12;

@@ -43,7 +43,7 @@ impl Liveness {
     /// No thread can be started, or the kernel has no robust futexes.
     pub fn keep(store: &Arc<Store>) -> io::Result<Liveness> {
         let (stop, stopped) = channel::<()>();
-        let (tell, told) = sync_channel(1);
+        let (tell, reported) = sync_channel(1);
         let store = Arc::clone(store);
         let keeper = std::thread::Builder::new().name("life".into()).spawn(move || {
             hold(&store, |held| {
@@ -51,7 +51,7 @@ impl Liveness {
                 let _ = stopped.recv();
             });
         })?;
-        let held = told
+        let held = reported
             .recv()
             .map_err(|_| io::Error::other("the thread that holds the liveness word has failed"))?;
         held.map(|()| Liveness { stop: Some(stop), keeper: Some(keeper) })

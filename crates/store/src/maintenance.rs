@@ -6,7 +6,7 @@ use std::thread;
 use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 
-use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, UPKEEP_STEP_GROUPS};
+use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, MAINTENANCE_STEP_GROUPS};
 use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
@@ -134,7 +134,7 @@ impl Handle {
                 }
             }
             groups += 1;
-            if groups % UPKEEP_STEP_GROUPS == 0 {
+            if groups % MAINTENANCE_STEP_GROUPS == 0 {
                 pause();
             }
         }

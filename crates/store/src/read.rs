@@ -12,7 +12,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
 
-use crate::bounds::{COPIED_VALUE_BYTES_MAX, KEYS_AHEAD_MAX, READ_RETRIES_MAX};
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX, READ_RETRIES_MAX};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::lookup::Search;
@@ -202,10 +202,10 @@ impl Handle {
         }
     }
 
-    /// Prefetches the buckets and items of the next keys: at most [`KEYS_AHEAD_MAX`] of them. Returns how many keys
+    /// Prefetches the buckets and items of the next keys: at most [`PREFETCHED_KEYS_MAX`] of them. Returns how many keys
     /// were taken.
     pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
-        let mut hashes = [KeyHash(0); KEYS_AHEAD_MAX];
+        let mut hashes = [KeyHash(0); PREFETCHED_KEYS_MAX];
         let mut taken = 0;
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.store.hash(key);

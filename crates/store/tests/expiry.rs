@@ -207,7 +207,7 @@ fn items_expiring_together_are_visited_once_in_short_batches() {
     // Some were written twice, as the index grew in between.
     let checked = world.items_checked() - before;
     assert!((100_000..100_100).contains(&checked), "{checked} checks, not one per item");
-    let most = u64::from(fabcache_store::bounds::UPKEEP_STEP_ITEMS);
+    let most = u64::from(fabcache_store::bounds::MAINTENANCE_STEP_ITEMS);
     assert!(longest <= most && parts >= 100_000 / most, "{parts} parts of at most {longest}");
     assert_eq!(world.handle.store().sums().reclaimed, 100_000);
 }

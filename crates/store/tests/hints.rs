@@ -41,7 +41,7 @@ fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
     let mut client = Client {
         mapped: Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region"),
         kept: vec![None; keeps.unwrap_or(0)],
-        told: Vec::new(),
+        reported: Vec::new(),
         told_sum: 0,
         random: SplitMix64::new(2),
     };
@@ -69,7 +69,7 @@ fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
 struct Client {
     mapped: Mapped,
     kept: Vec<Option<(usize, Location)>>,
-    told: Vec<Access>,
+    reported: Vec<Access>,
     told_sum: usize,
     random: SplitMix64,
 }
@@ -93,13 +93,13 @@ impl Client {
         }
         let reads = reads_to_report(&hit, (self.random.next_u64() >> 32) as u32);
         if reads > 0 {
-            self.told.push(Access { hash: self.mapped.reader().hash(key), reads });
+            self.reported.push(Access { hash: self.mapped.reader().hash(key), reads });
         }
         // Reports are sent in batches.
-        if self.told.len() >= 32 {
-            self.told_sum += self.told.len();
-            handle.note_accesses(self.told.iter().copied());
-            self.told.clear();
+        if self.reported.len() >= 32 {
+            self.told_sum += self.reported.len();
+            handle.note_accesses(self.reported.iter().copied());
+            self.reported.clear();
         }
         true
     }
@@ -110,11 +110,11 @@ fn external_reads_keep_items_like_server_reads() {
     for exponent in [0.8, 1.0] {
         let server = hit_ratio(exponent, None).0;
         for keeps in [0, 2_000] {
-            let (outside, told) = hit_ratio(exponent, Some(keeps));
+            let (outside, reported) = hit_ratio(exponent, Some(keeps));
             println!(
-                "Zipf {exponent}: {server:.4} by the server; {keeps} locations cached: {outside:.4}, reported {told:.3}"
+                "Zipf {exponent}: {server:.4} by the server; {keeps} locations cached: {outside:.4}, reported {reported:.3}"
             );
-            assert!(outside >= server * 0.99 && told < 0.5);
+            assert!(outside >= server * 0.99 && reported < 0.5);
         }
     }
 }

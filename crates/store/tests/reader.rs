@@ -164,7 +164,7 @@ fn missing_items_report_the_kind_of_miss() {
         reader.begin(store.now() + 4);
         assert_eq!(
             reader.get(b"flushed").0,
-            ReadOutcome::AskServer(FallbackReason::Clock),
+            ReadOutcome::Fallback(FallbackReason::Clock),
             "the server's clock is stopped"
         );
         reader.begin(store.now());

@@ -354,7 +354,7 @@ fn flushed_item_is_not_read_with_an_older_status_line() {
             let lines: u64 = (0..4).map(|_| timed(&mut remote, &mut fabric, second, began).1).sum();
             // A slow machine may exceed the lease between any two GETs.
             assert!(lines > 0 || round > 0, "the first GET has no line yet");
-            let asked = Instant::now();
+            let requested = Instant::now();
             let flush = thread::spawn(move || {
                 flushing.flush(Expiry::AT_ONCE);
                 flushing
@@ -363,7 +363,7 @@ fn flushed_item_is_not_read_with_an_older_status_line() {
                 timed(&mut remote, &mut fabric, second, began);
             }
             flushing = flush.join().expect("flushed");
-            assert!(asked.elapsed() >= LEASE, "older lines have expired");
+            assert!(requested.elapsed() >= LEASE, "older lines have expired");
             assert!(!timed(&mut remote, &mut fabric, second, began).0, "{options:?}: the item was flushed");
         }
     }
@@ -520,7 +520,7 @@ fn get_with_a_failed_fetch_goes_to_the_server() {
             let done = remote.next_completed().expect("over");
             let is_hit = value_of(&done, &mut fabric).is_some();
             let has_failed = fetched > failing / 2;
-            let is_asking = matches!(done.outcome, ReadOutcome::AskServer(FallbackReason::NotFetched));
+            let is_asking = matches!(done.outcome, ReadOutcome::Fallback(FallbackReason::NotFetched));
             assert!(if has_failed { is_asking || is_hit } else { is_hit }, "{failing}: {:?}", done.outcome);
             fabric.run(&mut remote, now(&handle));
             assert_eq!(remote.fetches_in_flight(), 0);
@@ -530,7 +530,7 @@ fn get_with_a_failed_fetch_goes_to_the_server() {
         remote.abandon();
         assert!(matches!(
             remote.next_completed().expect("over").outcome,
-            ReadOutcome::AskServer(FallbackReason::NotFetched)
+            ReadOutcome::Fallback(FallbackReason::NotFetched)
         ));
         assert_eq!((remote.gets_in_flight(), remote.fetches_in_flight()), (0, 0));
     }
@@ -623,7 +623,7 @@ struct Run<'a> {
     hits: u64,
     kept: u64,
     misses: u64,
-    asked: u64,
+    requested: u64,
 }
 
 const KEYS: usize = 60;
@@ -712,7 +712,7 @@ impl Run<'_> {
                 assert!(may_be, "key {number}: {miss:?}, but it existed throughout");
                 self.misses += 1;
             }
-            ReadOutcome::AskServer(reason) => {
+            ReadOutcome::Fallback(reason) => {
                 assert!(self.fails || *reason != FallbackReason::NotFetched, "no fetch failed");
                 assert!(
                     matches!(
@@ -721,7 +721,7 @@ impl Run<'_> {
                     ),
                     "{done:?}"
                 );
-                self.asked += 1;
+                self.requested += 1;
             }
             other => panic!("{other:?}"),
         }
@@ -786,14 +786,14 @@ proptest! {
         let (mut remote, mut fabric) = remote(&handle, options);
         let past = (0..KEYS).map(|_| KeyHistory(vec![(0, KeyState::Nothing)])).collect();
         let random = SplitMix64::new(seed);
-        let mut run = Run { handle: &handle, clock: &clock, random, moment: 0, began: waits.then(Instant::now), past, evicts, begun: Vec::new(), fails, pace: 1 + gets / (4 * fetches), hits: 0, kept: 0, misses: 0, asked: 0 };
+        let mut run = Run { handle: &handle, clock: &clock, random, moment: 0, began: waits.then(Instant::now), past, evicts, begun: Vec::new(), fails, pace: 1 + gets / (4 * fetches), hits: 0, kept: 0, misses: 0, requested: 0 };
         for _ in 0..200 {
             run.write();
         }
         run.go(&mut remote, &mut fabric, 1_500);
-        prop_assert_eq!(run.hits + run.misses + run.asked, 1_500);
+        prop_assert_eq!(run.hits + run.misses + run.requested, 1_500);
         let few = if fails || evicts { 10 } else { 50 };
         prop_assert!(run.hits > few && (evicts || fails || gets > 16 || run.kept > 0), "{} hits, {} of them at cached locations", run.hits, run.kept);
-        prop_assert!(fails || run.asked < 500, "{} fallbacks to the server", run.asked);
+        prop_assert!(fails || run.requested < 500, "{} fallbacks to the server", run.requested);
     }
 }

@@ -631,11 +631,11 @@ fn arrivals_wake_a_sleeping_worker() {
             (server.port().arm_wakeup() == SleepTime::UntilSignalled).then_some(())
         });
         let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
-        let told = || match &fd {
+        let reported = || match &fd {
             Some(fd) => is_readable(std::os::fd::AsFd::as_fd(fd)),
             None => is_readable(link.descriptor().expect("a descriptor")),
         };
-        assert!(!told(), "round {round}: nothing arrived");
+        assert!(!reported(), "round {round}: nothing arrived");
         wait_until(|| {
             client.turn().expect("the server keeps the protocol");
             (client.send_some(b"awake?").expect("it sends") > 0).then_some(())
@@ -645,7 +645,7 @@ fn arrivals_wake_a_sleeping_worker() {
         }
         wait_until(|| {
             client.turn().expect("the server keeps the protocol");
-            told().then_some(())
+            reported().then_some(())
         });
         if fd.is_none() {
             link.drain_wakeup();

@@ -31,7 +31,7 @@ impl Coverage {
             return;
         }
         let kind = kind(unit, answer);
-        for &flag in &unit.asked {
+        for &flag in &unit.requested {
             self.add(unit.command, flag, &kind);
         }
         // The flags that a server adds on its own.
@@ -200,7 +200,7 @@ mod tests {
     use crate::answer::tests::packet;
     use crate::request::{Key, Request};
 
-    fn told(unit: &Unit, bytes: &[u8], end: End) -> String {
+    fn reported(unit: &Unit, bytes: &[u8], end: End) -> String {
         kind(unit, &Answer { bytes: bytes.to_vec(), end })
     }
 
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn text_answers_lose_their_variable_parts() {
         let line = text("incr", Shape::Line);
-        assert_eq!(told(&line, b"18\r\n", End::Complete), table::NUMBER);
-        assert_eq!(told(&line, b"VERSION 1.6.18\r\n", End::Complete), "VERSION");
-        assert_eq!(told(&line, b"", End::Closed), table::CLOSED);
+        assert_eq!(reported(&line, b"18\r\n", End::Complete), table::NUMBER);
+        assert_eq!(reported(&line, b"VERSION 1.6.18\r\n", End::Complete), "VERSION");
+        assert_eq!(reported(&line, b"", End::Closed), table::CLOSED);
         let silent = text("set noreply", Shape::UntilSentinel);
-        assert_eq!(told(&silent, b"", End::Complete), table::NOTHING);
-        let two = told(&silent, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n", End::Complete);
+        assert_eq!(reported(&silent, b"", End::Complete), table::NOTHING);
+        let two = reported(&silent, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n", End::Complete);
         assert_eq!(two, "CLIENT_ERROR bad data chunk + ERROR");
     }
 
@@ -224,37 +224,40 @@ mod tests {
     fn hits_are_counted_past_values_that_look_like_answers() {
         let key = |id| Key { id, tail: [].into() };
         let get = text("get", Shape::Values).keyed(&key(0)).keyed(&key(1));
-        assert_eq!(told(&get, b"END\r\n", End::Complete), table::MISS);
+        assert_eq!(reported(&get, b"END\r\n", End::Complete), table::MISS);
         let one = b"VALUE a 0 14\r\nVALUE b 0 1\r\nx\r\nEND\r\n";
-        assert_eq!(told(&get, one, End::Complete), table::BOTH);
+        assert_eq!(reported(&get, one, End::Complete), table::BOTH);
         let two = b"VALUE a 0 1\r\nx\r\nVALUE b 0 1\r\nx\r\nEND\r\n";
-        assert_eq!(told(&get, two, End::Complete), table::HIT);
-        assert_eq!(told(&get, b"CLIENT_ERROR x\r\n", End::Complete), "CLIENT_ERROR x");
+        assert_eq!(reported(&get, two, End::Complete), table::HIT);
+        assert_eq!(reported(&get, b"CLIENT_ERROR x\r\n", End::Complete), "CLIENT_ERROR x");
     }
 
     #[test]
     fn meta_answers_are_codes_and_flags() {
         let mut coverage = Coverage::default();
-        let unit = Unit { asked: b"tk".to_vec(), ..text("mg", Shape::Meta) };
+        let unit = Unit { requested: b"tk".to_vec(), ..text("mg", Shape::Meta) };
         let answer = Answer { bytes: b"HD t-1 kx W\r\n".to_vec(), end: End::Complete };
         coverage.count(&unit, &answer);
         for flag in [None, Some(b't'), Some(b'k'), Some(b'W')] {
             let pair = Pair { protocol: Protocol::Meta, command: "mg", flag, answer: "HD" };
             assert_eq!(coverage.seen(&pair), 1, "{flag:?}");
         }
-        assert_eq!(told(&unit, b"VA 2 s2\r\nxy\r\n", End::Complete), "VA");
-        assert_eq!(told(&unit, b"EN\r\n", End::Complete), "EN");
-        assert_eq!(told(&unit, b"EN k\r\n", End::Complete), "EN");
-        assert_eq!(told(&unit, b"CLIENT_ERROR invalid flag\r\n", End::Complete), "CLIENT_ERROR invalid flag");
+        assert_eq!(reported(&unit, b"VA 2 s2\r\nxy\r\n", End::Complete), "VA");
+        assert_eq!(reported(&unit, b"EN\r\n", End::Complete), "EN");
+        assert_eq!(reported(&unit, b"EN k\r\n", End::Complete), "EN");
+        assert_eq!(
+            reported(&unit, b"CLIENT_ERROR invalid flag\r\n", End::Complete),
+            "CLIENT_ERROR invalid flag"
+        );
     }
 
     #[test]
     fn packets_are_counted_by_status() {
         let unit = Unit::binary("Get", Request::default(), 1);
-        assert_eq!(told(&unit, &packet(0, 1, 1, 0, b"x"), End::Complete), table::status(1));
-        assert_eq!(told(&unit, b"", End::Complete), table::NOTHING);
+        assert_eq!(reported(&unit, &packet(0, 1, 1, 0, b"x"), End::Complete), table::status(1));
+        assert_eq!(reported(&unit, b"", End::Complete), table::NOTHING);
         let closed = format!("{}, closed", table::status(4));
-        assert_eq!(told(&unit, &packet(0, 4, 1, 0, b"x"), End::Closed), closed);
+        assert_eq!(reported(&unit, &packet(0, 4, 1, 0, b"x"), End::Closed), closed);
     }
 
     #[test]

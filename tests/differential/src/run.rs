@@ -141,7 +141,7 @@ struct Found {
 }
 
 impl Found {
-    fn told(self) -> String {
+    fn reported(self) -> String {
         match self.more {
             0 => self.text,
             more => format!("{}     and {more} more of this sort\n", self.text),
@@ -298,7 +298,7 @@ impl Run<'_> {
             commands: self.commands,
             elapsed: self.start.elapsed(),
             seed: self.options.seed,
-            differences: self.found.into_iter().map(Found::told).collect(),
+            differences: self.found.into_iter().map(Found::reported).collect(),
             table,
             rare: if wanted { rare } else { Vec::new() },
             unlisted: coverage.unlisted(),

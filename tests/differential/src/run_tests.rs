@@ -61,7 +61,7 @@ fn played(options: &Options, sequences: &[Sequence]) -> Outcome {
         }
         run.one(sequence).expect("the servers can be reached");
     }
-    Outcome { commands: run.commands, differences: run.found.into_iter().map(Found::told).collect() }
+    Outcome { commands: run.commands, differences: run.found.into_iter().map(Found::reported).collect() }
 }
 
 const PATIENT: Duration = Duration::from_secs(20);

@@ -69,7 +69,7 @@ pub struct Unit {
     /// The command's name in the coverage table.
     pub command: &'static str,
     /// Flags of a meta command.
-    pub asked: Vec<u8>,
+    pub requested: Vec<u8>,
     /// Keys whose CAS values the answer may carry.
     pub keys: Vec<Key>,
     /// Connection of the sequence.
@@ -118,7 +118,7 @@ impl Unit {
             wire: Wire::Ascii,
             shape,
             command,
-            asked: Vec::new(),
+            requested: Vec::new(),
             keys: Vec::new(),
             conn: 0,
             fence: false,

@@ -181,11 +181,11 @@ fn run_one(
     let run = process::run(&mut command, scratch.path(), TIME_MAX, interrupt)?;
     let seconds = began.elapsed().as_secs_f64();
     let mut faults: Vec<String> = run.failure.iter().cloned().collect();
-    let mut told = String::new();
+    let mut reported = String::new();
     let tells = server.is_some() || measurement.arguments.contains(&"{json}");
     if run.failure.is_none() && tells {
         match found(&process::read(&json)) {
-            Ok(found) => told = found.to_string(),
+            Ok(found) => reported = found.to_string(),
             Err(error) => faults.push(format!("{error:#}")),
         }
     }
@@ -194,7 +194,7 @@ fn run_one(
     }
     let name = route.map_or("servers of its own", |route| route.name);
     let result = if faults.is_empty() { "ok" } else { "FAILED" };
-    println!("{:<12} {name:<26} {result:<6} {seconds:>6.1} s  {told}", measurement.subcommand);
+    println!("{:<12} {name:<26} {result:<6} {seconds:>6.1} s  {reported}", measurement.subcommand);
     if !faults.is_empty() {
         println!("{command:?}\n{}\n{}{}", faults.join("\n"), run.stdout, run.stderr);
     }

@@ -206,8 +206,8 @@ mod tests {
         let theirs = run(&["s|f|f(1)|SUCCESS", "s|f|f(1)|FAILURE", "s|g|g()|1", "s|s|s|ended"]);
         let ours = run(&["s|f|f(1)|SUCCESS", "s|f|f(1)|SUCCESS", "s|s|s|ended", "s|h|h()|2"]);
         let found = differences(&theirs, &ours);
-        let told: Vec<_> = found.iter().map(|one| (one.function.as_str(), one.number)).collect();
-        assert_eq!(told, [("f", 1), ("g", 0), ("h", 0)]);
+        let reported: Vec<_> = found.iter().map(|one| (one.function.as_str(), one.number)).collect();
+        assert_eq!(reported, [("f", 1), ("g", 0), ("h", 0)]);
         assert_eq!(by_function(&found).len(), 3);
     }
 

@@ -95,15 +95,15 @@ fn compare(name: &str, first: &str, expected: &str, second: &str, found: &str) -
         return Ok(());
     }
     let (mut expected, mut found) = (expected.lines(), found.lines());
-    let (mut shown, mut asked) = (0, "");
+    let (mut shown, mut requested) = (0, "");
     loop {
         let lines = (expected.next(), found.next());
-        asked = lines.0.filter(|line| line.starts_with("> ")).unwrap_or(asked);
+        requested = lines.0.filter(|line| line.starts_with("> ")).unwrap_or(requested);
         match lines {
             (None, None) => break,
             (one, other) if one != other => {
                 let show = |line: Option<&str>| line.unwrap_or("nothing more").to_owned();
-                eprintln!("{asked}\n  {first}: {}\n  {second}: {}", show(one), show(other));
+                eprintln!("{requested}\n  {first}: {}\n  {second}: {}", show(one), show(other));
                 shown += 1;
                 if shown == DIFFERENCES_MAX {
                     break;

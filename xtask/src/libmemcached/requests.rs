@@ -55,11 +55,11 @@ pub fn run(library: &Path, interrupt: &Interrupt) -> Result<()> {
     command.arg("-s").arg(&socket).arg("--shm");
     let is_up = || UnixStream::connect(&socket).is_ok();
     let fabcached = servers::start("fabcached", command, &is_up, interrupt)?;
-    ask(&program, socket.as_os_str(), "fabcached over shared memory")?;
+    request(&program, socket.as_os_str(), "fabcached over shared memory")?;
     drop(fabcached);
 
     let (memcached, address) = on_port(Path::new(MEMCACHED), &["-U", "0"])?;
-    ask(&program, OsStr::new(&address), "memcached over TCP")?;
+    request(&program, OsStr::new(&address), "memcached over TCP")?;
     drop(memcached);
     over_fabric(
         &program,
@@ -87,7 +87,7 @@ fn succeeds(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn ask(program: &Path, servers: &OsStr, what: &str) -> Result<()> {
+fn request(program: &Path, servers: &OsStr, what: &str) -> Result<()> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]).arg(program).arg(servers);
     let output = valgrind.output().context("valgrind cannot be started: install valgrind")?;

@@ -134,8 +134,8 @@ impl Machine<'_> {
         for (n, step) in steps.iter().enumerate() {
             let begun = Instant::now();
             let log = shared.join(format!("{n}.log"));
-            let mut told = 0;
-            let mut tell = || if aloud { print_appended(&log, &mut told) } else { Ok(()) };
+            let mut reported = 0;
+            let mut tell = || if aloud { print_appended(&log, &mut reported) } else { Ok(()) };
             let status = shared.join(format!("{n}.status"));
             self.wait_for(qemu, &status, started + time_max, &mut tell)
                 .inspect_err(|_| {
@@ -176,12 +176,12 @@ impl Machine<'_> {
 }
 
 /// Prints what was appended to a file since the last call.
-fn print_appended(file: &Path, told: &mut u64) -> Result<()> {
+fn print_appended(file: &Path, reported: &mut u64) -> Result<()> {
     let Ok(mut file) = File::open(file) else { return Ok(()) };
-    file.seek(SeekFrom::Start(*told))?;
+    file.seek(SeekFrom::Start(*reported))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    *told += bytes.len() as u64;
+    *reported += bytes.len() as u64;
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(&bytes)?;
     Ok(stdout.flush()?)

@@ -252,9 +252,9 @@ impl<'a> Session<'a> {
             fs::write(&log, output).with_context(|| format!("{} cannot be written", log.display()))?;
         }
         match outcome {
-            Ok(told) => {
-                let told = if is_check { format!("\n{told}") } else { format!(", {told}") };
-                print!("ok    {name}, {seconds:.1} s{told}");
+            Ok(reported) => {
+                let reported = if is_check { format!("\n{reported}") } else { format!(", {reported}") };
+                print!("ok    {name}, {seconds:.1} s{reported}");
                 Ok(None)
             }
             Err(why) => {

@@ -168,7 +168,7 @@ impl Subject {
         let page = self.page("hostile", &[file])?;
         let browser = Browser { interrupt: &self.interrupt, folder: &self.folder };
         let said = browser.console(&page)?;
-        ensure!(host.asked() == 0, "the page fetches from elsewhere");
+        ensure!(host.requested() == 0, "the page fetches from elsewhere");
         ensure!(said.is_empty(), "hostile: the page says on its console:\n{}", said.join("\n"));
         let careless = self.folder.join("careless.html");
         fs::write(
@@ -177,7 +177,7 @@ impl Subject {
         )?;
         let said = browser.console(&careless)?;
         ensure!(said.iter().any(|line| line.contains("seen")), "console output is not noticed");
-        ensure!(host.asked() > 0, "fetches of a page are not noticed");
+        ensure!(host.requested() > 0, "fetches of a page are not noticed");
         println!("hostile: nothing runs, and nothing is fetched");
         Ok(())
     }
@@ -186,18 +186,18 @@ impl Subject {
 /// A host without pages, which counts requests.
 struct Host {
     address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    requested: Arc<AtomicUsize>,
 }
 
 impl Host {
     /// Starts to listen, until this process ends.
     fn listening() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let host = Self { address: listener.local_addr()?, asked: Arc::default() };
-        let asked = Arc::clone(&host.asked);
+        let host = Self { address: listener.local_addr()?, requested: Arc::default() };
+        let requested = Arc::clone(&host.requested);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                asked.fetch_add(1, Ordering::Relaxed);
+                requested.fetch_add(1, Ordering::Relaxed);
                 // A client that has disconnected needs no answer.
                 let _ = stream
                     .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
@@ -206,8 +206,8 @@ impl Host {
         Ok(host)
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    fn requested(&self) -> usize {
+        self.requested.load(Ordering::Relaxed)
     }
 }
 

@@ -224,16 +224,17 @@ fn size_of_buffer(option: c_int) -> u64 {
     let mut len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: socket(2) has no preconditions. getsockopt(2) gets an open socket and writes at most `len` bytes to
     // `bytes`, which has as many. The socket is closed once, by its only owner.
-    let asked = unsafe {
+    let requested = unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
             return 0;
         }
-        let asked = libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut bytes).cast(), &raw mut len);
+        let requested =
+            libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut bytes).cast(), &raw mut len);
         libc::close(socket);
-        asked
+        requested
     };
-    if asked == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+    if requested == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 // ---- hashes and distributions ----

@@ -28,8 +28,12 @@ impl memcached_st {
 
     /// As [`memcached_st::fail`], with a context: the system's error, or a verbatim text.
     #[cold]
-    pub(crate) fn fail_told(&self, code: memcached_return_t, told: ErrorContext<'_>) -> memcached_return_t {
-        self.note(code, told, None)
+    pub(crate) fn fail_told(
+        &self,
+        code: memcached_return_t,
+        reported: ErrorContext<'_>,
+    ) -> memcached_return_t {
+        self.note(code, reported, None)
     }
 
     /// Notes an error of a server, also with that.
@@ -38,20 +42,20 @@ impl memcached_st {
         &self,
         server: &memcached_instance_st,
         code: memcached_return_t,
-        told: ErrorContext<'_>,
+        reported: ErrorContext<'_>,
     ) -> memcached_return_t {
-        self.note(code, told, Some(server))
+        self.note(code, reported, Some(server))
     }
 
     fn note(
         &self,
         code: memcached_return_t,
-        told: ErrorContext<'_>,
+        reported: ErrorContext<'_>,
         server: Option<&memcached_instance_st>,
     ) -> memcached_return_t {
         let Some(inner) = self.inner() else { return code };
-        let text = text(self, code, told, server);
-        let report = Report { code, errno: told.errno, query_id: self.query_id.get(), text };
+        let text = text(self, code, reported, server);
+        let report = Report { code, errno: reported.errno, query_id: self.query_id.get(), text };
         if let Some(server) = server {
             let mut errors = server.errors.borrow_mut();
             errors.retain(|former| former.query_id == report.query_id);

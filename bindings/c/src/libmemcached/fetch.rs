@@ -175,18 +175,18 @@ fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_re
 /// Returns the next available result of any server; else the next of one of them.
 fn next(inner: &State) -> Option<(Rc<memcached_instance_st>, RequestedKey)> {
     let servers = inner.instances.borrow();
-    let mut waiting = servers.iter().filter(|server| !server.asked.borrow().is_empty());
+    let mut waiting = servers.iter().filter(|server| !server.requested.borrow().is_empty());
     let first = waiting.next()?;
     let is_there = |server: &memcached_instance_st| {
-        server.asked.borrow_mut().front_mut().is_some_and(|a| a.request.test())
+        server.requested.borrow_mut().front_mut().is_some_and(|a| a.request.test())
     };
     let chosen = if waiting.clone().next().is_none() || is_there(first) {
         first
     } else {
         waiting.find(|server| is_there(server)).unwrap_or(first)
     };
-    let asked = chosen.asked.borrow_mut().pop_front()?;
-    Some((Rc::clone(chosen), asked))
+    let requested = chosen.requested.borrow_mut().pop_front()?;
+    Some((Rc::clone(chosen), requested))
 }
 
 /// With replicas, a key that its server lacks may be found on another.
@@ -198,9 +198,9 @@ fn of_replica(memc: &memcached_st, inner: &State, full: &[u8]) -> Option<Item> {
     let mut value = Vec::new();
     for replica in memc.replicas(inner, None, key) {
         // The remaining keys are still to be fetched.
-        let asked = replica.asked.take();
+        let requested = replica.requested.take();
         let found = replica.get(memc, full, &mut value);
-        replica.asked.replace(asked);
+        replica.requested.replace(requested);
         if let Ok(Some(Attributes { flags, cas })) = found {
             return Some(Item { value, flags, cas });
         }

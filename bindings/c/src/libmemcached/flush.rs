@@ -11,7 +11,7 @@ use crate::guarded;
 /// Asks each server, and passes on each answer. Some may fail.
 fn each<T>(
     ptr: Option<&memcached_st>,
-    ask: impl Fn(&memcached_instance_st, &memcached_st) -> Result<T, memcached_return_t>,
+    request: impl Fn(&memcached_instance_st, &memcached_st) -> Result<T, memcached_return_t>,
     take: impl Fn(&memcached_instance_st, T),
     failed: impl Fn(&memcached_instance_st, &memcached_st, memcached_return_t),
 ) -> memcached_return_t {
@@ -23,7 +23,7 @@ fn each<T>(
     let servers: Vec<Rc<memcached_instance_st>> = inner.instances.borrow().clone();
     let mut done = MEMCACHED_SUCCESS;
     for server in servers {
-        match ask(&server, memc) {
+        match request(&server, memc) {
             Ok(answer) => take(&server, answer),
             Err(code) => {
                 failed(&server, memc, code);
@@ -67,13 +67,13 @@ pub extern "C" fn memcached_verbosity(ptr: Option<&memcached_st>, verbosity: u32
 pub extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
         let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
-        let ask = |server: &memcached_instance_st, memc: &memcached_st| {
+        let request = |server: &memcached_instance_st, memc: &memcached_st| {
             server.call(memc, |client| client.versions().remove(0))
         };
         let again = |server: &memcached_instance_st, memc: &memcached_st, code| {
             server.told_again(memc, code);
         };
-        each(ptr, ask, learn, again)
+        each(ptr, request, learn, again)
     })
 }
 

@@ -322,7 +322,7 @@ fn try_mget(
         memc.check_key(inner, key)?;
     }
     memc.forget_asked(inner);
-    let (mut asked, mut failed) = (0, None);
+    let (mut requested, mut failed) = (0, None);
     for key in keys {
         let own = memc.server_of(inner, group, key)?;
         let copies = if memc.is_replicated() { memc.replicas(inner, group, key) } else { Vec::new() };
@@ -332,8 +332,8 @@ fn try_mget(
             match inner.with_key(key, |full| server.ask_for(memc, full)) {
                 Ok(request) => {
                     let (tells_cas, is_grouped) = (memc.tells_cas(), group.is_some());
-                    server.asked.borrow_mut().push_back(RequestedKey { request, tells_cas, is_grouped });
-                    asked += 1;
+                    server.requested.borrow_mut().push_back(RequestedKey { request, tells_cas, is_grouped });
+                    requested += 1;
                     unasked = None;
                     break;
                 }
@@ -342,11 +342,11 @@ fn try_mget(
         }
         failed = unasked.or(failed);
     }
-    inner.is_asking.set(asked > 0);
+    inner.is_asking.set(requested > 0);
     match failed {
         None => Ok(()),
         // As in libmemcached: over the text protocol one asked server is enough.
-        Some(_) if asked > 0 && !memc.is_binary() => Ok(()),
+        Some(_) if requested > 0 && !memc.is_binary() => Ok(()),
         Some(code) => Err(code),
     }
 }
@@ -356,7 +356,7 @@ impl memcached_st {
     pub(crate) fn forget_asked(&self, inner: &State) {
         inner.is_asking.set(false);
         for server in inner.instances.borrow().iter() {
-            server.asked.borrow_mut().clear();
+            server.requested.borrow_mut().clear();
         }
     }
 }

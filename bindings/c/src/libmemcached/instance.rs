@@ -39,7 +39,7 @@ pub struct memcached_instance_st {
     /// Stores in flight whose results were not awaited.
     buffered: RefCell<Vec<Request>>,
     /// Requests of `memcached_mget` that were not fetched.
-    pub(crate) asked: RefCell<VecDeque<RequestedKey>>,
+    pub(crate) requested: RefCell<VecDeque<RequestedKey>>,
     pub(crate) state: Cell<memcached_server_state_t>,
     /// One after the other, at most one a query.
     failures: Cell<u32>,
@@ -120,7 +120,7 @@ impl memcached_instance_st {
             weight,
             client: RefCell::default(),
             buffered: RefCell::default(),
-            asked: RefCell::default(),
+            requested: RefCell::default(),
             state: Cell::new(MEMCACHED_SERVER_STATE_NEW),
             failures: Cell::new(0),
             failure_query: Cell::new(0),
@@ -162,7 +162,7 @@ impl memcached_instance_st {
     pub(crate) fn call<T>(
         &self,
         memc: &memcached_st,
-        ask: impl FnOnce(&Client) -> Result<T, Error>,
+        request: impl FnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, memcached_return_t> {
         if self.state.get() != MEMCACHED_SERVER_STATE_CONNECTED {
             self.may_be_asked(memc)?;
@@ -170,12 +170,12 @@ impl memcached_instance_st {
         if !self.buffered.borrow().is_empty() {
             self.drain(memc)?;
         }
-        if !self.asked.borrow().is_empty() {
+        if !self.requested.borrow().is_empty() {
             // As in libmemcached, where other answers would precede this one's.
-            self.asked.borrow_mut().clear();
+            self.requested.borrow_mut().clear();
         }
         let was_connected = self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED;
-        match self.with_client(memc, ask)? {
+        match self.with_client(memc, request)? {
             Ok(done) => {
                 if !was_connected {
                     self.is_well();
@@ -300,7 +300,7 @@ impl memcached_instance_st {
         for mut request in self.buffered.take() {
             request.wait();
         }
-        self.asked.borrow_mut().clear();
+        self.requested.borrow_mut().clear();
         *self.client.borrow_mut() = None;
         if self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED {
             self.state.set(MEMCACHED_SERVER_STATE_NEW);
@@ -314,13 +314,13 @@ impl memcached_instance_st {
     pub(crate) fn call_by_text<T>(
         &self,
         memc: &memcached_st,
-        ask: impl FnOnce(&Client) -> Result<T, Error>,
+        request: impl FnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, memcached_return_t> {
         if !memc.is_binary() {
-            return self.call(memc, ask);
+            return self.call(memc, request);
         }
         let by_text = self.new_client(memc, Protocol::Auto)?;
-        self.call(memc, |_| ask(&by_text))
+        self.call(memc, |_| request(&by_text))
     }
 
     fn new_client(&self, memc: &memcached_st, protocol: Protocol) -> Result<Client, memcached_return_t> {
@@ -428,8 +428,8 @@ impl memcached_instance_st {
             Error::Key(_) => return memc.fail(MEMCACHED_BAD_KEY_PROVIDED),
             Error::Address { .. } => {
                 let message = &error.to_string();
-                let told = ErrorContext { message, ..ErrorContext::default() };
-                let code = memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told);
+                let reported = ErrorContext { message, ..ErrorContext::default() };
+                let code = memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, reported);
                 self.is_lost(memc);
                 return code;
             }
@@ -453,15 +453,15 @@ impl memcached_instance_st {
                     }
                     _ => {
                         let errno = error.raw_os_error().unwrap_or(0);
-                        let told = ErrorContext { errno, ..ErrorContext::default() };
-                        memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, told)
+                        let reported = ErrorContext { errno, ..ErrorContext::default() };
+                        memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, reported)
                     }
                 }
             }
             Failure::Protocol(said) => {
                 self.state.set(MEMCACHED_SERVER_STATE_NEW);
-                let told = ErrorContext { message: said, ..ErrorContext::default() };
-                memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, told)
+                let reported = ErrorContext { message: said, ..ErrorContext::default() };
+                memc.fail_of(self, MEMCACHED_UNKNOWN_READ_FAILURE, reported)
             }
             // The caller did not ask for results.
             Failure::Refused(_) if !memc.is_replying() => MEMCACHED_SUCCESS,
@@ -480,8 +480,8 @@ impl memcached_instance_st {
                 // The resolver's: it has numbers of its own.
                 let said = error.to_string();
                 let message = said.rsplit_once(": ").map_or(&*said, |(_, why)| why);
-                let told = ErrorContext { message, ..ErrorContext::default() };
-                memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, told)
+                let reported = ErrorContext { message, ..ErrorContext::default() };
+                memc.fail_of(self, MEMCACHED_HOST_LOOKUP_FAILURE, reported)
             }
             _ if self.kind == MEMCACHED_CONNECTION_UNIX_SOCKET => memc.fail_of(self, MEMCACHED_ERRNO, plain),
             _ => memc.fail_of(self, MEMCACHED_CONNECTION_FAILURE, plain),
@@ -491,8 +491,8 @@ impl memcached_instance_st {
             return code;
         }
         let message = &format!("{}:{}", self.name().to_string_lossy(), self.port);
-        let told = ErrorContext { message, ..ErrorContext::default() };
-        memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, told)
+        let reported = ErrorContext { message, ..ErrorContext::default() };
+        memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, reported)
     }
 
     /// A server's refusal has only words.

@@ -79,9 +79,9 @@ impl memcached_st {
 
     /// As above, with another text.
     pub(crate) fn bad_line_with(&self, inner: &State, key: &[u8], message: &str) -> memcached_return_t {
-        let told = ErrorContext { message, is_verbatim: true, ..ErrorContext::default() };
+        let reported = ErrorContext { message, is_verbatim: true, ..ErrorContext::default() };
         match self.server_of(inner, None, key) {
-            Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, told),
+            Ok(server) => self.fail_of(&server, MEMCACHED_CLIENT_ERROR, reported),
             Err(code) => code,
         }
     }

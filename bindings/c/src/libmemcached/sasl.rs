@@ -29,14 +29,14 @@ impl memcached_st {
             // SAFETY: an array of callbacks ends with LIST_END, by sasl.h for the caller's and by construction for
             // this library's; the loop has not reached it yet.
             let callback = unsafe { *first.add(at) };
-            let Some(ask) = callback.proc.filter(|_| callback.id != LIST_END) else { break };
+            let Some(request) = callback.proc.filter(|_| callback.id != LIST_END) else { break };
             match callback.id {
                 // SAFETY: by sasl.h, the id states the function's type.
-                AUTHNAME => name = unsafe { ask_name(ask, callback) },
+                AUTHNAME => name = unsafe { ask_name(request, callback) },
                 // SAFETY: by sasl.h, the id states the function's type.
-                USER if name.is_none() => name = unsafe { ask_name(ask, callback) },
+                USER if name.is_none() => name = unsafe { ask_name(request, callback) },
                 // SAFETY: by sasl.h, the id states the function's type.
-                PASS => password = unsafe { ask_secret(ask, callback) },
+                PASS => password = unsafe { ask_secret(request, callback) },
                 _ => {}
             }
         }
@@ -95,13 +95,13 @@ fn password_of(given: &SaslData) -> Vec<u8> {
 ///
 /// # Safety
 /// `ask` is a `sasl_getsimple_t`.
-unsafe fn ask_name(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
+unsafe fn ask_name(request: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
     let (mut name, mut len): (*const c_char, _) = (ptr::null(), 0);
     // SAFETY: the function has this type, by this function's contract, and gets its own context and id. If it returns
     // OK, `name` is NULL or a string with a final NUL, by sasl.h.
     unsafe {
-        let ask = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSimple>(ask);
-        if ask(callback.context, callback.id as c_int, &mut name, &mut len) != OK || name.is_null() {
+        let request = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSimple>(request);
+        if request(callback.context, callback.id as c_int, &mut name, &mut len) != OK || name.is_null() {
             return None;
         }
         Some(CStr::from_ptr(name).to_bytes().to_vec())
@@ -112,14 +112,14 @@ unsafe fn ask_name(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback
 ///
 /// # Safety
 /// `ask` is a `sasl_getsecret_t`.
-unsafe fn ask_secret(ask: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
+unsafe fn ask_secret(request: unsafe extern "C" fn() -> c_int, callback: sasl_callback_t) -> Option<Vec<u8>> {
     let mut secret: *mut Secret = ptr::null_mut();
     // SAFETY: the function has this type, by this function's contract, and gets its own context and id, and NULL for
     // the connection, as libmemcached passes. If it returns OK, `secret` is NULL or a secret with `len` bytes of data,
     // by sasl.h; the pointer to the data is derived from the whole secret, not from its first byte.
     unsafe {
-        let ask = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSecret>(ask);
-        let rc = ask(ptr::null_mut(), callback.context, callback.id as c_int, &mut secret);
+        let request = std::mem::transmute::<unsafe extern "C" fn() -> c_int, GetSecret>(request);
+        let rc = request(ptr::null_mut(), callback.context, callback.id as c_int, &mut secret);
         if rc != OK || secret.is_null() {
             return None;
         }

@@ -181,18 +181,18 @@ pub unsafe extern "C" fn memcached_server_cursor(
             return MEMCACHED_NO_SERVERS;
         }
         arguments!(callbacks: array(callback, number_of_callbacks as usize));
-        let mut told = MEMCACHED_SUCCESS;
+        let mut reported = MEMCACHED_SUCCESS;
         for server in servers {
             for callback in callbacks.iter().flatten() {
                 // SAFETY: the caller passed the function for this call, with its `context`; the server outlives it.
                 let said = unsafe { callback(memc, Rc::as_ptr(&server), context) };
                 if said != MEMCACHED_SUCCESS {
-                    told = MEMCACHED_SOME_ERRORS;
+                    reported = MEMCACHED_SOME_ERRORS;
                     break;
                 }
             }
         }
-        told
+        reported
     })
 }
 
@@ -259,7 +259,7 @@ pub extern "C" fn memcached_server_count(ptr: Option<&memcached_st>) -> u32 {
 /// Answers that are still to be fetched from a server, and stores that wait to be sent.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_server_response_count(ptr: Option<&memcached_instance_st>) -> u32 {
-    guarded(0, || ptr.map_or(0, |server| u32::from(!server.asked.borrow().is_empty())))
+    guarded(0, || ptr.map_or(0, |server| u32::from(!server.requested.borrow().is_empty())))
 }
 
 /// A server's name: host, or path of a Unix socket.

@@ -167,7 +167,7 @@ impl memcached_instance_st {
         memc: &memcached_st,
         topic: &str,
     ) -> Result<Vec<(String, String)>, memcached_return_t> {
-        self.ask(memc, |client| client.stats(topic).pop())
+        self.request(memc, |client| client.stats(topic).pop())
     }
 
     /// Its keys of a size class.
@@ -175,15 +175,15 @@ impl memcached_instance_st {
     /// # Errors
     /// As for statistics.
     pub(crate) fn keys(&self, memc: &memcached_st, class: u32) -> Result<Vec<Vec<u8>>, memcached_return_t> {
-        self.ask(memc, |client| client.keys(class).pop())
+        self.request(memc, |client| client.keys(class).pop())
     }
 
-    fn ask<T: Default>(
+    fn request<T: Default>(
         &self,
         memc: &memcached_st,
-        ask: impl FnOnce(&Client) -> Option<Result<T, Error>>,
+        request: impl FnOnce(&Client) -> Option<Result<T, Error>>,
     ) -> Result<T, memcached_return_t> {
-        let answered = self.call(memc, |client| match ask(client) {
+        let answered = self.call(memc, |client| match request(client) {
             Some(Err(
                 error @ Error::Server { failure: Failure::Refused(_), .. } | error @ Error::Topic(_),
             )) => Ok(Err(error)),
@@ -397,7 +397,7 @@ pub unsafe extern "C" fn memcached_stat_servername(
         if memc_stat.is_none() {
             return MEMCACHED_INVALID_ARGUMENTS;
         }
-        let ask = || {
+        let request = || {
             let asker = TemporaryHandle::new(host, port, None)?;
             let memc = asker.handle().ok_or(MEMCACHED_MEMORY_ALLOCATION_FAILURE)?;
             let found = begin(memc)?[0].stats(memc, &topic_of(args))?;
@@ -406,7 +406,7 @@ pub unsafe extern "C" fn memcached_stat_servername(
             found.iter().for_each(|(key, value)| stat.note(key, value));
             Ok(stat)
         };
-        match ask() {
+        match request() {
             Ok(stat) => {
                 put(memc_stat, stat);
                 MEMCACHED_SUCCESS

@@ -66,11 +66,11 @@ fn try_touch(
         .map_err(|code| match code {
             MEMCACHED_CLIENT_ERROR | MEMCACHED_SERVER_ERROR | MEMCACHED_ERROR | MEMCACHED_E2BIG => code,
             MEMCACHED_UNKNOWN_READ_FAILURE => {
-                let told = ErrorContext {
+                let reported = ErrorContext {
                     message: "Error occcured while reading response",
                     ..ErrorContext::default()
                 };
-                memc.fail_of(&server, code, told)
+                memc.fail_of(&server, code, reported)
             }
             _ => {
                 let message = "Error occcured while writing touch command to server";

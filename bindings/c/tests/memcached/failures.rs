@@ -80,8 +80,8 @@ fn impossible_lengths_are_rejected() {
             let set = |k, v| call!(memcached_set(Some(&handle), key, k, value, v, 0, 0));
             assert_eq!([set(len, 5), set(3, len)], [MEMCACHED_BAD_KEY_PROVIDED, MEMCACHED_E2BIG]);
             let (keys, lengths) = ([key], [3]);
-            let asked = call!(memcached_mget(Some(&handle), keys.as_ptr(), lengths.as_ptr(), len));
-            assert_eq!(asked, MEMCACHED_BAD_KEY_PROVIDED);
+            let requested = call!(memcached_mget(Some(&handle), keys.as_ptr(), lengths.as_ptr(), len));
+            assert_eq!(requested, MEMCACHED_BAD_KEY_PROVIDED);
         }
         assert_eq!(handle.get("key"), Err(MEMCACHED_NOTFOUND));
     }
@@ -97,9 +97,9 @@ fn a_length_of_minus_one_is_rejected_without_reading() {
         let memc = Some(&*handle);
         let refused = |code, expected, text: &str| {
             assert_eq!(code, expected, "{text}");
-            let (last, told) = handle.last_error();
+            let (last, reported) = handle.last_error();
             assert_eq!(last, expected, "{text}");
-            assert!(told.contains(text), "{told}");
+            assert!(reported.contains(text), "{reported}");
         };
         let long = |code| refused(code, MEMCACHED_BAD_KEY_PROVIDED, "Key provided was too long.");
         let (len, flags, code, number) = (out(), out(), out(), out());
@@ -154,12 +154,12 @@ fn failed_server_is_not_retried_before_the_timeout() {
     assert_eq!(memc.set("k", "v"), MEMCACHED_CONNECTION_FAILURE);
     let (code, text) = memc.last_error();
     assert_eq!(code, MEMCACHED_CONNECTION_FAILURE);
-    let told = format!(") CONNECTION FAILURE(Connection refused),  host: 127.0.0.1:{port}");
-    assert!(text.ends_with(&told), "{text}");
+    let reported = format!(") CONNECTION FAILURE(Connection refused),  host: 127.0.0.1:{port}");
+    assert!(text.ends_with(&reported), "{text}");
     assert_eq!(call!(memcached_last_error_errno(memc.get_ref())), libc::ECONNREFUSED);
     let server = Some(memc.server(0));
     assert_eq!(call!(memcached_server_error_return(server)), MEMCACHED_CONNECTION_FAILURE);
-    assert!(c_text(call!(memcached_server_error(server))).ends_with(&told));
+    assert!(c_text(call!(memcached_server_error(server))).ends_with(&reported));
     assert_eq!(memc.get("k"), Err(MEMCACHED_SERVER_TEMPORARILY_DISABLED));
     assert_eq!(memc.mget(&["k"]), MEMCACHED_SERVER_TEMPORARILY_DISABLED);
     assert_eq!(call!(memcached_touch(memc.get_ref(), c"k".as_ptr(), 1, 1)), MEMCACHED_WRITE_FAILURE);

@@ -209,12 +209,12 @@ type Told = BTreeMap<usize, (Vec<u8>, u32)>;
 
 unsafe extern "C" fn found(context: *mut c_void, key: usize, value: *const c_void, item: *const Item) {
     // SAFETY: the context is the test's map, which nothing else uses meanwhile.
-    let told = unsafe { &mut *context.cast::<Told>() };
+    let reported = unsafe { &mut *context.cast::<Told>() };
     // SAFETY: the item is valid until this returns.
     let item = unsafe { *item };
     // SAFETY: so are its bytes.
     let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), item.length) };
-    told.insert(key, (value.to_vec(), item.flags));
+    reported.insert(key, (value.to_vec(), item.flags));
 }
 
 #[test]
@@ -223,13 +223,13 @@ fn multiget_reads_many_keys() {
         cache.set("a", b"1");
         cache.set("b", b"");
         let keys = [c"a".as_ptr(), c"none".as_ptr(), c"b".as_ptr(), c"a".as_ptr()];
-        let (lengths, mut told) = ([1, 4, 1, 1], Told::new());
-        let context = (&raw mut told).cast();
+        let (lengths, mut reported) = ([1, 4, 1, 1], Told::new());
+        let context = (&raw mut reported).cast();
         let code =
             call!(fabcache_get_many(cache.0, keys.as_ptr(), lengths.as_ptr(), 4, Some(found), context));
         assert_eq!(code, Code::Ok);
         let one = (b"1".to_vec(), 7);
-        assert_eq!(told, Told::from([(0, one.clone()), (2, (Vec::new(), 7)), (3, one)]));
+        assert_eq!(reported, Told::from([(0, one.clone()), (2, (Vec::new(), 7)), (3, one)]));
         assert_eq!(call!(fabcache_get_many(cache.0, null(), null(), 0, Some(found), context)), Code::Ok);
         let lengths = [1, 0, 1, 1];
         let code =
@@ -264,10 +264,10 @@ fn failures_of_some_servers_are_reported() {
     assert!(last_error().starts_with("tcp://127.0.0.1:1: cannot connect: "), "{}", last_error());
     assert_eq!(cache.set(&down, b"v"), Code::Down);
     let (keys, lengths) = ([up.as_ptr().cast(), down.as_ptr().cast()], [up.len(), down.len()]);
-    let mut told = Told::new();
-    let context = (&raw mut told).cast();
+    let mut reported = Told::new();
+    let context = (&raw mut reported).cast();
     let code = call!(fabcache_get_many(cache.0, keys.as_ptr(), lengths.as_ptr(), 2, Some(found), context));
-    assert_eq!((code, told.len()), (Code::Partial, 1));
+    assert_eq!((code, reported.len()), (Code::Partial, 1));
     assert!(last_error().starts_with("1 of 2 servers failed"), "{}", last_error());
     assert_eq!(call!(fabcache_verbosity(cache.0, 0)), Code::Partial);
     assert_eq!(call!(fabcache_flush(cache.0, 0)), Code::Down);
@@ -295,14 +295,14 @@ unsafe extern "C" fn stat(
     value: *const c_char,
 ) {
     // SAFETY: the context is the test's list, which nothing else uses meanwhile.
-    let told = unsafe { &mut *context.cast::<Vec<[String; 3]>>() };
-    told.push([text(server), text(name), text(value)]);
+    let reported = unsafe { &mut *context.cast::<Vec<[String; 3]>>() };
+    reported.push([text(server), text(name), text(value)]);
 }
 
 unsafe extern "C" fn way(context: *mut c_void, server: *const c_char, way: c_int, why: *const c_char) {
     // SAFETY: the context is the test's list, which nothing else uses meanwhile.
-    let told = unsafe { &mut *context.cast::<Vec<(String, c_int, bool)>>() };
-    told.push((text(server), way, why.is_null()));
+    let reported = unsafe { &mut *context.cast::<Vec<(String, c_int, bool)>>() };
+    reported.push((text(server), way, why.is_null()));
 }
 
 #[test]
@@ -314,16 +314,16 @@ fn servers_report_statistics_and_versions() {
     let context = (&raw mut ways).cast();
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
     assert!(ways.drain(..).all(|(_, way, _)| way == TransportKind::None as c_int));
-    let mut told: Vec<[String; 3]> = Vec::new();
-    let stats = (&raw mut told).cast();
+    let mut reported: Vec<[String; 3]> = Vec::new();
+    let stats = (&raw mut reported).cast();
     assert_eq!(call!(fabcache_versions(cache.0, Some(said), stats)), Code::Ok);
-    assert_eq!(told.len(), 2);
-    assert!(told[1][0] == tcp.address && told[1][1].starts_with("1.6."), "{told:?}");
+    assert_eq!(reported.len(), 2);
+    assert!(reported[1][0] == tcp.address && reported[1][1].starts_with("1.6."), "{reported:?}");
     assert_eq!(call!(fabcache_stats(cache.0, null(), Some(stat), stats)), Code::Ok);
-    assert_eq!(told.iter().filter(|[_, name, _]| name == "pid").count(), 2);
-    told.clear();
+    assert_eq!(reported.iter().filter(|[_, name, _]| name == "pid").count(), 2);
+    reported.clear();
     assert_eq!(call!(fabcache_stats(cache.0, c"settings".as_ptr(), Some(stat), stats)), Code::Ok);
-    assert!(told.iter().any(|[_, name, value]| name == "maxbytes" && value == "67108864"));
+    assert!(reported.iter().any(|[_, name, value]| name == "maxbytes" && value == "67108864"));
     assert_eq!(call!(fabcache_stats(cache.0, c"a\nb".as_ptr(), Some(stat), stats)), Code::InvalidArgument);
     assert_eq!(call!(fabcache_verbosity(cache.0, 0)), Code::Ok);
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
@@ -342,8 +342,8 @@ fn non_blocking_requests_complete() {
                 let (start, length) = (value.as_ptr().cast(), value.len());
                 let set = if round % 2 == 0 { fabcache_iset } else { fabcache_bset };
                 // SAFETY: key and value live, with their lengths, until the operations complete.
-                let asked = unsafe { set(*request, key.as_ptr().cast(), key.len(), start, length, 0, 5) };
-                assert_eq!(asked, Code::InProgress);
+                let requested = unsafe { set(*request, key.as_ptr().cast(), key.len(), start, length, 0, 5) };
+                assert_eq!(requested, Code::InProgress);
             }
             for request in &requests {
                 while call!(fabcache_test(*request)) == Code::InProgress {}
@@ -355,9 +355,9 @@ fn non_blocking_requests_complete() {
                 let key = format!("key{number}");
                 let get = if round % 2 == 0 { fabcache_iget } else { fabcache_bget };
                 // SAFETY: key and buffer live, with their lengths, until the operations complete.
-                let asked =
+                let requested =
                     unsafe { get(*request, key.as_ptr().cast(), key.len(), buffer.as_mut_ptr().cast(), 32) };
-                assert_eq!(asked, Code::InProgress);
+                assert_eq!(requested, Code::InProgress);
                 let again = call!(fabcache_iget(*request, c"k".as_ptr(), 1, null_mut(), 0));
                 assert_eq!(again, Code::InvalidArgument, "one is in flight");
             }
@@ -396,13 +396,14 @@ fn requests_report_their_result() {
         assert_eq!(call!(fabcache_bget(request, c"".as_ptr(), 0, null_mut(), 0)), Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::BadKey);
         let huge = vec![0u8; 8 << 20];
-        let asked = call!(fabcache_bset(request, c"key".as_ptr(), 3, huge.as_ptr().cast(), huge.len(), 0, 0));
-        assert_eq!(asked, Code::InProgress);
+        let requested =
+            call!(fabcache_bset(request, c"key".as_ptr(), 3, huge.as_ptr().cast(), huge.len(), 0, 0));
+        assert_eq!(requested, Code::InProgress);
         assert_eq!(call!(fabcache_wait(request)), Code::Refused);
         assert_eq!(call!(fabcache_wait(request)), Code::Refused, "waiting again returns the same");
         // Freeing an object in flight leaves the caller's memory alone.
-        let asked = call!(fabcache_iset(request, c"left".as_ptr(), 4, c"x".as_ptr().cast(), 1, 0, 0));
-        assert_eq!(asked, Code::InProgress);
+        let requested = call!(fabcache_iset(request, c"left".as_ptr(), 4, c"x".as_ptr().cast(), 1, 0, 0));
+        assert_eq!(requested, Code::InProgress);
         let second = call!(fabcache_request_new(cache.0));
         call!(fabcache_request_free(request));
         assert_eq!(call!(fabcache_iget(second, c"left".as_ptr(), 4, null_mut(), 0)), Code::InProgress);
@@ -488,8 +489,8 @@ fn registered_buffers_carry_values() {
             let expected = vec![b'x'; length];
             assert_eq!(call!(fabcache_set_registered(cache.0, key, 3, buffer, 0, 1)), Code::Ok);
             assert!(cache.value("key") == expected);
-            let asked = call!(fabcache_iset_registered(request, c"other".as_ptr(), 5, buffer, 0, 2));
-            assert_eq!((asked, value()), (Code::InProgress, None), "an operation uses it");
+            let requested = call!(fabcache_iset_registered(request, c"other".as_ptr(), 5, buffer, 0, 2));
+            assert_eq!((requested, value()), (Code::InProgress, None), "an operation uses it");
             assert_eq!(
                 call!(fabcache_get_registered(cache.0, key, 3, buffer, null_mut())),
                 Code::InvalidArgument
@@ -607,8 +608,8 @@ fn server_without_fabric_fails_or_is_reached_by_tcp() {
     let address = tcp.address.replace("tcp://", "fab://");
     let cache = Open::at(&[&address]);
     assert_eq!(cache.set("key", b"v"), Code::Refused);
-    let told = last_error();
-    assert!(told.starts_with(&address) && told.contains("not over the fabric"), "{told}");
+    let reported = last_error();
+    assert!(reported.starts_with(&address) && reported.contains("not over the fabric"), "{reported}");
     let options = fabcache_options_new();
     assert_eq!(
         call!(fabcache_options_fabric(options, FabricMode::Auto as c_int, null(), null(), 1)),

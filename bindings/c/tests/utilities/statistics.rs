@@ -54,19 +54,19 @@ fn statistics_of_all_servers_are_returned_by_name() {
     let code = Code::new();
     // SAFETY: a handle and its statistics.
     let keys = unsafe { memcached_stat_get_keys(handle.some(), stats, code.out()) };
-    let mut told = 0;
+    let mut reported = 0;
     loop {
         // SAFETY: the array ends with null, not reached yet.
-        let key = unsafe { keys.add(told) };
+        let key = unsafe { keys.add(reported) };
         // SAFETY: as above.
         let key = unsafe { *key };
         if key.is_null() {
             break;
         }
         assert!(value(&handle, stats, key).is_some(), "{}", text(key));
-        told += 1;
+        reported += 1;
     }
-    assert_eq!(told, 22);
+    assert_eq!(reported, 22);
     assert_eq!(value(&handle, stats, c"curr_items".as_ptr()), Some(both[0].curr_items.to_string()));
     assert_eq!(value(&handle, stats, c"nothing".as_ptr()), None);
     assert_eq!(value(&handle, stats, ptr::null()), None);

@@ -267,13 +267,13 @@ pub fn table(results: &Results) -> String {
                 |name: &str| results.median(&target.name, case, |sample| sample.figures.get(name).copied());
             let Some(latency) = results.latency(&target.name, case) else { continue };
             if at == 0 {
-                let told = |name: &str| case.number(name).unwrap_or_default();
+                let reported = |name: &str| case.number(name).unwrap_or_default();
                 let _ = writeln!(
                     text,
                     "{}: {} bytes in pairs of {}, in blocks of {}, window {}",
                     target.name,
-                    told("total_bytes"),
-                    told("pair_bytes"),
+                    reported("total_bytes"),
+                    reported("pair_bytes"),
                     figure(BLOCK_BYTES),
                     figure(WINDOW_USED)
                 );

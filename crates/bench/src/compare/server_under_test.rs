@@ -272,7 +272,7 @@ fn own(target: Target, server: &Server) -> Result<Target> {
     match target.processes() {
         [] => Ok(target.of_processes(vec![started])),
         // The started program may have started the server as its child.
-        [told] if told.descends_from(started) => Ok(target),
+        [reported] if reported.descends_from(started) => Ok(target),
         others => {
             bail!("process {} answers, which is not the one that was started, {}", others[0].0, started.0)
         }
@@ -403,8 +403,8 @@ mod tests {
         let program = program.to_str().expect("text");
         // A child of another test may hold the script open, which then cannot be executed.
         let begun = Instant::now();
-        let told = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
-        assert_eq!(told.as_deref(), Some("-V is 1.2"));
+        let reported = std::iter::repeat_with(|| version(program)).take(1_000).flatten().next();
+        assert_eq!(reported.as_deref(), Some("-V is 1.2"));
         assert!(begun.elapsed().as_secs() < left, "it does not wait for the program's child");
         let of_left = std::fs::read_to_string(format!("{program}.left")).expect("it left one");
         let left = of_left.trim().parse().ok().and_then(Pid::from_raw).expect("a process");

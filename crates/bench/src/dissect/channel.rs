@@ -144,11 +144,11 @@ fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) ->
         if channel.has_incoming() {
             let count = channel.incoming().receive(&mut buffer)?;
             match &mut answering {
-                AnswerMode::Echo(asked, answered) => {
+                AnswerMode::Echo(requested, answered) => {
                     come += count;
                     answer.clear();
-                    while come >= *asked {
-                        come -= *asked;
+                    while come >= *requested {
+                        come -= *requested;
                         answer.resize(answer.len() + *answered, 0);
                     }
                 }

@@ -34,8 +34,8 @@ pub fn is_ours(client: &Client) -> bool {
 /// # Errors
 /// There is no memory for them.
 pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
-    let told = Limits::of(client).unwrap_or_default().memory_bytes;
-    let memory = told.min(MEMORY_BYTES_MAX).max(keys::memory_for(items, call.value_bytes));
+    let reported = Limits::of(client).unwrap_or_default().memory_bytes;
+    let memory = reported.min(MEMORY_BYTES_MAX).max(keys::memory_for(items, call.value_bytes));
     let (store, _clock) = keys::store(memory, 1)?;
     let handle = Handle::new(&store);
     let all: Vec<Vec<u8>> = (0..items)

@@ -45,7 +45,7 @@ pub struct Answers {
     held: Vec<u8>,
     /// The item and length of a value that is being received.
     storing: Option<(u64, u32)>,
-    form: SavedEncoding,
+    encoding: SavedEncoding,
 }
 
 impl Shared {
@@ -104,7 +104,7 @@ impl Answers {
             begun: 0,
             held: Vec::new(),
             storing: None,
-            form: SavedEncoding::new(),
+            encoding: SavedEncoding::new(),
         }
     }
 
@@ -116,22 +116,22 @@ impl Answers {
     /// Appends the response to a request.
     #[inline]
     pub fn request(&mut self, shared: &Shared, request: Request<'_>) {
-        let Request { command, form } = request;
+        let Request { command, encoding } = request;
         match command {
             Command::Get(get) => {
-                self.get(shared, &get, &form);
+                self.get(shared, &get, &encoding);
                 // A text response ends with the line.
-                if !matches!(form, Encoding::Text(_)) {
+                if !matches!(encoding, Encoding::Text(_)) {
                     self.end(shared, Some(false));
                 }
             }
             Command::EndOfKeys => {
-                form.reply(&Reply::End, &mut self.output.bytes);
+                encoding.reply(&Reply::End, &mut self.output.bytes);
                 self.end(shared, Some(false));
             }
-            Command::Store(store) => self.store(shared, &store, &form),
+            Command::Store(store) => self.store(shared, &store, &encoding),
             command => {
-                self.other(shared, &command, &form);
+                self.other(shared, &command, &encoding);
                 self.end(shared, None);
             }
         }
@@ -144,28 +144,28 @@ impl Answers {
             shared.lengths.put(number, Some(len));
         }
         let reply = if intact { Reply::Stored(item(len)) } else { Reply::Refused(MISPLACED) };
-        self.form.form().reply(&reply, &mut self.output.bytes);
+        self.encoding.encoding().reply(&reply, &mut self.output.bytes);
         self.end(shared, Some(true));
     }
 
-    fn get(&mut self, shared: &Shared, get: &Get<'_>, form: &Encoding<'_>) {
+    fn get(&mut self, shared: &Shared, get: &Get<'_>, encoding: &Encoding<'_>) {
         let number = Lengths::number(get.key);
         let Some(len) = shared.lengths.get(number) else {
-            return form.reply(&Reply::Miss, &mut self.output.bytes);
+            return encoding.reply(&Reply::Miss, &mut self.output.bytes);
         };
         if !get.value {
-            return form.reply(&Reply::Found(item(len)), &mut self.output.bytes);
+            return encoding.reply(&Reply::Found(item(len)), &mut self.output.bytes);
         }
         if shared.fault.is_some() {
-            self.perhaps_wrong_value(shared, number, len, form);
+            self.perhaps_wrong_value(shared, number, len, encoding);
         } else {
-            form.value_head(&item(len), &mut self.output.bytes);
+            encoding.value_head(&item(len), &mut self.output.bytes);
             self.output.value(&shared.items, number, len as usize);
         }
-        form.value_tail(&mut self.output.bytes);
+        encoding.value_tail(&mut self.output.bytes);
     }
 
-    fn perhaps_wrong_value(&mut self, shared: &Shared, number: u64, len: u32, form: &Encoding<'_>) {
+    fn perhaps_wrong_value(&mut self, shared: &Shared, number: u64, len: u32, encoding: &Encoding<'_>) {
         let fault = shared.fault(false, true);
         let number = if fault == Some(Kind::Foreign) { number ^ 1 } else { number };
         let mut value = Vec::new();
@@ -175,11 +175,11 @@ impl Answers {
             Some(Kind::Truncated) => value.truncate(len as usize / 2),
             _ => {}
         }
-        form.value_head(&item(value.len() as u32), &mut self.output.bytes);
+        encoding.value_head(&item(value.len() as u32), &mut self.output.bytes);
         self.output.bytes.extend_from_slice(&value);
     }
 
-    fn store(&mut self, shared: &Shared, store: &Store<'_>, form: &Encoding<'_>) {
+    fn store(&mut self, shared: &Shared, store: &Store<'_>, encoding: &Encoding<'_>) {
         let number = Lengths::number(store.key);
         let len = u32::try_from(store.value.len()).unwrap_or(u32::MAX);
         let known = shared.lengths.get(number).is_some();
@@ -194,7 +194,7 @@ impl Answers {
         match store.value {
             Value::Streamed { .. } if stores => {
                 self.storing = Some((number, len));
-                self.form.save(form);
+                self.encoding.save(encoding);
                 return;
             }
             // The remainder of the value arrives and is discarded.
@@ -202,11 +202,11 @@ impl Answers {
             Value::Inline(_) if stores => shared.lengths.put(number, Some(len)),
             Value::Inline(_) => {}
         }
-        form.reply(&reply, &mut self.output.bytes);
+        encoding.reply(&reply, &mut self.output.bytes);
         self.end(shared, Some(true));
     }
 
-    fn other(&mut self, shared: &Shared, command: &Command<'_>, form: &Encoding<'_>) {
+    fn other(&mut self, shared: &Shared, command: &Command<'_>, encoding: &Encoding<'_>) {
         let out = &mut self.output.bytes;
         let known = |key: &[u8]| shared.lengths.get(Lengths::number(key));
         let reply = match command {
@@ -228,7 +228,7 @@ impl Answers {
             Command::Verbosity(_) => Reply::Ok,
             Command::Stats(words) => {
                 for (name, value) in shared.statistics(words.text()) {
-                    form.reply(&Reply::Stat { name: name.as_bytes(), value: value.as_bytes() }, out);
+                    encoding.reply(&Reply::Stat { name: name.as_bytes(), value: value.as_bytes() }, out);
                 }
                 Reply::StatsEnd
             }
@@ -239,7 +239,7 @@ impl Answers {
             Command::Refused(refusal) => Reply::Refused(*refusal),
             _ => Reply::Refused(UNSUPPORTED),
         };
-        form.reply(&reply, out);
+        encoding.reply(&reply, out);
     }
 
     /// Completes a response: to a set (`true`), a get (`false`), or anything else (`None`).

@@ -28,7 +28,7 @@ enum ConnectionProtocol {
     /// An echo: answers each request by its length alone.
     Echo {
         /// Bytes of a request.
-        asked: usize,
+        requested: usize,
         /// Bytes of an answer.
         answered: usize,
         /// Bytes received of the next request.
@@ -114,10 +114,10 @@ impl Connection {
     fn answer(&mut self, shared: &Shared, input: &[u8]) -> usize {
         match &mut self.speaks {
             ConnectionProtocol::Protocol => self.decode(shared, input),
-            ConnectionProtocol::Echo { asked, answered, come } => {
+            ConnectionProtocol::Echo { requested, answered, come } => {
                 *come += input.len();
-                while *come >= *asked {
-                    *come -= *asked;
+                while *come >= *requested {
+                    *come -= *requested;
                     self.answers.output.value(&shared.items, 0, *answered);
                 }
                 input.len()
@@ -133,7 +133,7 @@ impl Connection {
                     usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
                 };
                 self.speaks =
-                    ConnectionProtocol::Echo { asked: number(1).max(1), answered: number(9), come: 0 };
+                    ConnectionProtocol::Echo { requested: number(1).max(1), answered: number(9), come: 0 };
                 ECHO_BYTES + self.answer(shared, rest)
             }
         }

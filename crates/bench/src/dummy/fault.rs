@@ -63,10 +63,10 @@ impl FromStr for Fault {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Fault> {
-        let form = "a fault is KIND@EVERY, as in wrong@100";
-        let (name, every) = text.split_once('@').with_context(|| format!("{text:?}: {form}"))?;
+        let encoding = "a fault is KIND@EVERY, as in wrong@100";
+        let (name, every) = text.split_once('@').with_context(|| format!("{text:?}: {encoding}"))?;
         let every = every.parse().ok().filter(|every| *every > 0);
-        let every = every.with_context(|| format!("{text:?}: {form}, EVERY at least 1"))?;
+        let every = every.with_context(|| format!("{text:?}: {encoding}, EVERY at least 1"))?;
         let (of_sets, plain) = name.strip_prefix(OF_SETS).map_or((false, name), |plain| (true, plain));
         let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == plain) else {
             let names = Kind::ALL.map(Kind::name).join(", ");

@@ -55,7 +55,7 @@ const BACKLOG: u32 = 1024;
 const SOCKET_MODE: u32 = 0o600;
 /// Events handled per turn.
 const EVENTS_PER_TURN_MAX: usize = 64;
-const BELL: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX;
 /// Tokens from this value on are listeners, except the doorbell's.
 const LISTENERS: u64 = 1 << 32;
 
@@ -120,7 +120,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Dummy {
     urls: Vec<String>,
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -150,10 +150,10 @@ impl Dummy {
         let urls = urls.collect();
         let (shared, listeners) =
             (Arc::new(Shared::new(settings.fault, settings.limits)), Arc::new(listeners));
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let mut dummy = Dummy { urls, bell, threads: Vec::new() };
+        let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut dummy = Dummy { urls, doorbell, threads: Vec::new() };
         for _ in 0..settings.threads {
-            let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(&listeners), &dummy.bell)?;
+            let mut worker = Worker::new(Arc::clone(&shared), Arc::clone(&listeners), &dummy.doorbell)?;
             let name = std::thread::Builder::new().name("dummy".into());
             dummy.threads.push(name.spawn(move || worker.run())?);
         }
@@ -169,7 +169,7 @@ impl Dummy {
 impl Drop for Dummy {
     fn drop(&mut self) {
         // The doorbell is never drained, so that all threads see it.
-        if rustix::io::write(&*self.bell, &1u64.to_ne_bytes()).is_ok() {
+        if rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes()).is_ok() {
             self.threads.drain(..).for_each(|thread| drop(thread.join()));
         }
     }
@@ -199,10 +199,10 @@ impl Worker {
     fn new(
         shared: Arc<Shared>,
         listeners: Arc<Vec<Box<dyn Listener>>>,
-        bell: &OwnedFd,
+        doorbell: &OwnedFd,
     ) -> io::Result<Worker> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(&epoll, doorbell, EventData::new_u64(DOORBELL), EventFlags::IN)?;
         for (number, listener) in listeners.iter().enumerate() {
             let token = EventData::new_u64(LISTENERS + number as u64);
             epoll::add(&epoll, listener.descriptor(), token, EventFlags::IN | EventFlags::EXCLUSIVE)?;
@@ -222,7 +222,7 @@ impl Worker {
             };
             for event in &events[..count] {
                 match event.data.u64() {
-                    BELL => return,
+                    DOORBELL => return,
                     token if token >= LISTENERS => self.accept((token - LISTENERS) as usize),
                     token => self.serve(token),
                 }

@@ -21,7 +21,7 @@ use crate::target::ANSWER_TIMEOUT;
 #[derive(Debug)]
 pub struct Link {
     socket: OwnedFd,
-    form: Encoding,
+    encoding: Encoding,
     /// Bytes to send, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -29,7 +29,7 @@ pub struct Link {
     waits_to_send: bool,
     /// The beginning of an incomplete response.
     rest: Vec<u8>,
-    asked: VecDeque<SentRequest>,
+    requested: VecDeque<SentRequest>,
 }
 
 /// A key that was requested or written.
@@ -91,7 +91,7 @@ impl Link {
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub fn connect(address: &Address, form: Encoding) -> Result<Link> {
+    pub fn connect(address: &Address, encoding: Encoding) -> Result<Link> {
         let cannot = || format!("cannot connect to {address}");
         let socket: OwnedFd = match &address.place {
             ServerEndpoint::Tcp { host, port } => {
@@ -111,12 +111,12 @@ impl Link {
         };
         Ok(Link {
             socket,
-            form,
+            encoding,
             out: Vec::new(),
             sent: 0,
             waits_to_send: false,
             rest: Vec::new(),
-            asked: VecDeque::new(),
+            requested: VecDeque::new(),
         })
     }
 
@@ -134,11 +134,11 @@ impl Link {
         let Scratch { items, keys, .. } = scratch;
         keys.iter_mut().zip(numbers).for_each(|(key, number)| items.key(*number, key));
         let marked = keys.iter().zip(numbers).map(|(key, number)| (&key[..], *number as u32));
-        self.form.get(marked, &mut self.out);
-        let ends = self.form.has_end();
+        self.encoding.get(marked, &mut self.out);
+        let ends = self.encoding.has_end();
         for (at, number) in numbers.iter().enumerate() {
             let is_last = !ends || at + 1 == numbers.len();
-            self.asked.push_back(SentRequest {
+            self.requested.push_back(SentRequest {
                 number: *number,
                 slot,
                 sets: false,
@@ -154,8 +154,8 @@ impl Link {
         let Scratch { work, items, key, value, .. } = scratch;
         items.key(number, key);
         items.value(number, work.sizes.value_bytes(number), value);
-        self.form.set(key, value, number as u32, &mut self.out);
-        self.asked.push_back(SentRequest {
+        self.encoding.set(key, value, number as u32, &mut self.out);
+        self.requested.push_back(SentRequest {
             number,
             slot,
             sets: true,
@@ -232,7 +232,7 @@ impl Link {
     ) -> Result<usize> {
         let mut taken = 0;
         while taken < input.len() {
-            let said = self.form.decode(&input[taken..]);
+            let said = self.encoding.decode(&input[taken..]);
             let Some((said, len)) = said.with_context(|| self.waits_for(scratch))? else { break };
             self.take(said, scratch, counts, &mut done)?;
             taken += len;
@@ -247,14 +247,14 @@ impl Link {
         counts: &mut Counts,
         done: &mut impl FnMut(u32, u64),
     ) -> Result<()> {
-        let front = *self.asked.front().context("an answer without a request")?;
+        let front = *self.requested.front().context("an answer without a request")?;
         let is_others = |of| matches!(of, AnswerOf::Mark(mark) if mark != front.number as u32);
         match said {
             Answer::Value { of, value } if !front.sets => {
                 let at = self.position(of, scratch)?;
-                check(self.asked[at].number, value, scratch, counts)?;
+                check(self.requested[at].number, value, scratch, counts)?;
                 if front.ends {
-                    self.asked[at].is_done = true;
+                    self.requested[at].is_done = true;
                     return Ok(());
                 }
             }
@@ -263,11 +263,11 @@ impl Link {
                 counts.value_bytes += scratch.work.sizes.value_bytes(front.number) as u64;
             }
             Answer::End if front.ends => {
-                while let Some(asked) = self.asked.pop_front() {
-                    counts.misses += u64::from(!asked.is_done);
+                while let Some(requested) = self.requested.pop_front() {
+                    counts.misses += u64::from(!requested.is_done);
                     counts.operations += 1;
-                    done(asked.slot, asked.number);
-                    if asked.is_last {
+                    done(requested.slot, requested.number);
+                    if requested.is_last {
                         break;
                     }
                 }
@@ -275,7 +275,7 @@ impl Link {
             }
             _ => bail!("a wrong answer, {said:?}; {}", self.waits_for(scratch)),
         }
-        self.asked.pop_front();
+        self.requested.pop_front();
         counts.operations += 1;
         done(front.slot, front.number);
         Ok(())
@@ -286,16 +286,16 @@ impl Link {
         if of == AnswerOf::Next {
             return Ok(0);
         }
-        for (at, asked) in self.asked.iter().enumerate() {
+        for (at, requested) in self.requested.iter().enumerate() {
             let is_it = match of {
-                AnswerOf::Mark(mark) => mark == asked.number as u32,
-                AnswerOf::Key(key) => scratch.key(asked.number) == key,
+                AnswerOf::Mark(mark) => mark == requested.number as u32,
+                AnswerOf::Key(key) => scratch.key(requested.number) == key,
                 AnswerOf::Next => true,
             };
-            if is_it && !asked.is_done {
+            if is_it && !requested.is_done {
                 return Ok(at);
             }
-            if asked.is_last {
+            if requested.is_last {
                 break;
             }
         }
@@ -309,18 +309,18 @@ impl Link {
 
     /// Describes the response that the link waits for.
     pub fn waits_for(&self, scratch: &mut Scratch<'_>) -> String {
-        match self.asked.iter().find(|asked| !asked.is_done) {
+        match self.requested.iter().find(|requested| !requested.is_done) {
             None => "no request is outstanding".into(),
-            Some(asked) => {
-                let key = String::from_utf8_lossy(scratch.key(asked.number)).into_owned();
-                format!("waiting for the answer to {} {key}", if asked.sets { "set" } else { "get" })
+            Some(requested) => {
+                let key = String::from_utf8_lossy(scratch.key(requested.number)).into_owned();
+                format!("waiting for the answer to {} {key}", if requested.sets { "set" } else { "get" })
             }
         }
     }
 
     /// Returns whether a response is outstanding.
     pub fn is_waiting(&self) -> bool {
-        !self.asked.is_empty()
+        !self.requested.is_empty()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Memory {
 struct Flight {
     request: Request,
     /// The item's number, and whether it is written.
-    asked: (u64, bool),
+    requested: (u64, bool),
     from: Option<Instant>,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -67,7 +67,7 @@ impl Memory {
         let client = target.client()?;
         let flight = |_| Flight {
             request: client.request(),
-            asked: (0, false),
+            requested: (0, false),
             from: None,
             key: Vec::new(),
             value: Vec::new(),
@@ -239,7 +239,7 @@ impl Memory {
             running.counts.value_bytes += value.len() as u64;
             flight.request.iset(key, value, Ttl::NEVER);
         }
-        (flight.asked, flight.from) = ((number, !reads), from);
+        (flight.requested, flight.from) = ((number, !reads), from);
         running.made += 1;
         Ok(())
     }
@@ -247,7 +247,7 @@ impl Memory {
     /// Waits for the oldest request in flight.
     fn complete_first(&mut self, running: &mut ActiveRound<'_>) -> Result<()> {
         let flight = self.first(running);
-        let (number, sets) = flight.asked;
+        let (number, sets) = flight.requested;
         let CompletedRequest { key, value, result } = flight.request.wait();
         let came = result.with_context(|| String::from_utf8_lossy(&key).into_owned())?;
         let ActiveRound { scratch, counts, .. } = running;

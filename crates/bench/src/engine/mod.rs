@@ -154,7 +154,7 @@ impl Engine {
         } else {
             let addresses: Vec<Address> = urls.iter().map(|url| url.address.clone()).collect();
             let forms: Result<Vec<Encoding>> =
-                addresses.iter().map(|address| form(address, protocol)).collect();
+                addresses.iter().map(|address| encoding(address, protocol)).collect();
             let forms = forms?;
             for clients in parts(plan.clients, plan.threads) {
                 let sockets = Sockets::connect(&addresses, &forms, clients, timeout)?;
@@ -208,7 +208,7 @@ impl Engine {
 }
 
 /// Returns the encoding for a server.
-fn form(address: &Address, protocol: Protocol) -> Result<Encoding> {
+fn encoding(address: &Address, protocol: Protocol) -> Result<Encoding> {
     Ok(match protocol {
         Protocol::Text => Encoding::Text,
         Protocol::Meta => Encoding::Meta,

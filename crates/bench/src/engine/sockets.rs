@@ -86,8 +86,8 @@ impl Sockets {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("no epoll")?;
         let mut links = Vec::new();
         for _ in 0..clients {
-            for (address, form) in addresses.iter().zip(forms) {
-                let link = Link::connect(address, *form)?;
+            for (address, encoding) in addresses.iter().zip(forms) {
+                let link = Link::connect(address, *encoding)?;
                 link.register(&epoll, links.len() as u64)?;
                 links.push(link);
             }

@@ -159,7 +159,7 @@ fn decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-fn line(input: &[u8], form: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
+fn line(input: &[u8], encoding: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
     let looked_at = &input[..input.len().min(LINE_BYTES_MAX)];
     let Some(end) = looked_at.iter().position(|byte| *byte == b'\n') else {
         ensure!(looked_at.len() < LINE_BYTES_MAX, "the answer is not a line: {}", shown(looked_at));
@@ -168,7 +168,7 @@ fn line(input: &[u8], form: Encoding) -> Result<Option<(Answer<'_>, usize)>> {
     let after = end + 1;
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     let mut words = line.split(|byte| *byte == b' ');
-    let answer = match (words.next().unwrap_or_default(), form) {
+    let answer = match (words.next().unwrap_or_default(), encoding) {
         (b"VALUE", Encoding::Text) => {
             let key = words.next().with_context(|| no_answer(line))?;
             let len = words.nth(1).and_then(number).with_context(|| no_answer(line))?;
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn requests_are_the_protocols() {
-        let of = |form: Encoding, keys: &[&str]| {
+        let of = |encoding: Encoding, keys: &[&str]| {
             let mut out = Vec::new();
-            form.get(keys.iter().map(|key| (key.as_bytes(), 7)), &mut out);
+            encoding.get(keys.iter().map(|key| (key.as_bytes(), 7)), &mut out);
             out
         };
         assert_eq!(of(Encoding::Text, &["a", "b"]), b"get a b\r\n");
@@ -278,7 +278,7 @@ mod tests {
         let value = b"a\r\nb";
         let mut packet = b"\x81\0\0\0\x04\0\0\0\0\0\0\x08\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
         packet.extend_from_slice(value);
-        for (form, bytes, answer) in [
+        for (encoding, bytes, answer) in [
             (
                 Encoding::Text,
                 &b"VALUE key 0 4\r\na\r\nb\r\n"[..],
@@ -297,16 +297,16 @@ mod tests {
             (Encoding::Binary, &packet, Answer::Value { of: AnswerOf::Mark(9), value }),
         ] {
             for len in 0..bytes.len() {
-                assert_eq!(form.decode(&bytes[..len]).expect("a beginning"), None, "{form:?} {len}");
+                assert_eq!(encoding.decode(&bytes[..len]).expect("a beginning"), None, "{encoding:?} {len}");
             }
             let more = [bytes, b"more"].concat();
-            assert_eq!(form.decode(&more).expect("an answer"), Some((answer, bytes.len())));
+            assert_eq!(encoding.decode(&more).expect("an answer"), Some((answer, bytes.len())));
         }
     }
 
     #[test]
     fn invalid_responses_are_rejected() {
-        for (form, bytes, told) in [
+        for (encoding, bytes, reported) in [
             (Encoding::Text, &b"SERVER_ERROR out of memory\r\n"[..], "out of memory"),
             (Encoding::Text, b"VA 3\r\nabc\r\n", "no answer"),
             (Encoding::Meta, b"END\r\n", "no answer"),
@@ -316,8 +316,8 @@ mod tests {
             (Encoding::Text, &[b'a'; 2_000], "not a line"),
             (Encoding::Binary, &[b'a'; 24], "not a packet"),
         ] {
-            let error = form.decode(bytes).expect_err(told).to_string();
-            assert!(error.contains(told), "{error}");
+            let error = encoding.decode(bytes).expect_err(reported).to_string();
+            assert!(error.contains(reported), "{error}");
         }
     }
 
@@ -328,8 +328,8 @@ mod tests {
             if let (true, Some(first)) = (is_packet, bytes.first_mut()) {
                 *first = RESPONSE;
             }
-            for form in FORMS {
-                let _ = form.decode(&bytes);
+            for encoding in FORMS {
+                let _ = encoding.decode(&bytes);
             }
         }
     }

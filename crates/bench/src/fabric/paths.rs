@@ -273,15 +273,15 @@ impl Load {
         let mut registered: Vec<_> =
             (0..window).filter(|_| is_registered).map(|_| client.register(bytes)).collect();
         let started = Instant::now();
-        let (mut asked, mut ended) = (0u64, 0u64);
+        let (mut requested, mut ended) = (0u64, 0u64);
         loop {
-            let more = asked < most && (asked == 0 || started.elapsed() < round);
-            let at = (if more { asked } else { ended }) as usize % window;
+            let more = requested < most && (requested == 0 || started.elapsed() < round);
+            let at = (if more { requested } else { ended }) as usize % window;
             let mut buffers = (Vec::new(), Vec::new());
-            if !more && ended == asked {
+            if !more && ended == requested {
                 break;
             }
-            if !more || asked - ended == window as u64 {
+            if !more || requested - ended == window as u64 {
                 let number = key_of(ended);
                 let done = requests[at].wait();
                 match done.result? {
@@ -300,7 +300,7 @@ impl Load {
                 ended += 1;
             }
             if more {
-                let number = key_of(asked);
+                let number = key_of(requested);
                 let (mut key, mut kept) = buffers;
                 key.clear();
                 key.extend_from_slice(&sized_key(number, bytes));
@@ -314,7 +314,7 @@ impl Load {
                 } else {
                     requests[at].iget(key, kept);
                 }
-                asked += 1;
+                requested += 1;
             }
         }
         Ok(Rate { calls: ended, time: started.elapsed() })

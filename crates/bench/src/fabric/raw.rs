@@ -112,17 +112,17 @@ impl Raw {
 
     /// Makes the peer wait for commands, which takes no CPU.
     fn stop_peer(&mut self) -> Result<()> {
-        self.ask(SHORT_BYTES, STOP)?;
+        self.request(SHORT_BYTES, STOP)?;
         self.answer(4)
     }
 
     /// Exchanges a message of `there` bytes and a response of `back` bytes.
     fn message(&mut self, there: usize, back: usize) -> Result<()> {
-        self.ask(there, u32::try_from(back)?)?;
+        self.request(there, u32::try_from(back)?)?;
         self.answer(back)
     }
 
-    fn ask(&mut self, bytes: usize, wanted: u32) -> Result<()> {
+    fn request(&mut self, bytes: usize, wanted: u32) -> Result<()> {
         let fill = |message: &mut [u8]| message[..4].copy_from_slice(&wanted.to_le_bytes());
         let ended = send_blocking(&mut self.port, &self.pool, self.peer, bytes, fill)?;
         self.ended.extend(ended);

@@ -473,7 +473,7 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
     let all: Vec<usize> = (0..data.cases.len()).collect();
     let conditions = data.conditions(&all);
     let is_drawn = |name: &&str| *name != OPERATION && !data.is_of_target(name, &all);
-    let told: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_drawn).collect();
+    let reported: Vec<&str> = conditions.iter().map(|(name, _)| *name).filter(is_drawn).collect();
     let mut figures: Vec<(String, Vec<StackRow>)> = Vec::new();
     for (target, index, cell) in data.cells() {
         let case = data.cases[index];
@@ -482,7 +482,7 @@ fn stacks(data: &Data<'_>) -> Vec<Figure> {
         if values.iter().all(|value| value.is_nan()) {
             continue;
         }
-        let row = (format!("{}, {}", data.targets[target], words(case, &told)), values);
+        let row = (format!("{}, {}", data.targets[target], words(case, &reported)), values);
         match figures.iter_mut().find(|(operation, _)| *operation == case.operation) {
             Some((_, rows)) => rows.push(row),
             None => figures.push((case.operation.clone(), vec![row])),

@@ -131,8 +131,8 @@ fn evictions(client: &Client) -> Result<Option<u64>> {
     let of = |stats: Vec<(String, String)>| {
         stats.iter().find(|(name, _)| name == "evictions").and_then(|(_, number)| number.parse::<u64>().ok())
     };
-    let told: Vec<_> = client.stats("").into_iter().collect::<Result<_, _>>()?;
-    Ok(told.into_iter().map(of).sum())
+    let reported: Vec<_> = client.stats("").into_iter().collect::<Result<_, _>>()?;
+    Ok(reported.into_iter().map(of).sum())
 }
 
 macro_rules! figure {

@@ -150,7 +150,7 @@ impl<'e> Calls<'e> {
             }
             let begun = Instant::now();
             let slots = &mut self.slots[..window.len()];
-            slots.iter_mut().for_each(|slot| slot.ask(how));
+            slots.iter_mut().for_each(|slot| slot.request(how));
             match how.drain {
                 Drain::Wait => slots.iter_mut().for_each(|slot| slot.end(how)),
                 Drain::Test => test(slots, &mut self.pending, how),
@@ -194,7 +194,7 @@ impl Slot {
         }
     }
 
-    fn ask(&mut self, how: CallKind) {
+    fn request(&mut self, how: CallKind) {
         let Slot { request, key, value, .. } = self;
         self.begun = Instant::now();
         match (how.sets, how.api) {

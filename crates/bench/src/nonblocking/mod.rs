@@ -338,14 +338,15 @@ pub fn table(results: &Results) -> String {
     for target in &results.targets {
         for case in results.cases() {
             let Some(latency) = results.latency(&target.name, case) else { continue };
-            let told = |name: &str| case.parameters.get(name).map(ToString::to_string).unwrap_or_default();
+            let reported =
+                |name: &str| case.parameters.get(name).map(ToString::to_string).unwrap_or_default();
             let title = format!(
                 "{}, {}: window {}, drained by {}, {} keys",
                 target.name,
                 case.operation.to_uppercase(),
-                told("window"),
-                told("drain"),
-                told("keys")
+                reported("window"),
+                reported("drain"),
+                reported("keys")
             );
             if title != last {
                 let heads = ["each us", "p50 us", "p99 us", "blocking us", "x"];
@@ -359,7 +360,7 @@ pub fn table(results: &Results) -> String {
             let _ = writeln!(
                 text,
                 "{:>10} byte: {:>12.2} {:>12.2} {:>12.2} {:>12.2} {:>12.2}",
-                told("value_bytes"),
+                reported("value_bytes"),
                 us(results.median(&target.name, case, ns_each)),
                 us(latency.percentile_ns(50.0)),
                 us(latency.percentile_ns(99.0)),
@@ -375,15 +376,15 @@ pub fn table(results: &Results) -> String {
 /// Returns a line about misses, if there were any.
 pub fn misses(results: &Results, target: &str) -> String {
     let of_target = results.samples.iter().filter(|sample| sample.target == target);
-    let (asked, missed) = of_target.fold((0, 0), |(asked, missed), sample| {
+    let (requested, missed) = of_target.fold((0, 0), |(requested, missed), sample| {
         let gets = if sample.case.operation.ends_with("get") { sample.operations } else { 0 };
-        (asked + gets, missed + sample.misses)
+        (requested + gets, missed + sample.misses)
     });
     if missed == 0 {
         return String::new();
     }
     format!(
-        "{target}: {missed} of {asked} gets found nothing, as it evicts; with more memory (-m) it would not\n"
+        "{target}: {missed} of {requested} gets found nothing, as it evicts; with more memory (-m) it would not\n"
     )
 }
 

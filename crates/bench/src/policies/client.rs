@@ -61,14 +61,14 @@ impl<'c> Client<'c> {
     pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<ReplayResult> {
         let mut done = ReplayResult::default();
         let start = Instant::now();
-        let (mut asked, mut missed, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut requested, mut missed, mut again) = (Vec::new(), Vec::new(), Vec::new());
         let mut out = Vec::new();
         let mut at = 0;
         while at < trace.requests.len() || !again.is_empty() || !missed.is_empty() {
             out.clear();
             for object in missed.drain(..) {
                 self.write_set(trace, object, &mut out);
-                asked.push(SentRequest::Set);
+                requested.push(SentRequest::Set);
             }
             let room = PIPELINE.saturating_sub(again.len());
             let mut rest = trace.requests[at..]
@@ -85,11 +85,11 @@ impl<'c> Client<'c> {
             let next = trace.requests[before..at].iter().map(|request| request.object);
             for object in again.drain(..).chain(next) {
                 self.write_get(trace, object, &mut out);
-                asked.push(SentRequest::Get(object));
+                requested.push(SentRequest::Get(object));
             }
             self.stream.get_mut().write_all(&out).context("the server does not read")?;
-            for asked in asked.drain(..) {
-                match asked {
+            for requested in requested.drain(..) {
+                match requested {
                     SentRequest::Set => done.refused += u64::from(!self.read_stored()?),
                     SentRequest::Get(object) => {
                         if self.read_hit(trace, object)? {
@@ -212,7 +212,7 @@ mod tests {
         let (stream, _) = listener.accept().expect("a client");
         let mut writer = stream.try_clone().expect("a descriptor");
         let mut reader = BufReader::new(stream);
-        let (mut values, mut asked, mut line) = (HashMap::new(), Vec::new(), String::new());
+        let (mut values, mut requested, mut line) = (HashMap::new(), Vec::new(), String::new());
         while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
             let words: Vec<&str> = line.split_whitespace().collect();
             let key = words[1].to_owned();
@@ -222,7 +222,7 @@ mod tests {
                     break;
                 }
                 value[0] ^= u8::from(fault == Fault::Wrong);
-                if fault != Fault::Forgets || !asked.len().is_multiple_of(100) {
+                if fault != Fault::Forgets || !requested.len().is_multiple_of(100) {
                     values.insert(key.clone(), value);
                 }
                 b"STORED\r\n".to_vec()
@@ -235,10 +235,10 @@ mod tests {
             if writer.write_all(&answer).is_err() {
                 break;
             }
-            asked.push(format!("{} {key}", words[0]));
+            requested.push(format!("{} {key}", words[0]));
             line.clear();
         }
-        asked
+        requested
     }
 
     fn replay(trace: &Trace, fault: Fault, name: &str) -> (Result<ReplayResult>, Vec<String>) {
@@ -260,13 +260,13 @@ mod tests {
     #[test]
     fn a_replay_is_cache_aside_in_order() {
         let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
-        let (replayed, asked) = replay(&trace, Fault::None, "order");
+        let (replayed, requested) = replay(&trace, Fault::None, "order");
         let replayed = replayed.expect("right answers");
         assert_eq!((replayed.misses, replayed.refused), (trace.objects.len() as u64, 0));
-        let sets = asked.iter().filter(|text| text.starts_with("set ")).count();
+        let sets = requested.iter().filter(|text| text.starts_with("set ")).count();
         assert_eq!(sets, trace.objects.len());
         // Each request is one GET, and another if it was sent before the SET of its object.
-        let gets: Vec<&str> = asked.iter().filter_map(|text| text.strip_prefix("get ")).collect();
+        let gets: Vec<&str> = requested.iter().filter_map(|text| text.strip_prefix("get ")).collect();
         assert!(gets.len() >= trace.requests.len() && gets.len() < trace.requests.len() * 11 / 10);
         let first = |key: &str| gets.iter().position(|other| *other == key);
         let (content, mut key, mut last) = (Content::default(), Vec::new(), 0);

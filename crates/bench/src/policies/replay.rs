@@ -221,13 +221,13 @@ mod tests {
     fn while_all_fits_only_first_and_expired_requests_miss() {
         let content = Content::default();
         let trace = SHAPE.generate(Kind::Sizes, 1.0);
-        let told = AtomicU64::new(0);
+        let reported = AtomicU64::new(0);
         let progress = |done| {
-            told.fetch_add(done, Ordering::Relaxed);
+            reported.fetch_add(done, Ordering::Relaxed);
         };
         let run = replay(&trace, &content, 64 << 20, &progress).expect("right values").expect("a store");
         assert_eq!((run.misses, run.refused), (trace.objects.len() as u64, 0));
-        assert_eq!((run.items, told.into_inner()), (run.misses, 20_000));
+        assert_eq!((run.items, reported.into_inner()), (run.misses, 20_000));
         let bytes: u64 = trace.objects.iter().map(Object::bytes).sum();
         assert_eq!((run.content_bytes, run.stored_bytes), (bytes, bytes));
 

@@ -66,7 +66,7 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
         }
         pinned
     };
-    let ask = || {
+    let request = || {
         pin(None, &CLIENT_CPU.into())?;
         let started = Instant::now();
         let mut runs = Vec::new();
@@ -89,10 +89,10 @@ pub fn cache_line_round_trip_ns(time: Duration) -> Result<f64> {
     };
     std::thread::scope(|scope| {
         let echo = scope.spawn(echo);
-        let asked = scope.spawn(ask).join().expect("no thread panics");
+        let requested = scope.spawn(request).join().expect("no thread panics");
         line.store(END, Ordering::Release);
         echo.join().expect("no thread panics").context("the server needs a CPU of its own")?;
-        asked
+        requested
     })
 }
 

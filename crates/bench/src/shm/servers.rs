@@ -161,18 +161,18 @@ pub fn resident_bytes(items: u64, value_bytes: usize) -> u64 {
 /// Returns the value under the key with this number.
 pub fn value(number: u64, len: usize) -> Vec<u8> {
     let mut value = vec![number as u8; len];
-    let told = len.min(8);
-    value[..told].copy_from_slice(&number.to_le_bytes()[..told]);
+    let reported = len.min(8);
+    value[..reported].copy_from_slice(&number.to_le_bytes()[..reported]);
     value
 }
 
 /// Returns whether this is the value of the key with this number, comparing its length and both ends.
 #[inline]
 pub fn is_value(found: &[u8], number: u64, len: usize) -> bool {
-    let told = len.min(8);
+    let reported = len.min(8);
     found.len() == len
-        && found[..told] == number.to_le_bytes()[..told]
-        && (told == len || found[len - 1] == number as u8)
+        && found[..reported] == number.to_le_bytes()[..reported]
+        && (reported == len || found[len - 1] == number as u8)
 }
 
 /// Checks an item that must be present.

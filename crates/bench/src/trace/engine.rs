@@ -70,7 +70,7 @@ struct InFlight {
     request: Request,
     object: u64,
     bytes: usize,
-    asked: RequestKind,
+    requested: RequestKind,
 }
 
 /// A request in flight.
@@ -138,7 +138,7 @@ impl<'e> Engine<'e> {
                 self.read(record)
             }
             Operation::Set => {
-                self.wait_for(record.object, |asked| matches!(asked, RequestKind::Read(..)))?;
+                self.wait_for(record.object, |requested| matches!(requested, RequestKind::Read(..)))?;
                 self.store(record.object, record.value_bytes)
             }
             _ => {
@@ -155,7 +155,7 @@ impl<'e> Engine<'e> {
 
     /// Waits until no operation of this kind is in flight for an object.
     fn wait_for(&mut self, object: u64, kind: impl Fn(&RequestKind) -> bool) -> Result<()> {
-        while self.in_flight.iter().any(|one| one.object == object && kind(&one.asked)) {
+        while self.in_flight.iter().any(|one| one.object == object && kind(&one.requested)) {
             self.finish_first()?;
         }
         Ok(())
@@ -199,11 +199,11 @@ impl<'e> Engine<'e> {
         }
         self.make_room(record.value_bytes as usize)?;
         let spare = self.spare();
-        self.ask(record, spare);
+        self.request(record, spare);
         Ok(())
     }
 
-    fn ask(&mut self, record: &Record, spare: Spare) {
+    fn request(&mut self, record: &Record, spare: Spare) {
         let Spare { mut request, mut key, value } = spare;
         self.expected.key(record.object, &mut key);
         request.iget(key, value);
@@ -212,7 +212,7 @@ impl<'e> Engine<'e> {
             request,
             object: record.object,
             bytes,
-            asked: RequestKind::Read(*record, false),
+            requested: RequestKind::Read(*record, false),
         });
     }
 
@@ -258,7 +258,7 @@ impl<'e> Engine<'e> {
             return Ok(());
         }
         for one in self.in_flight.iter_mut().filter(|one| one.object == record.object) {
-            if let RequestKind::Read(_, is_old) = &mut one.asked {
+            if let RequestKind::Read(_, is_old) = &mut one.requested {
                 *is_old = true;
             }
         }
@@ -286,7 +286,7 @@ impl<'e> Engine<'e> {
             request,
             object,
             bytes: value_bytes as usize,
-            asked: RequestKind::Store(version),
+            requested: RequestKind::Store(version),
         });
     }
 
@@ -387,13 +387,13 @@ impl<'e> Engine<'e> {
     // ---- answers ----
 
     fn finish_first(&mut self) -> Result<()> {
-        let Some(InFlight { mut request, object, bytes, asked }) = self.in_flight.pop_front() else {
+        let Some(InFlight { mut request, object, bytes, requested }) = self.in_flight.pop_front() else {
             return Ok(());
         };
         self.bytes_in_flight -= bytes;
         let CompletedRequest { key, value, result } = request.wait();
         let spare = Spare { request, key, value };
-        match asked {
+        match requested {
             RequestKind::Store(version) => {
                 let done = result.map(drop).or_else(|error| self.refused(object, Some(version), error));
                 done.with_context(|| wrong("set", &spare.key))?;
@@ -405,7 +405,7 @@ impl<'e> Engine<'e> {
                 let found = matches!(outcome, Outcome::Found { .. });
                 if !found && is_old {
                     self.counts.again += 1;
-                    self.ask(&record, spare);
+                    self.request(&record, spare);
                     return Ok(());
                 }
                 self.take(&record, found, &spare.key, &spare.value)?;

@@ -262,8 +262,8 @@ mod tests {
             let trace = SHAPE.generate(kind, 1.0);
             assert_eq!(trace.requests.len(), 20_000, "{kind:?}");
             assert!(trace.requests.is_sorted_by_key(|request| request.second));
-            let asked: HashSet<u32> = trace.requests.iter().map(|request| request.object).collect();
-            assert_eq!(asked.len(), trace.objects.len(), "{kind:?}");
+            let requested: HashSet<u32> = trace.requests.iter().map(|request| request.object).collect();
+            assert_eq!(requested.len(), trace.objects.len(), "{kind:?}");
             assert!(trace.objects.iter().all(|o| (16..=40).contains(&o.key_bytes)));
             let again = SHAPE.generate(kind, 1.0);
             assert_eq!((again.objects, again.requests), (trace.objects.clone(), trace.requests.clone()));

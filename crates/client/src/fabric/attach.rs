@@ -27,7 +27,7 @@ use crate::item::Transport;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::shm::monotonic_ns;
-use crate::socket::{Socket, ask, request_line};
+use crate::socket::{Socket, exchange, request_line};
 use crate::stream::{Stream, Until};
 
 /// A server's description of its endpoint.
@@ -273,18 +273,18 @@ fn base64(words: &mut SplitAsciiWhitespace<'_>) -> Option<Vec<u8>> {
 
 /// Returns the server's words in answer to `fabric WHAT WORDS`, or the reason that a packet gives for having none.
 fn request_words(
-    Socket { socket, form }: &Socket,
+    Socket { socket, encoding }: &Socket,
     what: &str,
     words: &str,
     deadline: Instant,
 ) -> Result<String, AttachError> {
-    if *form != Encoding::Binary {
+    if *encoding != Encoding::Binary {
         let (line, _) = request_line(socket, &format!("fabric {what} {words}\r\n"), deadline)?;
         return Ok(line.trim_end().into());
     }
     let order =
         if what == "hello" { AdminCommand::FabricHello(words) } else { AdminCommand::FabricAttach(words) };
-    let (answer, _) = ask(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
+    let (answer, _) = exchange(socket, &packet::order(order), deadline, |came| packet::said(came).is_some())?;
     if answer.first() != Some(&RESPONSE) {
         return Err(Failure::protocol(&answer).into());
     }

@@ -43,9 +43,9 @@ pub struct GetCompletion {
 
 impl GetCompletion {
     /// Returns the completion of a GET that read nothing: the server must be asked.
-    pub fn ask(value: Vec<u8>) -> GetCompletion {
+    pub fn request(value: Vec<u8>) -> GetCompletion {
         GetCompletion {
-            read: ReadResult::ASK,
+            read: ReadResult::FALLBACK,
             value,
             placement: ValuePlacement::Nowhere,
             at: Instant::now(),

@@ -29,8 +29,8 @@ use super::sockets::ServerEnd;
 use super::target::{BufferGuard, Target, ValuePlacement};
 use super::unconfirmed::{self, ConfirmedEndpoint, Unavailable};
 use crate::bounds::{
-    ACCESSES_TOLD_AT_ONCE, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_A_BELL,
-    READS_AT_ONCE, SHORT_READ_BYTES, VALUE_BYTES_MAX,
+    ACCESSES_PER_REPORT, LONG_READ_BUFFERS, LONG_READ_BYTES, READ_BUFFERS_KEPT, READS_AT_ONCE,
+    READS_PER_NOTIFY, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::read_result::ReadResult;
 use crate::shm::{monotonic_ns, next_random};
@@ -140,7 +140,7 @@ impl RemoteGets {
             doorbells: ClientDoorbells::default(),
             reads_since_notify: 0,
             completions: Vec::new(),
-            accesses: Vec::with_capacity(ACCESSES_TOLD_AT_ONCE),
+            accesses: Vec::with_capacity(ACCESSES_PER_REPORT),
             random: monotonic_ns() as u32 | 1,
             wakers: Vec::new(),
             is_broken: false,
@@ -341,7 +341,7 @@ impl RemoteGets {
             return;
         }
         self.reads_since_notify += 1;
-        if self.reads_since_notify >= READS_A_BELL {
+        if self.reads_since_notify >= READS_PER_NOTIFY {
             self.reads_since_notify = 0;
             self.region.sockets.notify(&self.end.name);
         }
@@ -419,7 +419,7 @@ impl RemoteGets {
             let CompletedGet { token: StartedGet { slot, mut target }, hash, outcome, buffer, .. } =
                 completed;
             let assembled = target.collect();
-            let mut completion = GetCompletion::ask(Vec::new());
+            let mut completion = GetCompletion::request(Vec::new());
             let read = ReadResult::from(&outcome);
             if let (ReadResult::Hit { .. }, ReadOutcome::Hit(hit)) = (&read, &outcome) {
                 completion.placement = match (hit.value, &buffer) {
@@ -430,7 +430,7 @@ impl RemoteGets {
                     (Value::Placed, _) => assembled,
                     _ => ValuePlacement::Nowhere,
                 };
-                if reads > 0 && self.accesses.len() < 2 * ACCESSES_TOLD_AT_ONCE {
+                if reads > 0 && self.accesses.len() < 2 * ACCESSES_PER_REPORT {
                     self.accesses.push((hash, reads));
                 }
             }
@@ -448,8 +448,8 @@ impl RemoteGets {
 
     /// Takes the reads to report to the server, if there are enough of them.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
-        let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
-        let must_report = self.accesses.len() >= ACCESSES_TOLD_AT_ONCE;
+        let next = || Vec::with_capacity(ACCESSES_PER_REPORT);
+        let must_report = self.accesses.len() >= ACCESSES_PER_REPORT;
         must_report.then(|| std::mem::replace(&mut self.accesses, next()))
     }
 

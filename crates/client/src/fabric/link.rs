@@ -454,8 +454,8 @@ impl Link {
             self.check()?;
         } else if self.broken.is_none() {
             // Return room and buffers. What was received is delivered even if that fails.
-            let told = self.tell();
-            let _ = told.map_err(|fault| self.fail(fault));
+            let reported = self.tell();
+            let _ = reported.map_err(|fault| self.fail(fault));
         }
         Ok(received)
     }

@@ -20,7 +20,7 @@ use super::gets::RemoteGets;
 use super::region::Region;
 use super::sockets::{HAS_ENDED, ServerEnd};
 use crate::bounds::{
-    AWAITED_LOOK, DRIVER_LINGER, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, SLEEP_ON_DESCRIPTOR_MAX,
+    AWAITED_SPIN, DRIVER_LINGER, NAP_MAX, NAP_MIN, POLLS_PER_CLOCK_READ, SLEEP_ON_DESCRIPTOR_MAX,
     TRUSTED_IDLE,
 };
 use crate::path_selector::LatencySample;
@@ -85,7 +85,7 @@ impl GetHandle {
         if self.test() {
             return true;
         }
-        if self.began.elapsed() < AWAITED_LOOK {
+        if self.began.elapsed() < AWAITED_SPIN {
             // Polling again takes as long as waking another thread.
             waker.wake_by_ref();
             return false;
@@ -261,7 +261,7 @@ impl SharedGets {
         let Some(time) = spin.spin_time() else { return self.poll(slot) };
         let mut end = None;
         loop {
-            for _ in 0..LOOKS_BETWEEN_CLOCKS {
+            for _ in 0..POLLS_PER_CLOCK_READ {
                 if self.poll(slot) {
                     return true;
                 }

@@ -27,7 +27,7 @@ use super::lent_buffer::LentBuffer;
 use super::lingering_links;
 use super::link::{End, Link};
 use crate::bounds::{
-    LEAVE_MAX, LOOKS_BETWEEN_CLOCKS, NAP_MAX, NAP_MIN, NAPS_A_BELL, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
+    LEAVE_MAX, NAP_MAX, NAP_MIN, NAPS_A_BELL, POLLS_PER_CLOCK_READ, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::message::Encoding;
 use crate::shm::monotonic_ns;
@@ -163,7 +163,7 @@ impl Shared {
         let Some(time) = spin.spin_time() else { return false };
         let end = deadline.min(Instant::now() + time);
         loop {
-            if (0..LOOKS_BETWEEN_CLOCKS).any(|_| self.sees(until)) {
+            if (0..POLLS_PER_CLOCK_READ).any(|_| self.sees(until)) {
                 return true;
             }
             if Instant::now() >= end {
@@ -246,7 +246,7 @@ impl Shared {
 }
 
 impl Stream for FabricStream {
-    fn form(&self) -> Encoding {
+    fn encoding(&self) -> Encoding {
         Encoding::Mixed
     }
 

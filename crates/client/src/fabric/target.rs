@@ -250,12 +250,12 @@ mod tests {
         assert_eq!(target.collect(), ValuePlacement::Other);
         assert_eq!(target.value, [&[1; 60][..], &[2; 40]].concat());
         // Another value may use the memory.
-        let mut is_asked = false;
+        let mut is_requested = false;
         assert!(!target.reads_in(WHOLE + 1, |_, _| {
-            is_asked = true;
+            is_requested = true;
             None
         }));
-        assert!(is_asked);
+        assert!(is_requested);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rustix::process::{Pid, test_kill_process};
 use super::fork_guard::ForkGuard;
 use super::region::Region;
 use super::sockets::ServerEnd;
-use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNKNOWN_PORTS_MAX};
+use crate::bounds::{SHORT_READ_BUFFERS, SHORT_READ_BYTES, UNCONFIRMED_ENDPOINTS_MAX};
 
 /// An endpoint that the server knows.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct UnconfirmedEndpoint {
     unposted: Option<Buffer>,
 }
 
-/// Endpoints that their servers may not know yet and that must not be closed: at most [`UNKNOWN_PORTS_MAX`] in this
+/// Endpoints that their servers may not know yet and that must not be closed: at most [`UNCONFIRMED_ENDPOINTS_MAX`] in this
 /// process.
 struct UnconfirmedEndpoints<O> {
     /// Endpoints abandoned for now.
@@ -113,7 +113,7 @@ impl<O> UnconfirmedEndpoints<O> {
         // Permits of a parent process do not count here.
         self.opening.retain(|process| process.is_current());
         let kept = self.kept.iter().filter(|one| one.is_current()).count();
-        let has_room = kept + self.opening.len() < UNKNOWN_PORTS_MAX;
+        let has_room = kept + self.opening.len() < UNCONFIRMED_ENDPOINTS_MAX;
         if has_room {
             self.opening.push(Process::current());
         }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn threads_opening_together_share_the_limit() {
         let unknown = Mutex::new(UnconfirmedEndpoints::<usize>::new());
-        let begin = std::sync::Barrier::new(UNKNOWN_PORTS_MAX * 2);
+        let begin = std::sync::Barrier::new(UNCONFIRMED_ENDPOINTS_MAX * 2);
         let try_one = |number: usize| {
             let room = lock(&unknown).has_taken_room().then(|| UnconfirmedPermit(&unknown));
             begin.wait();
@@ -258,13 +258,13 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            for number in 0..UNKNOWN_PORTS_MAX * 2 {
+            for number in 0..UNCONFIRMED_ENDPOINTS_MAX * 2 {
                 scope.spawn(move || try_one(number));
             }
         });
         let kept = lock(&unknown).kept.len();
-        assert!(kept <= UNKNOWN_PORTS_MAX, "{kept}");
-        for _ in kept..UNKNOWN_PORTS_MAX {
+        assert!(kept <= UNCONFIRMED_ENDPOINTS_MAX, "{kept}");
+        for _ in kept..UNCONFIRMED_ENDPOINTS_MAX {
             assert!(lock(&unknown).has_taken_room(), "the permit is released");
         }
         assert!(!lock(&unknown).has_taken_room(), "a kept endpoint holds a permit");

@@ -16,9 +16,9 @@ use crate::{Client, Options, Ttl};
 /// A server at the other end of a stream that never waits.
 #[derive(Debug)]
 struct Model {
-    form: Encoding,
+    encoding: Encoding,
     items: HashMap<String, Vec<u8>>,
-    asked: Vec<u8>,
+    requested: Vec<u8>,
     /// Bytes of a rejected value that are still to come.
     unwanted: usize,
     answers: VecDeque<u8>,
@@ -38,9 +38,9 @@ impl Model {
     /// An empty server without byte limits.
     fn new() -> Model {
         Model {
-            form: Encoding::Mixed,
+            encoding: Encoding::Mixed,
             items: HashMap::new(),
-            asked: Vec::new(),
+            requested: Vec::new(),
             unwanted: 0,
             answers: VecDeque::new(),
             lens: vec![usize::MAX],
@@ -60,17 +60,17 @@ impl Model {
     /// Answers the complete requests.
     fn answer(&mut self) {
         loop {
-            let unwanted = self.unwanted.min(self.asked.len());
-            self.asked.drain(..unwanted);
+            let unwanted = self.unwanted.min(self.requested.len());
+            self.requested.drain(..unwanted);
             self.unwanted -= unwanted;
-            if matches!(self.form, Encoding::Mixed | Encoding::Binary) {
+            if matches!(self.encoding, Encoding::Mixed | Encoding::Binary) {
                 if self.answer_packet().is_none() {
                     return;
                 }
                 continue;
             }
-            let Some(end) = memchr::memchr(b'\n', &self.asked) else { return };
-            let line = std::str::from_utf8(&self.asked[..end]).expect("text").trim_end().to_owned();
+            let Some(end) = memchr::memchr(b'\n', &self.requested) else { return };
+            let line = std::str::from_utf8(&self.requested[..end]).expect("text").trim_end().to_owned();
             let words: Vec<&str> = line.split(' ').collect();
             let opaque = words.last().expect("a mark or a placeholder");
             match words[..] {
@@ -94,22 +94,23 @@ impl Model {
                         // Before the value has arrived.
                         self.answers.extend(b"SERVER_ERROR object too large for cache\r\n");
                         self.unwanted = len + 2;
-                        self.asked.drain(..=end);
+                        self.requested.drain(..=end);
                         continue;
                     }
                     let value = end + 1..end + 1 + len;
-                    if self.asked.len() < value.end + 2 {
+                    if self.requested.len() < value.end + 2 {
                         return;
                     }
-                    assert_eq!(&self.asked[value.end..value.end + 2], b"\r\n");
-                    self.items.insert(key.into(), self.asked[value.clone()].to_vec());
-                    let stored = if self.form == Encoding::Text { "STORED" } else { &format!("HD {opaque}") };
+                    assert_eq!(&self.requested[value.end..value.end + 2], b"\r\n");
+                    self.items.insert(key.into(), self.requested[value.clone()].to_vec());
+                    let stored =
+                        if self.encoding == Encoding::Text { "STORED" } else { &format!("HD {opaque}") };
                     self.answers.extend(stored.bytes().chain(*b"\r\n"));
-                    self.asked.drain(..value.end - end + 1);
+                    self.requested.drain(..value.end - end + 1);
                 }
                 _ => panic!("{line}"),
             }
-            self.asked.drain(..=end);
+            self.requested.drain(..=end);
         }
     }
 }
@@ -117,23 +118,23 @@ impl Model {
 impl Model {
     /// Answers a complete packet; rejects one before its value has arrived.
     fn answer_packet(&mut self) -> Option<()> {
-        let header: &[u8; 24] = self.asked.first_chunk()?;
+        let header: &[u8; 24] = self.requested.first_chunk()?;
         let (code, key_len, extras) = (header[1], usize::from(header[3]), usize::from(header[4]));
         let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let (head, len) = (24 + extras + key_len, body - extras - key_len);
-        let key = self.asked.get(24 + extras..head)?;
+        let key = self.requested.get(24 + extras..head)?;
         let key = String::from_utf8(key.to_vec()).expect("text");
         let mut answer = [0; 24];
         answer[0] = RESPONSE;
         answer[1] = code;
-        answer[12..16].copy_from_slice(&self.asked[12..16]);
+        answer[12..16].copy_from_slice(&self.requested[12..16]);
         let mut given = Vec::new();
         if code == opcode::SET && is_refused(&key, len) {
             answer[7] = status::TOO_LARGE as u8;
             given.extend_from_slice(b"Too large.");
             self.unwanted = len;
         } else {
-            let value = self.asked.get(head..head + len)?;
+            let value = self.requested.get(head..head + len)?;
             match code {
                 opcode::SET => {
                     self.items.insert(key, value.to_vec());
@@ -151,24 +152,24 @@ impl Model {
         }
         answer[8..12].copy_from_slice(&(given.len() as u32).to_be_bytes());
         self.answers.extend(answer.iter().chain(&given));
-        self.asked.drain(..head + len - self.unwanted);
+        self.requested.drain(..head + len - self.unwanted);
         Some(())
     }
 }
 
 impl Stream for Model {
-    fn form(&self) -> Encoding {
-        self.form
+    fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let len = self.next_len();
-        let before = self.asked.len();
+        let before = self.requested.len();
         for part in parts {
-            let left = len - (self.asked.len() - before);
-            self.asked.extend_from_slice(&part[..left.min(part.len())]);
+            let left = len - (self.requested.len() - before);
+            self.requested.extend_from_slice(&part[..left.min(part.len())]);
         }
-        let sent = self.asked.len() - before;
+        let sent = self.requested.len() - before;
         self.sends.fetch_add(usize::from(sent > 0), Ordering::Relaxed);
         self.answer();
         Ok(sent)
@@ -183,8 +184,8 @@ impl Stream for Model {
             1..40 => return Ok(Lending::Never),
             _ => {}
         }
-        self.asked.extend_from_slice(before);
-        self.asked.extend_from_slice(value.bytes());
+        self.requested.extend_from_slice(before);
+        self.requested.extend_from_slice(value.bytes());
         self.answer();
         Ok(Lending::Sent)
     }
@@ -305,14 +306,14 @@ proptest! {
         steps in steps(),
         lens in vec(prop_oneof![Just(0), 1..40usize, 1..5000usize, Just(100_000)], 1..20),
         answers_len in prop_oneof![Just(usize::MAX), 0..10_000usize],
-        form in prop::sample::select(vec![Encoding::Meta, Encoding::Text, Encoding::Binary, Encoding::Mixed]),
+        encoding in prop::sample::select(vec![Encoding::Meta, Encoding::Text, Encoding::Binary, Encoding::Mixed]),
         gathers: bool,
         lends: bool,
     ) {
         // There is progress eventually, whichever calls are the ones that send.
         let lens = lens.into_iter().chain([0, 1000, 1000]).collect();
         let cache = client_of(Model {
-            form, lens, answers_left: answers_len, gathers, lends, ..Model::new()
+            encoding, lens, answers_left: answers_len, gathers, lends, ..Model::new()
         });
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         let mut kept: Vec<ExpectedResult> = Vec::new();

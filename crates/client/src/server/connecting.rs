@@ -32,13 +32,13 @@ impl Server {
     pub(super) fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
         let deadline = Instant::now() + self.connect_timeout;
         let known = match self.protocol {
-            Protocol::Auto => self.state().form,
+            Protocol::Auto => self.state().encoding,
             Protocol::Meta => Some(Encoding::Meta),
             Protocol::Binary => Some(Encoding::Binary),
             Protocol::Text => Some(Encoding::Text),
         };
         let stream = match known {
-            Some(form) => self.connect_in(form, deadline),
+            Some(encoding) => self.connect_in(encoding, deadline),
             None => self.find_out(deadline),
         };
         stream
@@ -49,9 +49,9 @@ impl Server {
             .inspect_err(|failure| self.note(Err(failure)))
     }
 
-    fn connect_in(&self, form: Encoding, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
-        let socket = self.socket(form, deadline)?;
-        match self.other_way(&socket, deadline)? {
+    fn connect_in(&self, encoding: Encoding, deadline: Instant) -> Result<Box<dyn Stream>, Failure> {
+        let socket = self.socket(encoding, deadline)?;
+        match self.upgrade(&socket, deadline)? {
             Upgrade::Other(transport, stream) => Ok(self.connected(transport, stream)),
             Upgrade::Socket(transport) => Ok(self.connected(transport, Box::new(socket))),
             Upgrade::Another(transport, socket) => Ok(self.connected(transport, Box::new(socket))),
@@ -63,12 +63,12 @@ impl Server {
         for _ in 0..HANG_UPS_MAX {
             let mut deadline = deadline;
             let mut socket = self.socket(Encoding::Meta, deadline)?;
-            let way = self.other_way(&socket, deadline);
+            let way = self.upgrade(&socket, deadline);
             // Only a hang-up means that the next connection may succeed.
-            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.needs_other_way();
+            let hung_up = |failure: &Failure| failure.is_hang_up() && !self.requires_upgrade();
             let transport = match way {
                 Ok(Upgrade::Other(transport, stream)) => {
-                    self.state().form = Some(Encoding::Meta);
+                    self.state().encoding = Some(Encoding::Meta);
                     return Ok(self.connected(transport, stream));
                 }
                 Ok(Upgrade::Socket(transport)) => Ok(transport),
@@ -78,13 +78,13 @@ impl Server {
                 }
                 Err(failure) => Err(failure),
             };
-            let asked = transport.and_then(|transport| {
+            let requested = transport.and_then(|transport| {
                 request_line(&socket.socket, "mn\r\n", deadline).map(|(line, _)| (line, transport))
             });
-            match asked {
+            match requested {
                 Ok((line, transport)) => {
-                    socket.form = form_of(line.trim_end())?;
-                    self.state().form = Some(socket.form);
+                    socket.encoding = form_of(line.trim_end())?;
+                    self.state().encoding = Some(socket.encoding);
                     return Ok(self.connected(transport, Box::new(socket)));
                 }
                 Err(failure) if hung_up(&failure) => {}
@@ -92,17 +92,17 @@ impl Server {
             }
         }
         let stream = self.connect_in(Encoding::Text, deadline)?;
-        self.state().form = Some(Encoding::Text);
+        self.state().encoding = Some(Encoding::Text);
         Ok(stream)
     }
 
     /// Returns an authenticated socket.
-    fn socket(&self, form: Encoding, deadline: Instant) -> Result<Socket, Failure> {
+    fn socket(&self, encoding: Encoding, deadline: Instant) -> Result<Socket, Failure> {
         let spin = deadline.saturating_duration_since(Instant::now());
         if spin.is_zero() {
             return Err(Failure::Connect(io::ErrorKind::TimedOut.into()));
         }
-        let socket = Socket::connect(&self.address.place, form, spin).map_err(Failure::Connect)?;
+        let socket = Socket::connect(&self.address.place, encoding, spin).map_err(Failure::Connect)?;
         if let Some(credentials) = &self.credentials {
             authenticate(&socket, credentials, deadline)?;
         }
@@ -112,9 +112,9 @@ impl Server {
     // ---- upgrades ----
 
     /// Asks the server for its memory or the fabric, as the options require.
-    fn other_way(&self, socket: &Socket, deadline: Instant) -> Result<Upgrade, Failure> {
+    fn upgrade(&self, socket: &Socket, deadline: Instant) -> Result<Upgrade, Failure> {
         // A server without the meta protocol has neither.
-        let is_other = self.protocol == Protocol::Auto && socket.form == Encoding::Text;
+        let is_other = self.protocol == Protocol::Auto && socket.encoding == Encoding::Text;
         match (&self.address.place, &self.remote) {
             (_, Some(remote)) => self.over_fabric(remote, socket, is_other, deadline),
             (ServerEndpoint::Unix(_), _) => self.share_memory(socket, is_other, deadline),
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// Returns whether the socket alone is not acceptable.
-    fn needs_other_way(&self) -> bool {
+    fn requires_upgrade(&self) -> bool {
         match &self.remote {
             Some(remote) => !remote.options.or_tcp,
             None => self.must_share_memory(),
@@ -175,7 +175,7 @@ impl Server {
         match attached {
             Ok((transport, mut stream)) => match fabric::prove(&mut stream, Instant::now() + self.timeout) {
                 Ok(()) => Ok(Upgrade::Other(transport, Box::new(stream))),
-                Err(error) => self.instead_of_fabric(remote, socket.form, &error),
+                Err(error) => self.instead_of_fabric(remote, socket.encoding, &error),
             },
             Err(AttachError::Refused(why)) if remote.options.or_tcp => {
                 Ok(Upgrade::Socket(Transport::InsteadOfFabric { why }))
@@ -189,7 +189,7 @@ impl Server {
     fn instead_of_fabric(
         &self,
         remote: &RemoteReader,
-        form: Encoding,
+        encoding: Encoding,
         error: &fabric::ProveError,
     ) -> Result<Upgrade, Failure> {
         let why = format!("the fabric was agreed on, but not reached: {error}");
@@ -198,7 +198,7 @@ impl Server {
             return Err(Failure::Connect(io::Error::new(io::ErrorKind::TimedOut, why)));
         }
         remote.note_unreached(why.clone(), self.retry_after);
-        let socket = self.socket(form, Instant::now() + self.connect_timeout)?;
+        let socket = self.socket(encoding, Instant::now() + self.connect_timeout)?;
         Ok(Upgrade::Another(Transport::InsteadOfFabric { why }, socket))
     }
 
@@ -233,7 +233,7 @@ fn form_of(line: &str) -> Result<Encoding, Failure> {
 /// 4616).
 fn authenticate(socket: &Socket, credentials: &Credentials, deadline: Instant) -> Result<(), Failure> {
     let Credentials { user, password } = credentials;
-    if socket.form == Encoding::Binary {
+    if socket.encoding == Encoding::Binary {
         let mechanisms = request_packet(&socket.socket, AdminCommand::Mechanisms, deadline)?;
         if !mechanisms.split_ascii_whitespace().any(|mechanism| mechanism == PLAIN) {
             let why = format!("clients do not authenticate by SASL {PLAIN} but by {mechanisms:?}");

@@ -32,7 +32,7 @@ pub struct State {
     pub failures: u32,
     pub down_until: Option<Instant>,
     /// The encoding that the server accepts, once known.
-    pub form: Option<Encoding>,
+    pub encoding: Option<Encoding>,
 }
 
 /// Permission to connect, held until the attempt ends.
@@ -116,7 +116,7 @@ impl Drop for ConnectPermit<'_> {
 impl State {
     fn new() -> State {
         let process = Process::current();
-        State { idle: VecDeque::new(), process, making: 0, failures: 0, down_until: None, form: None }
+        State { idle: VecDeque::new(), process, making: 0, failures: 0, down_until: None, encoding: None }
     }
 
     pub fn is_down(&self) -> bool {

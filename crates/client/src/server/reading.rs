@@ -49,7 +49,7 @@ impl Server {
             Ok(begun) => self.end_remote_into(begun, value),
             Err(fallback) => {
                 *value = target.value;
-                ReadResult::Ask(fallback)
+                ReadResult::Fallback(fallback)
             }
         }
     }
@@ -64,14 +64,14 @@ impl Server {
             Ok(begun) => self.end_registered(begun, buffer),
             Err(fallback) => {
                 buffer.take_back(target.value, ValuePlacement::Nowhere);
-                ReadResult::Ask(fallback)
+                ReadResult::Fallback(fallback)
             }
         }
     }
 
     fn end_registered(&self, begun: GetHandle, buffer: &mut RegisteredBuffer) -> ReadResult {
         let GetCompletion { read, value, placement, .. } = self.end_remote(begun);
-        if buffer.take_back(value, placement) { read } else { ReadResult::ASK }
+        if buffer.take_back(value, placement) { read } else { ReadResult::FALLBACK }
     }
 
     fn begin_remote(
@@ -99,7 +99,7 @@ impl Server {
 
     /// Waits for a GET, and reports collected reads to the server.
     fn end_remote(&self, begun: GetHandle) -> GetCompletion {
-        let Some(remote) = &self.remote else { return GetCompletion::ask(Vec::new()) };
+        let Some(remote) = &self.remote else { return GetCompletion::request(Vec::new()) };
         let mut completion = remote.complete(begun);
         if !matches!(completion.read, ReadResult::Hit { .. }) {
             // It may hold a part of a value.
@@ -120,8 +120,8 @@ impl Server {
 
     /// As [`Server::read`], but never waits: it leaves reporting reads to the server to [`Server::read`].
     pub fn try_fast(&self, key: &[u8], value: &mut Vec<u8>) -> ReadResult {
-        let Some(mut reader) = self.reader() else { return ReadResult::ASK };
-        let read = if reader.must_report() { ReadResult::ASK } else { reader.get(key, value) };
+        let Some(mut reader) = self.reader() else { return ReadResult::FALLBACK };
+        let read = if reader.must_report() { ReadResult::FALLBACK } else { reader.get(key, value) };
         if matches!(read, ReadResult::Gone) {
             self.forget_dead();
         } else {
@@ -160,7 +160,7 @@ impl Server {
                 let value = registered.map_or(value, RegisteredBuffer::other);
                 self.read_by(reader, |reader| reader.get_prefetched(key, ticket, value))
             }
-            (ReadTicket::Shared(_), None, _) => ReadResult::ASK,
+            (ReadTicket::Shared(_), None, _) => ReadResult::FALLBACK,
             (ReadTicket::Remote(begun), _, Some(registered)) => self.end_registered(begun, registered),
             (ReadTicket::Remote(begun), _, None) => self.end_remote_into(begun, value),
         }
@@ -211,13 +211,13 @@ impl Server {
     ) -> Option<LatencySample> {
         let sample = self.remote.as_ref().and_then(|remote| remote.choose_many(count, &key));
         if sample.is_some_and(|sample| sample.path == ReadPath::Request) {
-            (0..count).for_each(|number| take(number, ReadResult::ASK, &mut Vec::new()));
+            (0..count).for_each(|number| take(number, ReadResult::FALLBACK, &mut Vec::new()));
             return sample;
         }
         let (mut in_flight, mut value_bytes) = (VecDeque::new(), None);
         let mut end = |number, begun: Option<GetHandle>| {
             let mut value = Vec::new();
-            let read = begun.map_or(ReadResult::ASK, |begun| self.end_remote_into(begun, &mut value));
+            let read = begun.map_or(ReadResult::FALLBACK, |begun| self.end_remote_into(begun, &mut value));
             if matches!(read, ReadResult::Hit { .. }) {
                 value_bytes = Some(value.len());
             }
@@ -286,7 +286,7 @@ impl Server {
     #[cold]
     pub(super) fn report_accesses(&self, accesses: &[(KeyHash, u8)]) {
         let Ok(mut connection) = self.take() else { return };
-        if connection.form() != Encoding::Mixed {
+        if connection.encoding() != Encoding::Mixed {
             // The server does not share memory any more.
             return self.give_back(connection, &Ok(()));
         }

@@ -13,7 +13,7 @@ use super::stream::ShmStream;
 use crate::error::{AttachError, Failure};
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
-use crate::socket::{Socket, ask, request_line};
+use crate::socket::{Socket, exchange, request_line};
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ pub struct Attached {
 /// # Errors
 /// The socket broke, the deadline passed, or the server's answer is invalid.
 pub fn attach(
-    Socket { socket, form }: &Socket,
+    Socket { socket, encoding }: &Socket,
     known: Option<&Arc<Items>>,
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
     // Taken before the request, so that the clock derived from the answer is early by the round trip, never late.
     let requested_ns = monotonic_ns();
-    let (line, descriptors) = match form {
+    let (line, descriptors) = match encoding {
         Encoding::Binary => request_by_packet(socket, deadline)?,
         _ => {
             let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
@@ -76,7 +76,7 @@ fn request_by_packet(
         if is_packet(came) { packet::said(came).is_some() } else { came.ends_with(b"\n") }
     };
     let order = packet::order(AdminCommand::ShareMemory(versions));
-    let (answer, descriptors) = ask(socket, &order, deadline, is_whole)?;
+    let (answer, descriptors) = exchange(socket, &order, deadline, is_whole)?;
     if !is_packet(&answer) {
         let line = String::from_utf8(answer).map_err(|error| Failure::protocol(error.as_bytes()))?;
         return Ok((line, descriptors));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{KEYS_AHEAD, Mapped, ReadOutcome, Region, Validation, reads_to_report};
+use fabcache_layout::reader::{Mapped, PREFETCHED_KEYS, ReadOutcome, Region, Validation, reads_to_report};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::bounds::{ACCESSES_TOLD_AT_ONCE, KEYS_FORESEEN_MAX};
+use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
 use crate::read_result::ReadResult;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -113,7 +113,7 @@ impl Items {
         let mapped = Mapped::over(&self.region, Validation::SameHost)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("the region: {error:?}")))?;
         let random = monotonic_ns() as u32 | 1;
-        let accesses = Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
+        let accesses = Vec::with_capacity(ACCESSES_PER_REPORT);
         // Boxed, because readers move from call to call.
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
         let prefetched =
@@ -146,7 +146,7 @@ impl Reader {
     /// Reads a hinted key, by this reader or another.
     pub fn get_prefetched(&mut self, key: &[u8], ticket: ReadTicket, value: &mut Vec<u8>) -> ReadResult {
         while self.prefetched.has(ticket) {
-            let count = self.prefetched.hashes.len().min(KEYS_AHEAD);
+            let count = self.prefetched.hashes.len().min(PREFETCHED_KEYS);
             self.mapped.prefetch(&self.prefetched.hashes[..count]);
             self.prefetched.skip(count);
         }
@@ -177,12 +177,12 @@ impl Reader {
 
     /// Returns whether enough reads were collected to report them.
     pub fn must_report(&self) -> bool {
-        self.accesses.len() >= ACCESSES_TOLD_AT_ONCE
+        self.accesses.len() >= ACCESSES_PER_REPORT
     }
 
     /// Takes the reads to report to the server, if there are enough.
     pub fn take_accesses(&mut self) -> Option<Vec<(KeyHash, u8)>> {
-        let next = || Vec::with_capacity(ACCESSES_TOLD_AT_ONCE);
+        let next = || Vec::with_capacity(ACCESSES_PER_REPORT);
         self.must_report().then(|| std::mem::replace(&mut self.accesses, next()))
     }
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::items::{Items, monotonic_ns};
-use crate::bounds::{LOOKS_BEFORE_CLOCK, LOOKS_BETWEEN_CLOCKS, TRUSTED_IDLE};
+use crate::bounds::{LOOKS_BEFORE_CLOCK, POLLS_PER_CLOCK_READ, TRUSTED_IDLE};
 use crate::message::Encoding;
 use crate::socket::{self, Doorbell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
@@ -98,7 +98,7 @@ impl Shared {
 
     fn look_before(&self, end: Instant, until: Until) -> bool {
         loop {
-            if self.sees(until, LOOKS_BETWEEN_CLOCKS) {
+            if self.sees(until, POLLS_PER_CLOCK_READ) {
                 return true;
             }
             if Instant::now() >= end {
@@ -180,7 +180,7 @@ fn broken(broken: ProtocolError) -> io::Error {
 }
 
 impl Stream for ShmStream {
-    fn form(&self) -> Encoding {
+    fn encoding(&self) -> Encoding {
         Encoding::Mixed
     }
 

@@ -215,9 +215,9 @@ fn in_one_protocols_words(why: &str) -> &str {
     }
 }
 
-fn done<T>(result: Result<T, Error>, told: impl FnOnce(T) -> CallResult) -> CallResult {
+fn done<T>(result: Result<T, Error>, reported: impl FnOnce(T) -> CallResult) -> CallResult {
     match result {
-        Ok(value) => told(value),
+        Ok(value) => reported(value),
         Err(Error::Server { failure: Failure::Refused(why), .. }) => {
             CallResult::Failed(in_one_protocols_words(&why).into())
         }
@@ -324,11 +324,11 @@ impl Side {
 
     /// The binary protocol has no such request.
     fn verbosity(&self) -> CallResult {
-        let asked = said(self.client.verbosity(1).remove(0));
+        let requested = said(self.client.verbosity(1).remove(0));
         if self.protocol != Protocol::Binary {
-            return asked;
+            return requested;
         }
-        assert!(matches!(asked, CallResult::Failed(_)), "{asked:?}");
+        assert!(matches!(requested, CallResult::Failed(_)), "{requested:?}");
         said(Ok(()))
     }
 

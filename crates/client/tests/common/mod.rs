@@ -44,13 +44,13 @@ impl Running {
 }
 
 /// Default options, with timeouts for a busy machine.
-pub fn patiently() -> Options {
+pub fn with_time_limit() -> Options {
     let long = Duration::from_secs(30);
     Options { timeout: long, connect_timeout: long, ..Options::default() }
 }
 
 pub fn client(address: &str) -> Client {
-    Client::new([address], patiently()).expect("an address")
+    Client::new([address], with_time_limit()).expect("an address")
 }
 
 struct Unpark(Thread);
@@ -94,17 +94,17 @@ pub fn awaited_beside_panics(requests: Vec<Request>, answer: impl FnOnce()) -> V
     let mut awaited: Vec<(Request, Arc<RecordingWaker>)> = Vec::new();
     let mut over = Vec::new();
     for (number, mut request) in requests.into_iter().enumerate() {
-        let told =
+        let reported =
             Arc::new(RecordingWaker { panics: number.is_multiple_of(2), is_told: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&told));
+        let waker = Waker::from(Arc::clone(&reported));
         match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(completed) => over.push(completed),
-            Poll::Pending => awaited.push((request, told)),
+            Poll::Pending => awaited.push((request, reported)),
         }
     }
     answer();
-    for (number, (_, told)) in awaited.iter().enumerate() {
-        let is_told = || told.panics || told.is_told.load(Ordering::SeqCst);
+    for (number, (_, reported)) in awaited.iter().enumerate() {
+        let is_told = || reported.panics || reported.is_told.load(Ordering::SeqCst);
         process::wait_until(&format!("{number} is woken"), is_told);
     }
     over.extend(awaited.iter_mut().map(|(request, _)| request.wait()));

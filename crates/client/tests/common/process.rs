@@ -10,7 +10,7 @@ use fabcache_client::{Client, Options};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use super::{Running, client, patiently};
+use super::{Running, client, with_time_limit};
 
 const SOCKET: &str = "FABCACHE_TEST_SOCKET";
 const FLAGS: &str = "FABCACHE_TEST_FLAGS";
@@ -172,12 +172,12 @@ impl Server {
 
 /// A client that retries a failed server at once.
 pub fn patient(path: &str) -> Client {
-    let options = Options { retry_after: Duration::from_millis(1), ..patiently() };
+    let options = Options { retry_after: Duration::from_millis(1), ..with_time_limit() };
     Client::new([format!("unix://{path}")], options).expect("an address")
 }
 
-pub fn until_up(ask: impl FnMut() -> bool) {
-    wait_until("a server comes up", ask);
+pub fn until_up(request: impl FnMut() -> bool) {
+    wait_until("a server comes up", request);
 }
 
 /// Returns one number of a server's statistics.

@@ -53,9 +53,9 @@ impl Raw {
 
     /// Returns whether the server closed the socket.
     pub fn is_ended(&self) -> bool {
-        let mut bells = [0; 4096];
+        let mut doorbells = [0; 4096];
         loop {
-            match rustix::net::recv(&self.socket, &mut bells[..], RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&self.socket, &mut doorbells[..], RecvFlags::DONTWAIT) {
                 Ok((_, 1..)) => {}
                 Err(rustix::io::Errno::AGAIN) => return false,
                 Ok((_, 0)) | Err(_) => return true,
@@ -100,7 +100,7 @@ impl Raw {
         String::from_utf8_lossy(&came).into_owned()
     }
 
-    pub fn ask(&mut self, request: &str) -> String {
+    pub fn request(&mut self, request: &str) -> String {
         self.send(request.as_bytes());
         self.receive("\r\n")
     }
@@ -116,8 +116,8 @@ impl Raw {
         };
         if !ready {
             // A stopped and resumed process gets EINTR from a receive with a timeout: see signal(7).
-            let mut bells = [0; 64];
-            let came = retry_on_intr(|| recv(&self.socket, &mut bells[..], RecvFlags::empty()));
+            let mut doorbells = [0; 64];
+            let came = retry_on_intr(|| recv(&self.socket, &mut doorbells[..], RecvFlags::empty()));
             assert!(came.expect("a notification").1 > 0, "the server has closed the socket");
         }
     }

@@ -57,9 +57,9 @@ fn failed_endpoint_is_reopened_and_its_clients_reconnect() {
         command.env_remove(CLEANUP);
     });
     let control = patient(&path.0);
-    let mut asked =
+    let mut requested =
         BufReader::new(TcpStream::connect(address.trim_start_matches("tcp://")).expect("it listens"));
-    assert!(hello(&mut asked).starts_with("FABRIC "));
+    assert!(hello(&mut requested).starts_with("FABRIC "));
     let soon = Options { retry_after: Duration::from_millis(1), ..options(FabricMode::Request) };
     let cache = over(
         &address,
@@ -83,13 +83,13 @@ fn failed_endpoint_is_reopened_and_its_clients_reconnect() {
     assert_eq!((ports(), on_fabric(&control)), (0, 0), "all its clients are cut off");
     let between = "SERVER_ERROR the fabric has failed and is being opened again; try in a while, or on another \
                    connection\r\n";
-    assert_eq!(hello(&mut asked), between);
+    assert_eq!(hello(&mut requested), between);
     let error = cache.get(b"key").expect_err("no connection can be opened");
     println!("meanwhile: {error}");
     assert_eq!(ports(), 0, "the endpoint cannot be reopened");
     server.allow_descriptors(1000);
     wait_until("the endpoint is reopened", || ports() == 1);
-    assert!(hello(&mut asked).starts_with("FABRIC "));
+    assert!(hello(&mut requested).starts_with("FABRIC "));
     until_up(|| cache.set(b"next", b"other", Ttl::NEVER).is_ok());
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
     is_one_sided(&cache);

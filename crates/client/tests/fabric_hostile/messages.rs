@@ -67,8 +67,8 @@ fn protocol_violations_end_the_link() {
         }),
     ];
     for (what, expected, sends) in all {
-        let told = fails(&server, &cache, what, sends);
-        assert!(told.contains(expected), "{what}: {told}");
+        let reported = fails(&server, &cache, what, sends);
+        assert!(reported.contains(expected), "{what}: {reported}");
     }
     server.comes_to_reason(&cache, "after all that");
 }

@@ -176,9 +176,9 @@ fn misplaced_region_is_not_read() {
     ];
     for (what, spoil) in all {
         regions.spoil(spoil);
-        let asked = regions.server.served();
+        let requested = regions.server.served();
         assert_eq!(regions.gets(what, 1), 0, "{what}");
-        assert!(regions.server.served() > asked + 1, "{what}: the server was not asked");
+        assert!(regions.server.served() > requested + 1, "{what}: the server was not asked");
     }
 }
 

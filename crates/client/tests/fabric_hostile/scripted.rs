@@ -219,7 +219,7 @@ impl Talk {
     /// Returns whether the client closed its socket.
     fn has_left(&mut self) -> bool {
         match self.socket.read(&mut [0; 64]) {
-            Ok(bells) => bells == 0,
+            Ok(doorbells) => doorbells == 0,
             Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
         }
     }

@@ -103,10 +103,10 @@ fn torture(scenario: Scenario) {
         drop(stop);
         readers.into_iter().map(|reader| reader.join().expect("nothing wrong was read")).collect()
     });
-    let asked = stat(&control, "", "cmd_get") - asked_before;
+    let requested = stat(&control, "", "cmd_get") - asked_before;
     let evicted = stat(&control, "", "evictions");
     println!(
-        "{scenario:?}: {} stored, {evicted} evicted, {} flushes, {} asked for when they had ended; {asked} gets asked the server",
+        "{scenario:?}: {} stored, {evicted} evicted, {} flushes, {} asked for when they had ended; {requested} gets asked the server",
         ledger.stored(),
         ledger.flushes(),
         ledger.ended()
@@ -121,8 +121,8 @@ fn torture(scenario: Scenario) {
     let others = of(&|mode| mode != FabricMode::OneSided);
     // Slow reads meet more concurrent changes.
     assert!(
-        asked < others + one_sided / amount(5, 2) as u64,
-        "{one_sided} were to be read without the server, which saw {asked} gets, {others} of them others'"
+        requested < others + one_sided / amount(5, 2) as u64,
+        "{one_sided} were to be read without the server, which saw {requested} gets, {others} of them others'"
     );
     assert!(tallies.iter().all(|(_, tally)| tally.hits > tally.reads() / 20), "items are there to be read");
     for (sort, cache) in &reading {

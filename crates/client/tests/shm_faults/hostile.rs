@@ -175,7 +175,7 @@ impl Scribbler {
     }
 
     /// Sends as many notifications as the socket takes.
-    fn bells(&mut self) {
+    fn doorbells(&mut self) {
         let end = Instant::now() + Duration::from_millis(20);
         while Instant::now() < end {
             let _ = send(&self.raw.socket, &[b'!'; 32768][..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -211,7 +211,7 @@ impl Scribbler {
                 2 => self.flicker(),
                 3 => self.lies(),
                 4 => self.glut(),
-                5 => self.bells(),
+                5 => self.doorbells(),
                 6 => self.waits(),
                 7 => self.packets(),
                 _ => self.holes(),
@@ -268,7 +268,7 @@ fn broken_channel_ends_its_link() {
         // Several links at once, all of which the server polls when they break.
         let mut all: Vec<Scribbler> = (0..6).map(|seed| Scribbler::attach(&path, seed)).collect();
         for one in &mut all {
-            assert_eq!(one.raw.ask("mn\r\n"), "MN\r\n");
+            assert_eq!(one.raw.request("mn\r\n"), "MN\r\n");
         }
         for one in &all {
             one.store(SLOTS_START + 128 + 8, u64::MAX);
@@ -334,7 +334,7 @@ fn client_taking_no_replies_does_not_keep_a_worker_busy() {
     // The connection continues where it stopped.
     let answer = raw.receive("\r\n");
     assert!(answer.starts_with("VA 5000"));
-    assert!(raw.ask("mn\r\n").ends_with("MN\r\n"));
+    assert!(raw.request("mn\r\n").ends_with("MN\r\n"));
 }
 
 #[test]
@@ -343,10 +343,10 @@ fn endless_notifications_end_the_link() {
     let _leftover = Leftover(path.clone());
     let _server = Server::started(&path, FLAGS);
     let cache = at(&path);
-    for bells in [32 << 10, 100_000] {
+    for doorbells in [32 << 10, 100_000] {
         let raw = Raw::attach(&path).expect("it is let in");
         wait_until("the link closes", || {
-            let _ = send(&raw.socket, &vec![b'!'; bells], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = send(&raw.socket, &vec![b'!'; doorbells], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             raw.is_ended()
         });
     }
@@ -354,6 +354,6 @@ fn endless_notifications_end_the_link() {
     let mut raw = Raw::attach(&path).expect("it is let in");
     for _ in 0..1000 {
         raw.ring();
-        assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "some extra notifications are harmless");
+        assert_eq!(raw.request("mn\r\n"), "MN\r\n", "some extra notifications are harmless");
     }
 }

@@ -51,7 +51,7 @@ const STEPS: &[Step] = &[
     }),
     ("attached twice", |path| {
         let (_raw, mut second) = (attach(path), attach(path));
-        second.ask("mn\r\n");
+        second.request("mn\r\n");
         die();
     }),
     ("bytes of a slot without its word", |path| {

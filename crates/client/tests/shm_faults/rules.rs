@@ -31,7 +31,7 @@ fn connect(path: &str) -> UnixStream {
 }
 
 /// Sends a request and returns the reply, up to a line end.
-fn ask(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
+fn exchange(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
     socket.write_all(request.as_ref()).expect("sent");
     let mut answer = Vec::new();
     while !answer.ends_with(b"\n") {
@@ -84,13 +84,13 @@ fn memory_is_shared_after_authentication_only() {
     std::fs::write(&users, "ann:secret\n").expect("a file");
     let (_server, path) = sharing("text-auth", &format!("-Y {}", users.display()));
     let mut socket = connect(&path);
-    assert_eq!(ask(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
-    assert_eq!(ask(&socket, "set x 0 0 9\r\nann wrong\r\n"), "CLIENT_ERROR authentication failure\r\n");
-    assert_eq!(ask(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
-    assert_eq!(ask(&socket, "set x 0 0 10\r\nann secret\r\n"), "STORED\r\n");
+    assert_eq!(exchange(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(exchange(&socket, "set x 0 0 9\r\nann wrong\r\n"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(exchange(&socket, request()), "CLIENT_ERROR unauthenticated\r\n");
+    assert_eq!(exchange(&socket, "set x 0 0 10\r\nann secret\r\n"), "STORED\r\n");
     socket.write_all(request().as_bytes()).expect("sent");
     let mut raw = Raw::attached(socket).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n", "the client stays authenticated");
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n", "the client stays authenticated");
 
     let (_server, path) = sharing("binary-auth", &format!("-S --sasl-pwdb {}", users.display()));
     let packet = |opcode: u8, key: &[u8], value: &[u8]| {
@@ -114,8 +114,8 @@ fn memory_is_shared_after_authentication_only() {
     assert_eq!(answer(&socket, &packet(0x21, b"PLAIN", b"\0ann\0secret")), 0);
     socket.write_all(&attach).expect("sent");
     let mut raw = Raw::attached(socket).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
-    let text = ask(connect(&path), request());
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n");
+    let text = exchange(connect(&path), request());
     assert!(!text.starts_with("SHM"), "{text}");
     std::fs::remove_file(users).expect("the test's file");
 }
@@ -134,9 +134,9 @@ fn memory_is_shared_with_listed_groups_only() {
         };
         let (_server, path) = sharing("groups", &format!("--shm-groups 4710,{group}"));
         let mut raw = Raw::attach(&path).expect("a member of the group may attach");
-        assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+        assert_eq!(raw.request("mn\r\n"), "MN\r\n");
         let (_server, path) = sharing("groups-of-others", "--shm-groups 4710,4713");
-        assert!(ask(connect(&path), request()).contains("--shm-groups"));
+        assert!(exchange(connect(&path), request()).contains("--shm-groups"));
     });
     member.join().expect("as it should be");
 }
@@ -145,7 +145,7 @@ fn memory_is_shared_with_listed_groups_only() {
 fn malformed_attach_requests_are_rejected() {
     let (_server, path) = sharing("otherwise", "");
     for behind in ["mn\r\n", "x", &request()] {
-        assert_eq!(ask(connect(&path), request() + behind), "<end>\r\n", "followed by {behind:?}");
+        assert_eq!(exchange(connect(&path), request() + behind), "<end>\r\n", "followed by {behind:?}");
     }
     let mut raw = Raw::attached({
         let mut socket = connect(&path);
@@ -153,31 +153,31 @@ fn malformed_attach_requests_are_rejected() {
         socket
     })
     .expect("it is let in");
-    assert!(raw.ask(&request()).starts_with("CLIENT_ERROR"), "the link has a channel already");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    assert!(raw.request(&request()).starts_with("CLIENT_ERROR"), "the link has a channel already");
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n");
     raw.send(b"shm attach 1\r\nshm accessed x\r\nshm\r\nmn\r\n");
     assert!(raw.receive("MN\r\n").contains("ERROR"));
-    assert!(ask(connect(&path), "shm attach 0 0\r\n").starts_with("CLIENT_ERROR"));
-    assert!(ask(connect(&path), "shm accessed AAAA\r\n").contains("ERROR"));
+    assert!(exchange(connect(&path), "shm attach 0 0\r\n").starts_with("CLIENT_ERROR"));
+    assert!(exchange(connect(&path), "shm accessed AAAA\r\n").contains("ERROR"));
     let mut watcher = connect(&path);
-    assert_eq!(ask(&watcher, "watch connevents\r\n"), "OK\r\n");
+    assert_eq!(exchange(&watcher, "watch connevents\r\n"), "OK\r\n");
     watcher.write_all(request().as_bytes()).expect("sent");
     let _other = connect(&path);
-    let line = ask(&watcher, "mn\r\n");
+    let line = exchange(&watcher, "mn\r\n");
     assert!(line.contains("type=conn_"), "a watcher's requests are ignored: {line}");
 
     let tcp = Running::tcp(&format!("-s {} --shm", socket_path("beside")));
     let socket =
         std::net::TcpStream::connect(tcp.address().trim_start_matches("tcp://")).expect("it listens");
-    assert!(ask(&socket, request()).starts_with("CLIENT_ERROR"));
-    assert_eq!(ask(&socket, "mn\r\n"), "MN\r\n");
+    assert!(exchange(&socket, request()).starts_with("CLIENT_ERROR"));
+    assert_eq!(exchange(&socket, "mn\r\n"), "MN\r\n");
 }
 
 #[test]
 fn watcher_lines_arrive_through_the_channel() {
     let (_server, path) = sharing("says", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
-    assert_eq!(raw.ask("watch connevents\r\n"), "OK\r\n");
+    assert_eq!(raw.request("watch connevents\r\n"), "OK\r\n");
     for _ in 0..20 {
         let _other = connect(&path);
         assert!(raw.receive("\n").contains("type=conn_"));
@@ -220,7 +220,7 @@ fn without_descriptor_passing_clients_use_the_socket() {
     let server = Server::started(&path, "-m 8");
     // The kernel limits the descriptors that a user has in flight to the process's limit.
     server.limit_descriptors(100);
-    let asked = |mut socket: &UnixStream| {
+    let requested = |mut socket: &UnixStream| {
         socket.write_all(request().as_bytes()).expect("sent");
         let mut start = [0; 3];
         retry_on_intr(|| recv(socket, &mut start[..], RecvFlags::PEEK)).expect("answered");
@@ -229,14 +229,14 @@ fn without_descriptor_passing_clients_use_the_socket() {
     let mut takes_nothing = Vec::new();
     let socket = loop {
         let socket = connect(&path);
-        if !asked(&socket) {
+        if !requested(&socket) {
             break socket;
         }
         takes_nothing.push(socket);
     };
-    let refusal = ask(&socket, "");
+    let refusal = exchange(&socket, "");
     assert!(refusal.starts_with("SERVER_ERROR") && refusal.contains("on their way"), "{refusal}");
-    assert_eq!(ask(&socket, "set key 0 0 1\r\nx\r\n"), "STORED\r\n");
+    assert_eq!(exchange(&socket, "set key 0 0 1\r\nx\r\n"), "STORED\r\n");
     let cache = at(&path);
     assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"x");
     let transports = cache.transports();
@@ -246,21 +246,21 @@ fn without_descriptor_passing_clients_use_the_socket() {
 
     drop(takes_nothing);
     wait_until("the descriptors in flight are received", || {
-        let is_given = asked(&socket);
+        let is_given = requested(&socket);
         if !is_given {
-            assert_eq!(ask(&socket, ""), refusal);
+            assert_eq!(exchange(&socket, ""), refusal);
         }
         is_given
     });
     let mut raw = Raw::attached(socket).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n");
 }
 
 #[test]
 fn stopping_server_ends_its_channels() {
     let (server, path) = sharing("stops", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n");
     let region = Region::map(raw.region.as_fd(), raw.region_bytes).expect("a region");
     assert!(region.is_alive());
     raw.put(b"set half 0 0 10\r\nab");
@@ -272,7 +272,7 @@ fn stopping_server_ends_its_channels() {
 fn idle_client_is_dropped_after_the_timeout() {
     let (_server, path) = sharing("idle", "-o idle_timeout=1");
     let mut raw = Raw::attach(&path).expect("it is let in");
-    assert_eq!(raw.ask("mn\r\n"), "MN\r\n");
+    assert_eq!(raw.request("mn\r\n"), "MN\r\n");
     wait_until("the idle link is closed", || raw.is_ended());
     let mapping = Mapping::to_read(raw.region.as_fd(), raw.region_bytes);
     assert!(mapping.is_ok(), "the mapped memory stays readable as long as the server lives");

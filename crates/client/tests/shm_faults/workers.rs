@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fabcache_client::{Client, Options, SharedMemory, Ttl};
 
-use crate::common::patiently;
 use crate::common::process::at;
+use crate::common::with_time_limit;
 
 /// The longest value of a worker: some exceed the staging area.
 const VALUE_BYTES_MAX: usize = 40_000;
@@ -34,7 +34,7 @@ impl Workers {
     /// Works in three threads, one of them over the socket.
     pub fn start<'scope>(&'scope self, scope: &'scope std::thread::Scope<'scope, '_>, path: &str) {
         for (number, rounds) in self.rounds.iter().enumerate() {
-            let never = Options { shared_memory: SharedMemory::Never, ..patiently() };
+            let never = Options { shared_memory: SharedMemory::Never, ..with_time_limit() };
             let by_socket = || Client::new([format!("unix://{path}")], never).expect("an address");
             let cache = if number == 2 { by_socket() } else { at(path) };
             scope.spawn(move || {

@@ -35,7 +35,7 @@ pub struct ClientEnd<B> {
     landing: RingConsumer,
     incoming: VecDeque<(B, Entry)>,
     /// The proof number to return.
-    asked: Option<u64>,
+    requested: Option<u64>,
     has_proven: bool,
 }
 
@@ -49,7 +49,7 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
             staged: VecDeque::new(),
             landing: RingConsumer::new(terms.landing_bytes),
             incoming: VecDeque::new(),
-            asked: None,
+            requested: None,
             has_proven: false,
         }
     }
@@ -74,9 +74,9 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
                     self.staging.give_back(total).map_err(|broken| self.flow.fail(broken))?;
                     self.flow.consumed(buffer, Kind::Taken);
                 }
-                Body::Ask(number) if !self.has_proven && self.asked.is_none() => {
-                    self.asked = Some(number);
-                    self.flow.consumed(buffer, Kind::Ask);
+                Body::ProofRequest(number) if !self.has_proven && self.requested.is_none() => {
+                    self.requested = Some(number);
+                    self.flow.consumed(buffer, Kind::ProofRequest);
                 }
                 other => self.flow.take_common(buffer, &other)?,
             }
@@ -185,10 +185,10 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         let stream =
             self.staged.front().map(|piece| Body::Long { at: piece.at as u64, bytes: piece.bytes as u64 });
-        let told = self.asked.map(Body::Proof).or_else(|| self.landing.due().map(Body::Room));
+        let reported = self.requested.map(Body::Proof).or_else(|| self.landing.due().map(Body::Room));
         // Messages that precede the proof are not acknowledged, and nothing follows the last message.
         let is_unproven = self.flow.has_sent() && !self.has_proven;
-        self.flow.short(message, told, stream, self.has_unsent() || is_unproven)
+        self.flow.short(message, reported, stream, self.has_unsent() || is_unproven)
     }
 
     /// Returns whether bytes were staged that the server does not know of: [`ClientEnd::short`] still has a message
@@ -202,8 +202,8 @@ impl<B: Deref<Target = [u8]>> ClientEnd<B> {
         self.flow.sent(&draft);
         match draft.body {
             Body::Long { .. } => drop(self.staged.pop_front()),
-            Body::Room(total) => self.landing.told(total),
-            Body::Proof(_) => (self.asked, self.has_proven) = (None, true),
+            Body::Room(total) => self.landing.reported(total),
+            Body::Proof(_) => (self.requested, self.has_proven) = (None, true),
             _ => {}
         }
     }

@@ -283,7 +283,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
     pub fn short(
         &self,
         into: &mut [u8; SHORT_BYTES],
-        told: Option<Body>,
+        reported: Option<Body>,
         stream: Option<Body>,
         waits: bool,
     ) -> Option<Draft> {
@@ -292,7 +292,7 @@ impl<B: Deref<Target = [u8]>> FlowControl<B> {
         }
         let bye = (self.is_leaving && !waits).then_some(Body::Bye);
         let stream = stream.filter(|_| self.stream_credits() > 0);
-        let spending = told.or(stream).or(bye).filter(|_| self.credits > 0);
+        let spending = reported.or(stream).or(bye).filter(|_| self.credits > 0);
         let is_worth_it = self.owed >= reserve(self.terms.own_credits);
         let body = spending.or(is_worth_it.then_some(Body::Credits))?;
         let given_back = self.acknowledgement();

@@ -7,7 +7,7 @@
 //! | 9 | lent memories released since the last message; 0 from a client |
 //! | 10–11 | credits returned |
 //! | 12–15 | number of the message in its direction, from 0, modulo 2^32 |
-//! | 16– | Data: bytes of the stream; Long, Put: offset and length, 8 bytes each; Taken, Room: a total of 8 bytes; Ask, Proof: a number of 8 bytes; Lent: address, key, length, 8 bytes each, and bytes of the stream |
+//! | 16– | Data: bytes of the stream; Long, Put: offset and length, 8 bytes each; Taken, Room: a total of 8 bytes; ProofRequest, Proof: a number of 8 bytes; Lent: address, key, length, 8 bytes each, and bytes of the stream |
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ pub(super) enum Kind {
     Room = 5,
     Credits = 6,
     Bye = 7,
-    Ask = 8,
+    ProofRequest = 8,
     Proof = 9,
     LentMemory = 10,
 }
@@ -68,7 +68,7 @@ const KINDS: [Kind; 10] = [
     Kind::Room,
     Kind::Credits,
     Kind::Bye,
-    Kind::Ask,
+    Kind::ProofRequest,
     Kind::Proof,
     Kind::LentMemory,
 ];
@@ -91,7 +91,7 @@ pub(super) enum Body {
     /// The last message.
     Bye,
     /// The client must return this number, which only the receiver at its endpoint knows.
-    Ask(u64),
+    ProofRequest(u64),
     /// The number.
     Proof(u64),
     /// Bytes of the stream: those at `before` in the message, followed by those in other memory of the client.
@@ -108,7 +108,7 @@ impl Body {
             Body::Room(_) => Kind::Room,
             Body::Credits => Kind::Credits,
             Body::Bye => Kind::Bye,
-            Body::Ask(_) => Kind::Ask,
+            Body::ProofRequest(_) => Kind::ProofRequest,
             Body::Proof(_) => Kind::Proof,
             Body::LentMemory { .. } => Kind::LentMemory,
         }
@@ -168,7 +168,7 @@ pub(super) fn read(message: &[u8]) -> Result<Message, ProtocolError> {
         }
         Kind::Taken => (Body::Taken(numbers()[0]), carried == 8),
         Kind::Room => (Body::Room(numbers()[0]), carried == 8),
-        Kind::Ask => (Body::Ask(numbers()[0]), carried == 8),
+        Kind::ProofRequest => (Body::ProofRequest(numbers()[0]), carried == 8),
         Kind::Proof => (Body::Proof(numbers()[0]), carried == 8),
         Kind::LentMemory => {
             let [address, key, bytes] = numbers();
@@ -201,7 +201,9 @@ pub(super) fn write_header(
 pub(super) fn write_body(into: &mut [u8; SHORT_BYTES], body: &Body) -> usize {
     let numbers: &[u64] = match body {
         Body::Long { at, bytes } | Body::Put { at, bytes } => &[*at, *bytes],
-        Body::Taken(number) | Body::Room(number) | Body::Ask(number) | Body::Proof(number) => &[*number],
+        Body::Taken(number) | Body::Room(number) | Body::ProofRequest(number) | Body::Proof(number) => {
+            &[*number]
+        }
         // Messages with bytes of the stream are written elsewhere.
         Body::Data(_) | Body::LentMemory { .. } | Body::Credits | Body::Bye => &[],
     };
@@ -222,7 +224,7 @@ mod tests {
             Body::Taken(1 << 40),
             Body::Put { at: u64::MAX, bytes: 1 },
             Body::Room(0),
-            Body::Ask(7 << 60),
+            Body::ProofRequest(7 << 60),
             Body::Proof(9 << 60),
             Body::Credits,
             Body::Bye,

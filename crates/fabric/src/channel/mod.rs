@@ -31,7 +31,7 @@
 //! are in flight, because each returns different credits of the same total. So an end without credits has earned more
 //! than a reserve, or its peer's application does not consume.
 //!
-//! First the server verifies that the client receives at the address it named: it answers the first message by Ask
+//! First the server verifies that the client receives at the address it named: it answers the first message by ProofRequest
 //! with a number, which must come back as Proof. Until then it sends nothing else, and neither reads nor writes the
 //! client's memory. A client that has sent something leaves only after the proof.
 //!

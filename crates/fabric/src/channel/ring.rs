@@ -73,18 +73,18 @@ pub(super) struct RingConsumer {
     /// … those of wholly consumed chunks …
     consumed: u64,
     /// … and the total reported to the other end.
-    told: u64,
+    reported: u64,
 }
 
 impl RingConsumer {
     pub fn new(bytes: u64) -> RingConsumer {
-        RingConsumer { bytes, came: 0, consumed: 0, told: 0 }
+        RingConsumer { bytes, came: 0, consumed: 0, reported: 0 }
     }
 
     /// Records a chunk announced by the other end.
     pub fn came(&mut self, at: u64, bytes: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(bytes).filter(|end| *end <= self.bytes);
-        let in_flight = self.came - self.told;
+        let in_flight = self.came - self.reported;
         if bytes == 0 || end.is_none() || in_flight + bytes > self.bytes {
             return Err(ProtocolError::Range { at, bytes });
         }
@@ -100,12 +100,13 @@ impl RingConsumer {
 
     /// Returns the total to report to the other end, if it is worth a message now.
     pub fn due(&self) -> Option<u64> {
-        (self.consumed > self.told && self.consumed - self.told >= self.bytes / 4).then_some(self.consumed)
+        (self.consumed > self.reported && self.consumed - self.reported >= self.bytes / 4)
+            .then_some(self.consumed)
     }
 
     /// Records that the total was reported.
-    pub fn told(&mut self, total: u64) {
-        self.told = total;
+    pub fn reported(&mut self, total: u64) {
+        self.reported = total;
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
                 assert!(unconsumed > 0, "stuck");
                 other.consumed(std::mem::take(&mut unconsumed));
                 if let Some(total) = other.due() {
-                    other.told(total);
+                    other.reported(total);
                     ring.give_back(total).expect("it was filled");
                 }
                 assert!(ring.room(bytes).is_some(), "stuck");
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(ring.due(), None);
         ring.consumed(1);
         assert_eq!(ring.due(), Some(25));
-        ring.told(25);
+        ring.reported(25);
         ring.came(0, 35).expect("there is room again");
         assert_eq!(RingConsumer::new(0).came(0, 1), Err(ProtocolError::Range { at: 0, bytes: 1 }));
         assert_eq!(RingConsumer::new(0).due(), None);

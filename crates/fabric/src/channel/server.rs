@@ -65,13 +65,13 @@ struct RemoteRange {
     key: Option<u64>,
     at: u64,
     bytes: u64,
-    asked: u64,
+    requested: u64,
     consumed: u64,
 }
 
 impl Entry {
     fn long(before: Range<usize>, key: Option<u64>, at: u64, bytes: u64) -> Entry {
-        Entry::Long(RemoteRange { before, key, at, bytes, asked: 0, consumed: 0 })
+        Entry::Long(RemoteRange { before, key, at, bytes, requested: 0, consumed: 0 })
     }
 }
 
@@ -98,7 +98,7 @@ enum ProofState {
     /// A proof must be requested …
     Wanted,
     /// … and was requested.
-    Asked,
+    Requested,
     /// It arrived.
     Given,
 }
@@ -166,7 +166,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                     self.flow.consumed(buffer, Kind::Room);
                 }
                 Body::Proof(number) => {
-                    if self.proof != ProofState::Asked || number != self.number {
+                    if self.proof != ProofState::Requested || number != self.number {
                         return Err(self.flow.fail(ProtocolError::Proof));
                     }
                     self.proof = ProofState::Given;
@@ -194,7 +194,7 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
 
     /// Returns whether a required proof is missing.
     pub fn lacks_proof(&self) -> bool {
-        matches!(self.proof, ProofState::Wanted | ProofState::Asked)
+        matches!(self.proof, ProofState::Wanted | ProofState::Requested)
     }
 
     /// Returns whether the client has proven its address.
@@ -215,9 +215,9 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
             return None;
         }
         self.incoming.iter().find_map(|(_, entry)| match entry {
-            Entry::Long(RemoteRange { key, at, bytes, asked, .. }) if asked < bytes => {
-                let left = usize::try_from(bytes - asked).unwrap_or(usize::MAX);
-                Some(Read { key: *key, at: at + asked, bytes: left.min(most).min(PIECE_BYTES_MAX) })
+            Entry::Long(RemoteRange { key, at, bytes, requested, .. }) if requested < bytes => {
+                let left = usize::try_from(bytes - requested).unwrap_or(usize::MAX);
+                Some(Read { key: *key, at: at + requested, bytes: left.min(most).min(PIECE_BYTES_MAX) })
             }
             _ => None,
         })
@@ -230,10 +230,10 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn read_begun(&mut self, read: Read) -> OperationId {
         assert_eq!(self.next_read(read.bytes), Some(read), "a read begins that there is");
         for (_, entry) in &mut self.incoming {
-            if let Entry::Long(RemoteRange { bytes, asked, .. }) = entry
-                && asked < bytes
+            if let Entry::Long(RemoteRange { bytes, requested, .. }) = entry
+                && requested < bytes
             {
-                *asked += read.bytes as u64;
+                *requested += read.bytes as u64;
                 break;
             }
         }
@@ -274,11 +274,11 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
         self.parts.back()?.buffer.as_ref()?;
         let part = self.parts.pop_back()?;
         let last = self.incoming.iter_mut().rev().find_map(|(_, entry)| match entry {
-            Entry::Long(RemoteRange { asked, consumed, .. }) if *asked > *consumed => Some(asked),
+            Entry::Long(RemoteRange { requested, consumed, .. }) if *requested > *consumed => Some(requested),
             _ => None,
         });
-        if let Some(asked) = last {
-            *asked -= (part.bytes - part.consumed) as u64;
+        if let Some(requested) = last {
+            *requested -= (part.bytes - part.consumed) as u64;
         }
         part.buffer
     }
@@ -413,10 +413,12 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
     pub fn short(&self, message: &mut [u8; SHORT_BYTES]) -> Option<Draft> {
         match self.proof {
             ProofState::Given => {}
-            ProofState::Wanted => return self.flow.short(message, Some(Body::Ask(self.number)), None, true),
+            ProofState::Wanted => {
+                return self.flow.short(message, Some(Body::ProofRequest(self.number)), None, true);
+            }
             // A client that has sent nothing gets no message but the goodbye.
             ProofState::Unwanted => return self.flow.short(message, None, None, false),
-            ProofState::Asked => return None,
+            ProofState::Requested => return None,
         }
         let stream = self
             .puts
@@ -439,8 +441,8 @@ impl<B: Deref<Target = [u8]>, R: Deref<Target = [u8]>> ServerEnd<B, R> {
                 self.puts.pop_front();
                 self.first_put += 1;
             }
-            Body::Taken(total) => self.staging.told(total),
-            Body::Ask(_) => self.proof = ProofState::Asked,
+            Body::Taken(total) => self.staging.reported(total),
+            Body::ProofRequest(_) => self.proof = ProofState::Requested,
             _ => {}
         }
     }

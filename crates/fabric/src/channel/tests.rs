@@ -626,8 +626,8 @@ fn lent_buffers_are_released_once_consumed() {
     assert_eq!(server.next_read(PIECE_BYTES_MAX), None, "there is no proof yet");
     let mut short = [0; SHORT_BYTES];
     let draft = server.short(&mut short).expect("a proof request");
-    let ask = sent(&mut server, draft, &short, ServerEnd::sent);
-    client.arrived(ask.clone(), ask.len()).expect("a valid message");
+    let request = sent(&mut server, draft, &short, ServerEnd::sent);
+    client.arrived(request.clone(), request.len()).expect("a valid message");
     let draft = client.short(&mut short).expect("a proof");
     let proof = sent(&mut client, draft, &short, ClientEnd::sent);
     server.arrived(proof.clone(), proof.len()).expect("a valid message");
@@ -725,9 +725,9 @@ fn out_of_range_terms_are_rejected() {
 }
 
 /// Builds a message whose bytes are counted as sent.
-fn sent<E>(end: &mut E, draft: Draft, message: &[u8], told: fn(&mut E, Draft)) -> Vec<u8> {
+fn sent<E>(end: &mut E, draft: Draft, message: &[u8], reported: fn(&mut E, Draft)) -> Vec<u8> {
     let message = message[..draft.bytes()].to_vec();
-    told(end, draft);
+    reported(end, draft);
     message
 }
 
@@ -752,9 +752,9 @@ fn server_waits_for_the_client_to_prove_its_address() {
     assert!(server.data(&[IoSlice::new(b"x")], &mut [0; MESSAGE_BYTES]).is_none());
     server.leave();
     let draft = server.short(&mut short).expect("a proof request");
-    let ask = sent(&mut server, draft, &short, ServerEnd::sent);
+    let request = sent(&mut server, draft, &short, ServerEnd::sent);
     assert!(server.short(&mut short).is_none(), "once, and nothing else");
-    client.arrived(ask.clone(), ask.len()).expect("a valid message");
+    client.arrived(request.clone(), request.len()).expect("a valid message");
     let draft = client.short(&mut short).expect("a proof");
     let proof = sent(&mut client, draft, &short, ClientEnd::sent);
     assert!(client.short(&mut short).is_some(), "goodbye");
@@ -763,10 +763,13 @@ fn server_waits_for_the_client_to_prove_its_address() {
     assert_eq!(server.next_read(PIECE_BYTES_MAX), Some(Read { key: None, at: 0, bytes: 20_000 }));
     assert!(server.short(&mut short).is_some(), "the server says goodbye, too");
     // Requested twice, proven wrongly, or not requested.
-    assert_eq!(client.arrived(ask.clone(), ask.len()), Err(ProtocolError::Sequence { came: 0, expected: 1 }));
+    assert_eq!(
+        client.arrived(request.clone(), request.len()),
+        Err(ProtocolError::Sequence { came: 0, expected: 1 })
+    );
     let (mut client, mut server) = new();
-    client.arrived(ask.clone(), ask.len()).expect("a valid message");
-    let mut again = ask.clone();
+    client.arrived(request.clone(), request.len()).expect("a valid message");
+    let mut again = request.clone();
     again[12] = 1;
     assert_eq!(client.arrived(again.clone(), again.len()), Err(ProtocolError::Kind(8)));
     let mut early = proof.clone();

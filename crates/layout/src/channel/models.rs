@@ -90,20 +90,20 @@ fn without_wake_fence_fails_sleeping_consumer_is_woken() {
         let memory = memory();
         let (_, mut producer) = SHAPE.ends(&memory, Side::Client);
         let (consumer, _) = SHAPE.ends(&memory, Side::Server);
-        let bell = Arc::new(AtomicBool::new(false));
+        let doorbell = Arc::new(AtomicBool::new(false));
         let sender = {
-            let bell = Arc::clone(&bell);
+            let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
                 producer.send(&[IoSlice::new(b"x")]).expect("sound");
                 if producer.must_notify() {
-                    bell.store(true, Ordering::Relaxed);
+                    doorbell.store(true, Ordering::Relaxed);
                 }
             })
         };
         consumer.want_data();
         let seen = consumer.is_ready();
         sender.join().expect("sent");
-        assert!(seen || bell.load(Ordering::Relaxed), "the consumer sleeps and is not rung");
+        assert!(seen || doorbell.load(Ordering::Relaxed), "the consumer sleeps and is not rung");
     });
 }
 
@@ -116,20 +116,20 @@ fn without_wake_fence_fails_sleeping_producer_is_woken() {
         for _ in 0..2 {
             producer.send(&[IoSlice::new(b"x")]).expect("sound");
         }
-        let bell = Arc::new(AtomicBool::new(false));
+        let doorbell = Arc::new(AtomicBool::new(false));
         let receiver = {
-            let bell = Arc::clone(&bell);
+            let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
                 consumer.receive(&mut [0; 1]).expect("sound");
                 if consumer.must_notify() {
-                    bell.store(true, Ordering::Relaxed);
+                    doorbell.store(true, Ordering::Relaxed);
                 }
             })
         };
         producer.want_room();
         let seen = producer.has_room().expect("sound");
         receiver.join().expect("received");
-        assert!(seen || bell.load(Ordering::Relaxed), "the producer sleeps and is not rung");
+        assert!(seen || doorbell.load(Ordering::Relaxed), "the producer sleeps and is not rung");
     });
 }
 

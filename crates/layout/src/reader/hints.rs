@@ -4,18 +4,18 @@
 //! reader has just fetched contains that count. So the first two reads are always reported, later ones by sampling,
 //! and none when the count is saturated: the more an item is read, the less is reported.
 
-use crate::bounds::TOLD_ONE_IN;
+use crate::bounds::REPORTED_ONE_IN;
 use crate::slot::FREQUENCY_MAX;
 
 use super::Hit;
 
 /// Returns how many reads to report to the server for this one; 0 for none. `random` is any number drawn for this.
 pub fn reads_to_report(hit: &Hit, random: u32) -> u8 {
-    let is_drawn = random.is_multiple_of(TOLD_ONE_IN.into());
+    let is_drawn = random.is_multiple_of(REPORTED_ONE_IN.into());
     match hit.frequency {
         Some(0 | 1) => 1,
         Some(FREQUENCY_MAX) => 0,
-        _ if is_drawn => TOLD_ONE_IN,
+        _ if is_drawn => REPORTED_ONE_IN,
         _ => 0,
     }
 }

@@ -12,7 +12,7 @@ use crate::sync::{Ordering, fence};
 
 #[cfg(not(loom))]
 use super::Region;
-use super::prefetch::KEYS_AHEAD;
+use super::prefetch::PREFETCHED_KEYS;
 use super::{
     Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation, Value,
 };
@@ -117,10 +117,10 @@ impl Mapped {
         mut take: impl FnMut(usize, KeyHash, ReadOutcome, &mut Vec<u8>),
     ) {
         let mut value = Vec::new();
-        let mut hashes = [KeyHash(0); KEYS_AHEAD];
-        let mut slots = [Slot::EMPTY; KEYS_AHEAD];
-        for from in (0..count).step_by(KEYS_AHEAD) {
-            let hashes = &mut hashes[..KEYS_AHEAD.min(count - from)];
+        let mut hashes = [KeyHash(0); PREFETCHED_KEYS];
+        let mut slots = [Slot::EMPTY; PREFETCHED_KEYS];
+        for from in (0..count).step_by(PREFETCHED_KEYS) {
+            let hashes = &mut hashes[..PREFETCHED_KEYS.min(count - from)];
             for (number, hash) in (from..).zip(&mut *hashes) {
                 *hash = self.reader.hash(key(number));
             }
@@ -138,8 +138,8 @@ impl Mapped {
 
     /// Prefetches everything that reading keys with these hashes needs, with the cache misses overlapped.
     pub fn prefetch(&self, hashes: &[KeyHash]) {
-        let mut slots = [Slot::EMPTY; KEYS_AHEAD];
-        for hashes in hashes.chunks(KEYS_AHEAD) {
+        let mut slots = [Slot::EMPTY; PREFETCHED_KEYS];
+        for hashes in hashes.chunks(PREFETCHED_KEYS) {
             self.reader.prefetch(&self.metadata, &self.memory, hashes, &mut slots);
         }
     }

@@ -53,12 +53,12 @@ pub use get::Get;
 pub use hints::reads_to_report;
 pub use mapped::Mapped;
 pub use metadata_cache::MetadataCache;
-pub use prefetch::KEYS_AHEAD;
+pub use prefetch::PREFETCHED_KEYS;
 #[cfg(not(loom))]
 pub use region::Region;
 pub use remote::Remote;
 
-use crate::bounds::SEGMENTS_FROM_AFAR_MAX;
+use crate::bounds::REMOTE_SEGMENTS_MAX;
 use crate::checksum::Secret;
 use crate::geometry::Geometry;
 use crate::hash::KeyHash;
@@ -90,7 +90,7 @@ impl Reader {
     /// The geometry is invalid, or has more segments than are read remotely.
     pub fn new(birth: &Birth, mode: Validation) -> Result<Reader, HeaderError> {
         let is_too_much =
-            matches!(mode, Validation::Remote(_)) && birth.geometry.segments > SEGMENTS_FROM_AFAR_MAX;
+            matches!(mode, Validation::Remote(_)) && birth.geometry.segments > REMOTE_SEGMENTS_MAX;
         if !birth.geometry.is_sound() || is_too_much {
             return Err(HeaderError::Geometry);
         }
@@ -172,7 +172,7 @@ pub enum ReadOutcome {
     /// Nothing valid is at the location any more; retry by key.
     Stale(Rejection),
     /// The region is inconclusive: ask the server.
-    AskServer(FallbackReason),
+    Fallback(FallbackReason),
     /// No server maintains the region any more; reads from it are invalid. Only [`Remote`] returns this.
     Gone,
 }

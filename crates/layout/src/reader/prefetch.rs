@@ -18,7 +18,7 @@ use super::{MetadataCache, Reader};
 
 /// Keys prefetched together: about as many lines as a core can wait for, and few enough to stay in the first-level
 /// cache until they are read.
-pub const KEYS_AHEAD: usize = 32;
+pub const PREFETCHED_KEYS: usize = 32;
 /// The bytes of an item to prefetch: all of a short one. For long ones the hardware prefetcher takes over.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
@@ -45,8 +45,8 @@ impl Reader {
         hashes: &[KeyHash],
         slots: &mut [Slot],
     ) {
-        let mut homes = [0; KEYS_AHEAD];
-        let mut next = [(0, 0); KEYS_AHEAD];
+        let mut homes = [0; PREFETCHED_KEYS];
+        let mut next = [(0, 0); PREFETCHED_KEYS];
         for ((hash, home), next) in hashes.iter().zip(&mut homes).zip(&mut next) {
             if let Some(places) = self.places(metadata, *hash) {
                 (*home, *next) = (places.home, (places.neighbour, BUCKET_BYTES));

@@ -116,13 +116,13 @@ impl Header {
         }
     }
 
-    fn form<'a>(&self, key: &'a [u8]) -> Encoding<'a> {
+    fn encoding<'a>(&self, key: &'a [u8]) -> Encoding<'a> {
         Encoding::Binary(BinaryEncoding { opcode: self.opcode, opaque: self.opaque, key })
     }
 
     /// The request of a packet that is refused.
     pub(crate) fn refused<'a>(&self, status: u16) -> Request<'a> {
-        Request { command: Command::Refused(Refusal::Status(status)), form: self.form(b"") }
+        Request { command: Command::Refused(Refusal::Status(status)), encoding: self.encoding(b"") }
     }
 
     /// The request of a packet whose value is data: `packet` reaches up to it.
@@ -143,7 +143,7 @@ impl Header {
             [] => (0, Exptime::default()),
             extras => (be32(&extras[..4]), exptime(&extras[4..8])),
         };
-        (Store { key, mode, flags, exptime, compare, ..Store::default() }, self.form(key))
+        (Store { key, mode, flags, exptime, compare, ..Store::default() }, self.encoding(key))
     }
 
     /// The request of a packet that is all here.
@@ -178,7 +178,7 @@ impl Header {
             opcode::FABRIC_ATTACH => sound(fabric::attach(Words::new(value))),
             _ => Command::Refused(Refusal::Status(status::UNKNOWN)),
         };
-        Request { command, form: self.form(key) }
+        Request { command, encoding: self.encoding(key) }
     }
 }
 

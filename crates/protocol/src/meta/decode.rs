@@ -32,7 +32,7 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         b'e' => MetaCommand::Inspect,
         _ => return None,
     };
-    let mut form = MetaEncoding {
+    let mut encoding = MetaEncoding {
         command,
         key: b"",
         flags: b"",
@@ -43,47 +43,47 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         value_len: 0,
     };
     if command == MetaCommand::Noop {
-        return Some(request(Command::Noop, form));
+        return Some(request(Command::Noop, encoding));
     }
-    form.key = words.next().unwrap_or_default();
-    if form.key.is_empty() || (form.key.len() > KEY_MAX && command != MetaCommand::Set) {
-        return Some(refused(BAD_FORMAT, form));
+    encoding.key = words.next().unwrap_or_default();
+    if encoding.key.is_empty() || (encoding.key.len() > KEY_MAX && command != MetaCommand::Set) {
+        return Some(refused(BAD_FORMAT, encoding));
     }
     Some(match command {
-        MetaCommand::Inspect => inspect(words, form, room),
-        MetaCommand::Set => set(words, form, room),
-        _ => keyed(words, form, room),
+        MetaCommand::Inspect => inspect(words, encoding, room),
+        MetaCommand::Set => set(words, encoding, room),
+        _ => keyed(words, encoding, room),
     })
 }
 
 /// `me <key> [b]`. Other words are ignored.
-fn inspect<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
-    form.binary_key = words.next() == Some(b"b");
-    match decoded_key(&form, room) {
-        Some(key) => request(Command::Inspect(key), MetaEncoding { plain_key: key, ..form }),
-        None => refused(BAD_FORMAT, form),
+fn inspect<'a>(mut words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    encoding.binary_key = words.next() == Some(b"b");
+    match decoded_key(&encoding, room) {
+        Some(key) => request(Command::Inspect(key), MetaEncoding { plain_key: key, ..encoding }),
+        None => refused(BAD_FORMAT, encoding),
     }
 }
 
 /// `ms <key> <length> <flags>*`
-fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+fn set<'a>(mut words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     let len = words.next().and_then(parse_i64).and_then(|len| u64::try_from(len).ok());
     let Some(len) = len.filter(|len| *len <= VALUE_MAX) else {
         // Without a length the data block cannot be recognized: the next line is parsed as a command.
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     };
-    form.flags = words.text();
-    form.value_len = len;
-    if form.key.len() > KEY_MAX {
-        return Line::Swallow { refusal: BAD_FORMAT, form: Encoding::Meta(form), len };
+    encoding.flags = words.text();
+    encoding.value_len = len;
+    if encoding.key.len() > KEY_MAX {
+        return Line::Swallow { refusal: BAD_FORMAT, encoding: Encoding::Meta(encoding), len };
     }
-    let flags = match Flags::of(form.flags, 3) {
+    let flags = match Flags::of(encoding.flags, 3) {
         Ok(flags) => flags,
-        Err(refusal) => return Line::Swallow { refusal, form: Encoding::Meta(form), len },
+        Err(refusal) => return Line::Swallow { refusal, encoding: Encoding::Meta(encoding), len },
     };
-    form.take(&flags);
-    let swallow = |refusal| Line::Swallow { refusal, form: Encoding::Meta(form), len };
-    let Some(key) = decoded_key(&form, room) else { return swallow(flags.error.unwrap_or(BAD_KEY)) };
+    encoding.take(&flags);
+    let swallow = |refusal| Line::Swallow { refusal, encoding: Encoding::Meta(encoding), len };
+    let Some(key) = decoded_key(&encoding, room) else { return swallow(flags.error.unwrap_or(BAD_KEY)) };
     if let Some(refusal) = flags.error {
         return swallow(refusal);
     }
@@ -119,46 +119,46 @@ fn set<'a>(mut words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u
         vivify: flags.vivify.filter(|_| pending),
         ..Store::default()
     };
-    Line::Store { store, form: Encoding::Meta(form), len }
+    Line::Store { store, encoding: Encoding::Meta(encoding), len }
 }
 
 /// `mg`, `md`, `ma`: `<key> <flags>*`
-fn keyed<'a>(words: Words<'a>, mut form: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
-    form.flags = words.text();
-    let arithmetic = form.command == MetaCommand::Arithmetic;
+fn keyed<'a>(words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    encoding.flags = words.text();
+    let arithmetic = encoding.command == MetaCommand::Arithmetic;
     // Where a flag is wrong, `ma` does not say how.
     let worded = |refusal| match refusal {
         TOO_MANY_FLAGS => refusal,
         _ if arithmetic => Refusal::Client("invalid or duplicate flag"),
         _ => refusal,
     };
-    let flags = match Flags::of(form.flags, 2) {
+    let flags = match Flags::of(encoding.flags, 2) {
         Ok(flags) => flags,
-        Err(refusal) => return refused(worded(refusal), form),
+        Err(refusal) => return refused(worded(refusal), encoding),
     };
-    form.take(&flags);
-    let Some(key) = decoded_key(&form, room) else {
-        return refused(worded(flags.error.unwrap_or(BAD_KEY)), form);
+    encoding.take(&flags);
+    let Some(key) = decoded_key(&encoding, room) else {
+        return refused(worded(flags.error.unwrap_or(BAD_KEY)), encoding);
     };
     if let Some(refusal) = flags.error {
-        return refused(worded(refusal), form);
+        return refused(worded(refusal), encoding);
     }
     let decrement = match flags.mode {
         ModeFlag::Absent | ModeFlag::Letter(b'I' | b'+') => false,
         ModeFlag::Letter(b'D' | b'-') => true,
-        _ if arithmetic => return refused(Refusal::Client("invalid mode for ma M token"), form),
+        _ if arithmetic => return refused(Refusal::Client("invalid mode for ma M token"), encoding),
         _ => false,
     };
     if flags.opaque_too_long {
-        return refused(OPAQUE_TOO_LONG, form);
+        return refused(OPAQUE_TOO_LONG, encoding);
     }
-    form.plain_key = key;
-    let command = match form.command {
+    encoding.plain_key = key;
+    let command = match encoding.command {
         MetaCommand::Get => Command::Get(flags.get(key)),
         MetaCommand::Delete => Command::Delete(flags.delete(key)),
         _ => Command::Arithmetic(flags.arithmetic(key, decrement)),
     };
-    request(command, form)
+    request(command, encoding)
 }
 
 /// The flag `M`.
@@ -342,19 +342,19 @@ impl<'a> MetaEncoding<'a> {
 
 /// Returns the decoded key; `None` if it is not base64. Only canonical base64 is accepted, so that the key repeated
 /// for the `k` flag decodes to the same bytes.
-fn decoded_key<'a>(form: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    if !form.binary_key {
-        return Some(form.key);
+fn decoded_key<'a>(encoding: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if !encoding.binary_key {
+        return Some(encoding.key);
     }
     room.resize(KEY_ROOM, 0);
-    let len = STANDARD.decode_slice(form.key, room).ok()?;
+    let len = STANDARD.decode_slice(encoding.key, room).ok()?;
     Some(&room[..len])
 }
 
-fn request<'a>(command: Command<'a>, form: MetaEncoding<'a>) -> Line<'a> {
-    Line::Request(Request { command, form: Encoding::Meta(form) })
+fn request<'a>(command: Command<'a>, encoding: MetaEncoding<'a>) -> Line<'a> {
+    Line::Request(Request { command, encoding: Encoding::Meta(encoding) })
 }
 
-fn refused<'a>(refusal: Refusal, form: MetaEncoding<'a>) -> Line<'a> {
-    request(Command::Refused(refusal), form)
+fn refused<'a>(refusal: Refusal, encoding: MetaEncoding<'a>) -> Line<'a> {
+    request(Command::Refused(refusal), encoding)
 }

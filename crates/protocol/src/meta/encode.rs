@@ -11,33 +11,33 @@ use crate::text::encode::{line, push_all};
 
 /// `VA <bytes> <flags>*`
 #[inline]
-pub(crate) fn value_head(form: &MetaEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
+pub(crate) fn value_head(encoding: &MetaEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     out.extend_from_slice(b"VA ");
     push_u64(out, item.len);
-    push_flags(form, Some(item), out);
+    push_flags(encoding, Some(item), out);
     out.extend_from_slice(b"\r\n");
 }
 
-pub(crate) fn reply(form: &MetaEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
-    if form.quiet && expected(form.command, reply) {
+pub(crate) fn reply(encoding: &MetaEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    if encoding.quiet && expected(encoding.command, reply) {
         return;
     }
     match *reply {
-        Reply::Found(item) | Reply::Stored(item) => coded(form, b"HD", Some(&item), out),
-        Reply::Deleted => coded(form, b"HD", None, out),
-        Reply::Miss => coded(form, b"EN", None, out),
-        Reply::NotStored => coded(form, b"NS", None, out),
-        Reply::Exists => coded(form, b"EX", None, out),
-        Reply::NotFound => coded(form, b"NF", None, out),
-        Reply::Number(number, item) if form.value => {
+        Reply::Found(item) | Reply::Stored(item) => coded(encoding, b"HD", Some(&item), out),
+        Reply::Deleted => coded(encoding, b"HD", None, out),
+        Reply::Miss => coded(encoding, b"EN", None, out),
+        Reply::NotStored => coded(encoding, b"NS", None, out),
+        Reply::Exists => coded(encoding, b"EX", None, out),
+        Reply::NotFound => coded(encoding, b"NF", None, out),
+        Reply::Number(number, item) if encoding.value => {
             let mut buffer = [0; DIGITS_MAX];
             let number = digits(number, &mut buffer);
-            value_head(form, &Item { len: number.len() as u64, ..item }, out);
+            value_head(encoding, &Item { len: number.len() as u64, ..item }, out);
             push_all(out, &[number, b"\r\n"]);
         }
-        Reply::Number(_, item) => coded(form, b"HD", Some(&item), out),
-        Reply::Inspected { item, size, class } => inspected(form, &item, size, class, out),
-        Reply::OutOfMemory if form.command == MetaCommand::Set => {
+        Reply::Number(_, item) => coded(encoding, b"HD", Some(&item), out),
+        Reply::Inspected { item, size, class } => inspected(encoding, &item, size, class, out),
+        Reply::OutOfMemory if encoding.command == MetaCommand::Set => {
             out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
         }
         Reply::OutOfMemory => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
@@ -56,50 +56,50 @@ fn expected(command: MetaCommand, reply: &Reply<'_>) -> bool {
     )
 }
 
-fn coded(form: &MetaEncoding<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec<u8>) {
+fn coded(encoding: &MetaEncoding<'_>, code: &[u8; 2], item: Option<&Item>, out: &mut Vec<u8>) {
     out.extend_from_slice(code);
-    if form.command != MetaCommand::Inspect {
-        push_flags(form, item, out);
+    if encoding.command != MetaCommand::Inspect {
+        push_flags(encoding, item, out);
     }
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends the answers to the flags: of the item if there is one, else of the request alone.
-fn push_flags(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
-    for flag in flags(form.flags) {
+fn push_flags(encoding: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) {
+    for flag in flags(encoding.flags) {
         match flag[0] {
             b'O' => push_all(out, &[b" ", flag]),
             b'k' => {
                 out.extend_from_slice(b" k");
-                if push_key(form, item, out) {
+                if push_key(encoding, item, out) {
                     out.extend_from_slice(b" b");
                 }
             }
-            letter => push_flag(form, letter, item, out),
+            letter => push_flag(encoding, letter, item, out),
         }
     }
-    if let (MetaCommand::Get, Some(item)) = (form.command, item) {
+    if let (MetaCommand::Get, Some(item)) = (encoding.command, item) {
         push_stale(item, out);
     }
 }
 
 /// Appends the key as in the request, or of a hit as stored; returns whether it is in base64.
-fn push_key(form: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
-    let stored = match form.command {
+fn push_key(encoding: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
+    let stored = match encoding.command {
         MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),
         _ => None,
     };
     match stored {
-        Some(true) => out.extend_from_slice(STANDARD.encode(form.plain_key).as_bytes()),
-        Some(false) => out.extend_from_slice(form.plain_key),
-        None => out.extend_from_slice(form.key),
+        Some(true) => out.extend_from_slice(STANDARD.encode(encoding.plain_key).as_bytes()),
+        Some(false) => out.extend_from_slice(encoding.plain_key),
+        None => out.extend_from_slice(encoding.key),
     }
-    stored.unwrap_or(form.binary_key)
+    stored.unwrap_or(encoding.binary_key)
 }
 
 #[inline]
-fn push_flag(form: &MetaEncoding<'_>, letter: u8, item: Option<&Item>, out: &mut Vec<u8>) {
-    let number = match (form.command, letter, item) {
+fn push_flag(encoding: &MetaEncoding<'_>, letter: u8, item: Option<&Item>, out: &mut Vec<u8>) {
+    let number = match (encoding.command, letter, item) {
         (MetaCommand::Get | MetaCommand::Arithmetic, b't', Some(Item { ttl: None, .. })) => {
             return out.extend_from_slice(b" t-1");
         }
@@ -109,7 +109,7 @@ fn push_flag(form: &MetaEncoding<'_>, letter: u8, item: Option<&Item>, out: &mut
         (MetaCommand::Get | MetaCommand::Arithmetic, b'c', Some(item)) => item.cas,
         // An item that was not stored has no CAS value, but a size.
         (MetaCommand::Set, b'c', item) => item.map_or(0, |item| item.cas),
-        (MetaCommand::Set, b's', item) => item.map_or(form.value_len, |item| item.len),
+        (MetaCommand::Set, b's', item) => item.map_or(encoding.value_len, |item| item.len),
         (MetaCommand::Get, b's', Some(item)) => item.len,
         (MetaCommand::Get, b'f', Some(item)) => u64::from(item.flags),
         (MetaCommand::Get, b'l', Some(item)) => u64::from(item.idle),
@@ -128,9 +128,9 @@ fn push_stale(item: &Item, out: &mut Vec<u8>) {
     }
 }
 
-fn inspected(form: &MetaEncoding<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
+fn inspected(encoding: &MetaEncoding<'_>, item: &Item, size: u64, class: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"ME ");
-    push_key(form, Some(item), out);
+    push_key(encoding, Some(item), out);
     out.extend_from_slice(b" exp=");
     match item.ttl {
         Some(ttl) => push_u64(out, u64::from(ttl)),

@@ -59,8 +59,8 @@ pub(crate) fn token(token: &[u8], intact: bool) -> Request<'_> {
         Some(at) => Command::Authenticate { user: &token[..at], password: &token[at + 1..] },
         None => Command::Refused(Refusal::Client("bad authentication token format")),
     };
-    let form = TextEncoding { command: TextCommand::Store, ..TextEncoding::default() };
-    Request { command, form: Encoding::Text(form) }
+    let encoding = TextEncoding { command: TextCommand::Store, ..TextEncoding::default() };
+    Request { command, encoding: Encoding::Text(encoding) }
 }
 
 /// The words after a command: a few by their place, their number, and whether the last says `noreply`.
@@ -92,17 +92,17 @@ impl<'a> Arguments<'a> {
 }
 
 fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) -> Line<'a> {
-    let form = TextEncoding { command: TextCommand::Get, cas, ..TextEncoding::default() };
+    let encoding = TextEncoding { command: TextCommand::Get, cas, ..TextEncoding::default() };
     let touch = if touch { words.next() } else { None };
     let keys = line.len() - words.len();
-    let Some(first) = words.next() else { return refused(BAD_FORMAT, form) };
+    let Some(first) = words.next() else { return refused(BAD_FORMAT, encoding) };
     let exptime = match touch.map(parse_i64) {
         None => None,
         Some(Some(seconds)) => Some(Exptime(seconds)),
-        Some(None) => return refused(BAD_EXPTIME, form),
+        Some(None) => return refused(BAD_EXPTIME, encoding),
     };
     if first.len() > KEY_MAX || words.any(|key| key.len() > KEY_MAX) {
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     }
     Line::Keys { keys, multiget: Multiget { cas, touch: exptime } }
 }
@@ -110,7 +110,7 @@ fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) ->
 fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, flags, exptime, len, cas] = arguments.first;
-    let form = TextEncoding {
+    let encoding = TextEncoding {
         command: TextCommand::Store,
         key,
         noreply: arguments.noreply(if compare { 4 } else { 3 }),
@@ -119,7 +119,7 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     let Some(len) = parse_i64(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
     else {
         // Without a length the data block cannot be recognized: the next line is parsed as a command.
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     };
     let compare = if compare { Some(parse_u64(cas)) } else { None };
     match (parse_u64(flags), parse_i64(exptime), compare) {
@@ -133,10 +133,10 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
                 compare: compare.flatten(),
                 ..Store::default()
             },
-            form: Encoding::Text(form),
+            encoding: Encoding::Text(encoding),
             len,
         },
-        _ => Line::Swallow { refusal: BAD_FORMAT, form: Encoding::Text(form), len },
+        _ => Line::Swallow { refusal: BAD_FORMAT, encoding: Encoding::Text(encoding), len },
     }
 }
 
@@ -146,53 +146,54 @@ fn delete<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, second, ..] = arguments.first;
     let noreply = arguments.noreply(1);
-    let form = TextEncoding { key, noreply, ..TextEncoding::default() };
+    let encoding = TextEncoding { key, noreply, ..TextEncoding::default() };
     match arguments.count {
-        0 => return refused(BAD_FORMAT, form),
+        0 => return refused(BAD_FORMAT, encoding),
         1 => {}
         2 if second == b"0" || noreply => {}
         3 if second == b"0" && noreply => {}
         _ => {
             let usage = "bad command line format.  Usage: delete <key> [noreply]";
-            return refused(Refusal::Client(usage), form);
+            return refused(Refusal::Client(usage), encoding);
         }
     }
     if key.len() > KEY_MAX {
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     }
-    request(Command::Delete(Delete { key, ..Delete::default() }), form)
+    request(Command::Delete(Delete { key, ..Delete::default() }), encoding)
 }
 
 fn arithmetic<'a>(decrement: bool, words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, delta, ..] = arguments.first;
-    let form = TextEncoding {
+    let encoding = TextEncoding {
         command: TextCommand::Arithmetic,
         key,
         noreply: arguments.noreply(1),
         ..TextEncoding::default()
     };
     if arguments.count < 2 || key.len() > KEY_MAX {
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     }
     match parse_u64(delta) {
-        Some(delta) => {
-            request(Command::Arithmetic(Arithmetic { key, decrement, delta, ..Arithmetic::default() }), form)
-        }
-        None => refused(Refusal::Client("invalid numeric delta argument"), form),
+        Some(delta) => request(
+            Command::Arithmetic(Arithmetic { key, decrement, delta, ..Arithmetic::default() }),
+            encoding,
+        ),
+        None => refused(Refusal::Client("invalid numeric delta argument"), encoding),
     }
 }
 
 fn touch<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
     let [key, exptime, ..] = arguments.first;
-    let form = TextEncoding { key, noreply: arguments.noreply(1), ..TextEncoding::default() };
+    let encoding = TextEncoding { key, noreply: arguments.noreply(1), ..TextEncoding::default() };
     if arguments.count < 2 || key.len() > KEY_MAX {
-        return refused(BAD_FORMAT, form);
+        return refused(BAD_FORMAT, encoding);
     }
     match parse_i64(exptime) {
-        Some(exptime) => request(Command::Touch(Touch { key, exptime: Exptime(exptime) }), form),
-        None => refused(BAD_EXPTIME, form),
+        Some(exptime) => request(Command::Touch(Touch { key, exptime: Exptime(exptime) }), encoding),
+        None => refused(BAD_EXPTIME, encoding),
     }
 }
 
@@ -252,18 +253,18 @@ fn by_fabric<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
     }
 }
 
-fn flush<'a>(words: Words<'a>, form: TextEncoding<'a>) -> Line<'a> {
+fn flush<'a>(words: Words<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
     match without_noreply(words).next().map(parse_i64) {
-        None => request(Command::Flush(Exptime(0)), form),
-        Some(Some(delay)) => request(Command::Flush(Exptime(delay)), form),
-        Some(None) => refused(BAD_EXPTIME, form),
+        None => request(Command::Flush(Exptime(0)), encoding),
+        Some(Some(delay)) => request(Command::Flush(Exptime(delay)), encoding),
+        Some(None) => refused(BAD_EXPTIME, encoding),
     }
 }
 
-fn verbosity<'a>(mut words: Words<'a>, form: TextEncoding<'a>) -> Line<'a> {
+fn verbosity<'a>(mut words: Words<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
     match words.next().and_then(parse_u64).and_then(|level| u32::try_from(level).ok()) {
-        Some(level) => request(Command::Verbosity(level), form),
-        None => refused(BAD_FORMAT, form),
+        Some(level) => request(Command::Verbosity(level), encoding),
+        None => refused(BAD_FORMAT, encoding),
     }
 }
 
@@ -284,10 +285,10 @@ fn without_noreply(words: Words<'_>) -> Words<'_> {
     }
 }
 
-fn request<'a>(command: Command<'a>, form: TextEncoding<'a>) -> Line<'a> {
-    Line::Request(Request { command, form: Encoding::Text(form) })
+fn request<'a>(command: Command<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
+    Line::Request(Request { command, encoding: Encoding::Text(encoding) })
 }
 
-fn refused<'a>(refusal: Refusal, form: TextEncoding<'a>) -> Line<'a> {
-    request(Command::Refused(refusal), form)
+fn refused<'a>(refusal: Refusal, encoding: TextEncoding<'a>) -> Line<'a> {
+    request(Command::Refused(refusal), encoding)
 }

@@ -7,22 +7,22 @@ use crate::reply::{Item, Reply};
 
 /// `VALUE <key> <flags> <bytes>[ <cas>]`
 #[inline]
-pub(crate) fn value_head(form: &TextEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
+pub(crate) fn value_head(encoding: &TextEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
     out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(form.key);
+    out.extend_from_slice(encoding.key);
     out.push(b' ');
     push_u64(out, u64::from(item.flags));
     out.push(b' ');
     push_u64(out, item.len);
-    if form.cas {
+    if encoding.cas {
         out.push(b' ');
         push_u64(out, item.cas);
     }
     out.extend_from_slice(b"\r\n");
 }
 
-pub(crate) fn reply(form: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
-    if form.noreply {
+pub(crate) fn reply(encoding: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    if encoding.noreply {
         return;
     }
     let word: &[u8] = match *reply {
@@ -32,7 +32,7 @@ pub(crate) fn reply(form: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8
         Reply::Exists => b"EXISTS",
         Reply::NotFound => b"NOT_FOUND",
         Reply::Deleted => b"DELETED",
-        Reply::OutOfMemory => match form.command {
+        Reply::OutOfMemory => match encoding.command {
             // An error between values would end the answer, and the client would read the rest as the next answer. A
             // cache may miss.
             TextCommand::Get => return,

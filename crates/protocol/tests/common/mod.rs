@@ -95,7 +95,7 @@ impl Record {
             Decoded::Request { consumed, request } => {
                 self.flush();
                 self.events.push(format!("{request:?}"));
-                self.answer(&request.form);
+                self.answer(&request.encoding);
                 *consumed
             }
             Decoded::Value { consumed, bytes } => {
@@ -119,14 +119,14 @@ impl Record {
     }
 
     /// Encodes every reply, whether it fits the command or not, and the same from a copy of the encoding.
-    fn answer(&mut self, form: &Encoding<'_>) {
-        self.saved.save(form);
-        assert_eq!(self.saved.form(), *form);
+    fn answer(&mut self, encoding: &Encoding<'_>) {
+        self.saved.save(encoding);
+        assert_eq!(self.saved.encoding(), *encoding);
         for reply in REPLIES {
-            form.reply(reply, &mut self.out);
+            encoding.reply(reply, &mut self.out);
         }
-        form.value_head(&ITEM, &mut self.out);
-        form.value_tail(&mut self.out);
+        encoding.value_head(&ITEM, &mut self.out);
+        encoding.value_tail(&mut self.out);
         self.out.clear();
     }
 
@@ -219,7 +219,7 @@ pub fn answers(input: &[u8]) -> Vec<u8> {
             }
             Decoded::Request { consumed, request } => {
                 start += consumed;
-                saved.save(&request.form);
+                saved.save(&request.encoding);
                 answer(&request, &mut out);
             }
             Decoded::ValueEnd { consumed, intact } => {
@@ -228,7 +228,7 @@ pub fn answers(input: &[u8]) -> Vec<u8> {
                     true => Reply::Stored(ITEM),
                     false => Reply::Refused(Refusal::Client("bad data chunk")),
                 };
-                saved.form().reply(&reply, &mut out);
+                saved.encoding().reply(&reply, &mut out);
             }
             Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => start += consumed,
         }
@@ -245,9 +245,9 @@ fn answer(request: &Request<'_>, out: &mut Vec<u8>) {
     let reply = match &request.command {
         Command::Get(get) if !get.key.starts_with(b"hit") => Reply::Miss,
         Command::Get(get) if get.value => {
-            request.form.value_head(&ITEM, out);
+            request.encoding.value_head(&ITEM, out);
             out.extend_from_slice(b"hi");
-            return request.form.value_tail(out);
+            return request.encoding.value_tail(out);
         }
         Command::Get(_) => Reply::Found(ITEM),
         Command::EndOfKeys => Reply::End,
@@ -267,7 +267,7 @@ fn answer(request: &Request<'_>, out: &mut Vec<u8>) {
         Command::Refused(refusal) => Reply::Refused(*refusal),
         _ => Reply::Ok,
     };
-    request.form.reply(&reply, out);
+    request.encoding.reply(&reply, out);
 }
 
 /// Builds a binary request packet.
@@ -284,6 +284,6 @@ pub fn packet(opcode: u8, key: &[u8], extras: &[u8], value: &[u8], cas: u64) -> 
 }
 
 /// Builds a meta encoding without flags.
-pub fn is_meta(form: &Encoding<'_>, command: MetaCommand) -> bool {
-    matches!(form, Encoding::Meta(form) if form.command == command)
+pub fn is_meta(encoding: &Encoding<'_>, command: MetaCommand) -> bool {
+    matches!(encoding, Encoding::Meta(encoding) if encoding.command == command)
 }

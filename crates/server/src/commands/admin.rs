@@ -25,32 +25,32 @@ const CLASSES: u32 = 63;
 const SLABS_WORDS_MAX: usize = 5;
 
 /// Carries an order out.
-pub fn order(ctx: &mut Context, command: Command<'_>, form: &Encoding<'_>) -> Flow {
+pub fn order(ctx: &mut Context, command: Command<'_>, encoding: &Encoding<'_>) -> Flow {
     let line: &[u8] = match command {
         Command::Flush(delay) => {
             ctx.counters().cmd_flush.inc();
             if !ctx.shared.settings.flush_enabled {
-                form.reply(&refused(Refusal::Client("flush_all not allowed")), &mut ctx.out);
+                encoding.reply(&refused(Refusal::Client("flush_all not allowed")), &mut ctx.out);
                 return Flow::Next;
             }
             ctx.handle.flush(flush_time(ctx, delay));
-            return answer(ctx, form, &Reply::Ok);
+            return answer(ctx, encoding, &Reply::Ok);
         }
         Command::Verbosity(level) => {
             // memcached's highest.
             ctx.shared.switches.verbosity.store(level.min(3), Ordering::Relaxed);
-            return answer(ctx, form, &Reply::Ok);
+            return answer(ctx, encoding, &Reply::Ok);
         }
-        Command::CacheMemlimit(megabytes) => return memory_limit(ctx, megabytes, form),
-        Command::Shutdown { mode } => return shutdown(ctx, mode, form),
+        Command::CacheMemlimit(megabytes) => return memory_limit(ctx, megabytes, encoding),
+        Command::Shutdown { mode } => return shutdown(ctx, mode, encoding),
         Command::RefreshCerts => match ctx.shared.reload_certificates() {
-            Ok(()) if ctx.shared.tls.is_some() => return answer(ctx, form, &Reply::Ok),
+            Ok(()) if ctx.shared.tls.is_some() => return answer(ctx, encoding, &Reply::Ok),
             Ok(()) => b"Error TLS not enabled",
             Err(error) => {
                 tracing::warn!("refresh_certs: {error:#}");
                 return answer(
                     ctx,
-                    form,
+                    encoding,
                     &refused(Refusal::Server("cannot reload the certificates; see the log")),
                 );
             }
@@ -60,11 +60,11 @@ pub fn order(ctx: &mut Context, command: Command<'_>, form: &Encoding<'_>) -> Fl
         Command::Extstore(words) => extstore(words),
         _ => unreachable!("every other command is dispatched before"),
     };
-    answer(ctx, form, &Reply::Line(line))
+    answer(ctx, encoding, &Reply::Line(line))
 }
 
-fn answer(ctx: &mut Context, form: &Encoding<'_>, reply: &Reply<'_>) -> Flow {
-    form.reply(reply, &mut ctx.out);
+fn answer(ctx: &mut Context, encoding: &Encoding<'_>, reply: &Reply<'_>) -> Flow {
+    encoding.reply(reply, &mut ctx.out);
     Flow::Next
 }
 
@@ -78,7 +78,7 @@ fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
     }
 }
 
-fn memory_limit(ctx: &mut Context, megabytes: u64, form: &Encoding<'_>) -> Flow {
+fn memory_limit(ctx: &mut Context, megabytes: u64, encoding: &Encoding<'_>) -> Flow {
     let line: &[u8] = if megabytes < MEMLIMIT_MEGABYTES_MIN {
         b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"
     } else if megabytes > MEMLIMIT_MEGABYTES_MAX {
@@ -93,19 +93,19 @@ fn memory_limit(ctx: &mut Context, megabytes: u64, form: &Encoding<'_>) -> Flow 
         }
     };
     if line == b"OK" {
-        return answer(ctx, form, &Reply::Ok);
+        return answer(ctx, encoding, &Reply::Ok);
     }
-    answer(ctx, form, &Reply::Line(line))
+    answer(ctx, encoding, &Reply::Line(line))
 }
 
-fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, form: &Encoding<'_>) -> Flow {
+fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, encoding: &Encoding<'_>) -> Flow {
     if !ctx.shared.settings.shutdown_enabled {
-        return answer(ctx, form, &Reply::Line(b"SERVER_ERROR: shutdown not enabled"));
+        return answer(ctx, encoding, &Reply::Line(b"SERVER_ERROR: shutdown not enabled"));
     }
     let order = match mode {
         None => ProcessRequest::Stop,
         Some(b"graceful") => ProcessRequest::StopGracefully,
-        Some(_) => return answer(ctx, form, &refused(Refusal::Client("invalid shutdown mode"))),
+        Some(_) => return answer(ctx, encoding, &refused(Refusal::Client("invalid shutdown mode"))),
     };
     ctx.shared.order(order);
     Flow::Close
@@ -205,12 +205,12 @@ fn extstore(words: Words<'_>) -> &'static [u8] {
 }
 
 /// `lru_crawler …`: switches, a scan of all items, and the two dumps.
-pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, form: &Encoding<'_>) {
+pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, encoding: &Encoding<'_>) {
     let switches = &ctx.shared.switches;
     let reply = match words.next() {
         Some(verb @ (b"metadump" | b"mgdump")) => {
             let kind = if verb == b"metadump" { DumpKind::Metadump } else { DumpKind::Mgdump };
-            return dump(ctx, session, kind, words, form);
+            return dump(ctx, session, kind, words, encoding);
         }
         Some(b"crawl") => crawl(ctx, words),
         Some(verb @ (b"tocrawl" | b"sleep")) => match words.next().map(parse_u64) {
@@ -236,7 +236,7 @@ pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_
         }
         _ => refused(Refusal::UnknownCommand),
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }
 
 /// Which classes a crawl or dump means: true if the one that has all items is among them.
@@ -272,7 +272,7 @@ fn crawl(ctx: &Context, words: Words<'_>) -> Reply<'static> {
     }
 }
 
-fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'_>, form: &Encoding<'_>) {
+fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'_>, encoding: &Encoding<'_>) {
     let reply = if !ctx.shared.settings.dump_enabled {
         let text = if kind == DumpKind::Metadump { "metadump not allowed" } else { "key dump not allowed" };
         refused(Refusal::Error(text))
@@ -281,7 +281,7 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
     } else if !session.queue.is_empty() || !ctx.out.is_empty() {
         let verb = if kind == DumpKind::Metadump { "metadump" } else { "mgdump" };
         let line = format!("ERROR cannot pipeline other commands before {verb}");
-        form.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
+        encoding.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
         return;
     } else if !ctx.shared.switches.crawler.load(Ordering::Relaxed) {
         refused(Refusal::Client("lru crawler disabled"))
@@ -295,11 +295,11 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
             }
         }
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }
 
 /// `watch …`: sends log lines to the connection from now on.
-pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &Encoding<'_>) {
+pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, encoding: &Encoding<'_>) {
     let mut topics = 0;
     let mut any = false;
     let mut wrong = false;
@@ -328,5 +328,5 @@ pub fn watch(ctx: &mut Context, session: &mut Session, words: Words<'_>, form: &
             None => Reply::Line(b"WATCHER_TOO_MANY log watcher limit reached"),
         }
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }

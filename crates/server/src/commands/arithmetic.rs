@@ -17,7 +17,7 @@ enum Outcome {
 }
 
 /// Adds to or subtracts from a number.
-pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Encoding<'_>) {
+pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, encoding: &Encoding<'_>) {
     // The clock may advance meanwhile; a request that sets an expiry reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -73,7 +73,7 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, form: &Encodin
         Ok((Outcome::NonNumeric, _)) => Reply::NonNumeric,
         Err(_) => Reply::OutOfMemory,
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }
 
 fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Expiry) -> Change<'static> {

@@ -9,8 +9,8 @@ const STATUS_AUTH: u16 = fabcache_protocol::binary::status::AUTH;
 
 /// Returns whether a client may send this command before it is authenticated. For text, the decoder lets only
 /// authentication through.
-pub fn is_allowed(command: &Command<'_>, form: &Encoding<'_>) -> bool {
-    match protocol(form) {
+pub fn is_allowed(command: &Command<'_>, encoding: &Encoding<'_>) -> bool {
+    match protocol(encoding) {
         Protocol::Text => {
             matches!(command, Command::Authenticate { .. } | Command::Refused(_) | Command::Quit)
         }
@@ -27,12 +27,12 @@ pub fn is_allowed(command: &Command<'_>, form: &Encoding<'_>) -> bool {
 }
 
 /// Answers a request that came too early.
-pub fn refuse(ctx: &mut Context, form: &Encoding<'_>) -> Flow {
-    let refusal = match protocol(form) {
+pub fn refuse(ctx: &mut Context, encoding: &Encoding<'_>) -> Flow {
+    let refusal = match protocol(encoding) {
         Protocol::Text => Refusal::Client("unauthenticated"),
         Protocol::Binary => Refusal::Status(STATUS_AUTH),
     };
-    form.reply(&refused(refusal), &mut ctx.out);
+    encoding.reply(&refused(refusal), &mut ctx.out);
     Flow::Close
 }
 
@@ -42,33 +42,39 @@ pub fn text(
     session: &mut Session,
     user: &[u8],
     password: &[u8],
-    form: &Encoding<'_>,
+    encoding: &Encoding<'_>,
 ) -> Flow {
     ctx.counters().auth_cmds.inc();
     let admitted = ctx.shared.users.as_ref().is_some_and(|users| users.admit(user, password));
     if !admitted {
         ctx.counters().auth_errors.inc();
-        form.reply(&Reply::AuthFailure, &mut ctx.out);
+        encoding.reply(&Reply::AuthFailure, &mut ctx.out);
         return Flow::Next;
     }
     session.access.granted = true;
-    form.reply(&Reply::Stored(Item::default()), &mut ctx.out);
+    encoding.reply(&Reply::Stored(Item::default()), &mut ctx.out);
     Flow::Admit
 }
 
 /// The mechanisms there are.
-pub fn mechanisms(ctx: &mut Context, form: &Encoding<'_>) {
+pub fn mechanisms(ctx: &mut Context, encoding: &Encoding<'_>) {
     let reply = match ctx.shared.settings.sasl {
         true => Reply::Sasl(b"PLAIN"),
         false => refused(Refusal::UnknownCommand),
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }
 
 /// SASL PLAIN (RFC 4616): authorisation identity, NUL, user, NUL, password.
-pub fn sasl(ctx: &mut Context, session: &mut Session, mechanism: &[u8], payload: &[u8], form: &Encoding<'_>) {
+pub fn sasl(
+    ctx: &mut Context,
+    session: &mut Session,
+    mechanism: &[u8],
+    payload: &[u8],
+    encoding: &Encoding<'_>,
+) {
     if !ctx.shared.settings.sasl {
-        form.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
+        encoding.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
         return;
     }
     ctx.counters().auth_cmds.inc();
@@ -86,5 +92,5 @@ pub fn sasl(ctx: &mut Context, session: &mut Session, mechanism: &[u8], payload:
             Reply::AuthFailure
         }
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }

@@ -36,9 +36,9 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Returns the fabric's address, if the client may use it and supports these versions.
-pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
+pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, encoding: &Encoding<'_>) {
     let versions = (channel, region);
-    let told = match open_to(ctx, session) {
+    let reported = match open_to(ctx, session) {
         Ok(_) if versions != (CHANNEL_VERSION, FORMAT_VERSION) => Err(Refusal::Client(&OTHER_VERSIONS)),
         Ok((fabric, _)) => {
             let provider = fabric.provider();
@@ -48,17 +48,17 @@ pub fn hello(ctx: &mut Context, session: &mut Session, channel: u64, region: u64
         }
         Err(refusal) => Err(refusal),
     };
-    match told {
+    match reported {
         Ok(line) => {
             session.knows_fabric = true;
-            form.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
+            encoding.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
         }
-        Err(refusal) => refuse(ctx, refusal, form),
+        Err(refusal) => refuse(ctx, refusal, encoding),
     }
 }
 
 /// Attaches the client over the fabric.
-pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, form: &Encoding<'_>) {
+pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_>, encoding: &Encoding<'_>) {
     let name = attach.name();
     let refusal = match open_to(ctx, session) {
         Err(refusal) => refusal,
@@ -77,11 +77,12 @@ pub fn attach(ctx: &mut Context, session: &mut Session, attach: &FabricAttach<'_
                 staging: memory(attach.staging),
                 landing: memory(attach.landing),
             };
-            session.offer = Some(UpgradeOffer { form: saved(form), way: Upgrade::Fabric(Box::new(client)) });
+            session.offer =
+                Some(UpgradeOffer { encoding: saved(encoding), way: Upgrade::Fabric(Box::new(client)) });
             return;
         }
     };
-    refuse(ctx, refusal, form);
+    refuse(ctx, refusal, encoding);
 }
 
 /// Returns the answer to `fabric attach`: the worker's endpoint, and how to read the items.
@@ -126,7 +127,7 @@ fn open_to<'c>(ctx: &'c Context, session: &Session) -> Result<(&'c OpenFabric, &
     }
 }
 
-fn refuse(ctx: &mut Context, refusal: Refusal, form: &Encoding<'_>) {
+fn refuse(ctx: &mut Context, refusal: Refusal, encoding: &Encoding<'_>) {
     ctx.counters().fabric_refused.inc();
-    form.reply(&refused(refusal), &mut ctx.out);
+    encoding.reply(&refused(refusal), &mut ctx.out);
 }

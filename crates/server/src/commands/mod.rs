@@ -105,7 +105,7 @@ pub struct Session {
 #[derive(Debug)]
 pub struct UpgradeOffer {
     /// The encoding of answers.
-    pub form: SavedEncoding,
+    pub encoding: SavedEncoding,
     /// The channel or fabric client.
     pub way: Upgrade,
 }
@@ -135,45 +135,46 @@ pub enum Flow {
 /// Executes a request, and appends the answer to the output.
 #[inline]
 pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -> Flow {
-    let Request { command, form } = request;
-    if session.access.required && !session.access.granted && !authentication::is_allowed(&command, &form) {
-        return authentication::refuse(ctx, &form);
+    let Request { command, encoding } = request;
+    if session.access.required && !session.access.granted && !authentication::is_allowed(&command, &encoding)
+    {
+        return authentication::refuse(ctx, &encoding);
     }
-    if let Encoding::Meta(_) = form
+    if let Encoding::Meta(_) = encoding
         && !matches!(command, Command::Noop | Command::Refused(_))
     {
         ctx.counters().cmd_meta.inc();
     }
     match command {
-        Command::Get(get) => retrieval::get(ctx, session, &get, &form),
-        Command::Store(store) => return storage::store(ctx, session, &store, &form),
-        Command::Delete(delete) => removal::delete(ctx, &delete, &form),
-        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, &arithmetic, &form),
-        Command::Touch(touch) => retrieval::touch(ctx, &touch, &form),
-        Command::Inspect(key) => retrieval::inspect(ctx, key, &form),
-        Command::EndOfKeys => form.reply(&Reply::End, &mut ctx.out),
-        Command::Noop => form.reply(&Reply::Noop, &mut ctx.out),
-        Command::Version => form.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
-        Command::Refused(refusal) => form.reply(&Reply::Refused(refusal), &mut ctx.out),
+        Command::Get(get) => retrieval::get(ctx, session, &get, &encoding),
+        Command::Store(store) => return storage::store(ctx, session, &store, &encoding),
+        Command::Delete(delete) => removal::delete(ctx, &delete, &encoding),
+        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, &arithmetic, &encoding),
+        Command::Touch(touch) => retrieval::touch(ctx, &touch, &encoding),
+        Command::Inspect(key) => retrieval::inspect(ctx, key, &encoding),
+        Command::EndOfKeys => encoding.reply(&Reply::End, &mut ctx.out),
+        Command::Noop => encoding.reply(&Reply::Noop, &mut ctx.out),
+        Command::Version => encoding.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
+        Command::Refused(refusal) => encoding.reply(&Reply::Refused(refusal), &mut ctx.out),
         Command::Quit => {
-            form.reply(&Reply::Bye, &mut ctx.out);
+            encoding.reply(&Reply::Bye, &mut ctx.out);
             return Flow::Close;
         }
         Command::Authenticate { user, password } => {
-            return authentication::text(ctx, session, user, password, &form);
+            return authentication::text(ctx, session, user, password, &encoding);
         }
-        Command::SaslList => authentication::mechanisms(ctx, &form),
+        Command::SaslList => authentication::mechanisms(ctx, &encoding),
         Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
-            authentication::sasl(ctx, session, mechanism, payload, &form);
+            authentication::sasl(ctx, session, mechanism, payload, &encoding);
         }
-        Command::Stats(words) => stats::stats(ctx, words, &form),
-        Command::Watch(words) => admin::watch(ctx, session, words, &form),
-        Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &form),
-        Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &form),
-        Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &form),
-        Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &form),
-        Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, &form),
-        order => return admin::order(ctx, order, &form),
+        Command::Stats(words) => stats::stats(ctx, words, &encoding),
+        Command::Watch(words) => admin::watch(ctx, session, words, &encoding),
+        Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &encoding),
+        Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &encoding),
+        Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &encoding),
+        Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &encoding),
+        Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, &encoding),
+        order => return admin::order(ctx, order, &encoding),
     }
     Flow::Next
 }
@@ -244,9 +245,9 @@ fn is_too_large(ctx: &Context, key: &[u8], flags: u32, value_len: u64) -> bool {
 }
 
 /// The form, for an answer that is given later.
-fn saved(form: &Encoding<'_>) -> SavedEncoding {
+fn saved(encoding: &Encoding<'_>) -> SavedEncoding {
     let mut saved = SavedEncoding::new();
-    saved.save(form);
+    saved.save(encoding);
     saved
 }
 
@@ -255,8 +256,8 @@ fn refused(refusal: Refusal) -> Reply<'static> {
 }
 
 /// The protocol of a form.
-fn protocol(form: &Encoding<'_>) -> Protocol {
-    match form {
+fn protocol(encoding: &Encoding<'_>) -> Protocol {
+    match encoding {
         Encoding::Binary(_) => Protocol::Binary,
         Encoding::Text(_) | Encoding::Meta(_) => Protocol::Text,
     }

@@ -15,7 +15,7 @@ enum Outcome {
 }
 
 /// Removes a key, marks it stale, or takes its value away.
-pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
+pub fn delete(ctx: &mut Context, delete: &Delete<'_>, encoding: &Encoding<'_>) {
     ctx.shared.prefixes.count(delete.key, Request::Delete);
     let touch = delete.touch.map(|exptime| expiry(ctx, exptime));
     let done = ctx.handle.mutate(delete.key, |existing| {
@@ -47,7 +47,7 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
         Ok(((Outcome::Deleted, len), _)) => {
             counters.delete_hits.inc();
             ctx.shared.notify_watchers(topic::DELETIONS, || {
-                let command = if matches!(form, Encoding::Meta(_)) { "md" } else { "delete" };
+                let command = if matches!(encoding, Encoding::Meta(_)) { "md" } else { "delete" };
                 format!(
                     "type=deleted key={} cmd={command} clsid={ITEM_CLASS} size={len}",
                     encoded(delete.key)
@@ -62,5 +62,5 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, form: &Encoding<'_>) {
         }
         Err(_) => Reply::OutOfMemory,
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }

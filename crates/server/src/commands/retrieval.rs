@@ -10,7 +10,7 @@ use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
-pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>) {
+pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
     // The clock may advance meanwhile; a touch reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -20,17 +20,17 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encod
     loop {
         let mut touched = Touched::default();
         if !is_plain(get) {
-            touched = prepare(ctx, get, touch, now, ends_now, form);
+            touched = prepare(ctx, get, touch, now, ends_now, encoding);
         }
         if touched.out_of_memory {
-            count(ctx, session, get, form, Err(Miss::Absent), 0);
-            return form.reply(&Reply::OutOfMemory, &mut ctx.out);
+            count(ctx, session, get, encoding, Err(Miss::Absent), 0);
+            return encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
         }
         if let Some(created) = touched.created {
-            count(ctx, session, get, form, Err(Miss::Absent), 0);
-            return answer_created(ctx, get, &created, now, form);
+            count(ctx, session, get, encoding, Err(Miss::Absent), 0);
+            return answer_created(ctx, get, &created, now, encoding);
         }
-        let read = read(ctx, get, now, form, &mut touched);
+        let read = read(ctx, get, now, encoding, &mut touched);
         if ends_now
             && let Read::Hit(info, payload) = &read
             && !remove_read(ctx, get, info, payload)
@@ -39,13 +39,13 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encod
             ctx.out.truncate(start);
             continue;
         }
-        return finish(ctx, session, get, form, read);
+        return finish(ctx, session, get, encoding, read);
     }
 }
 
 /// Completes the answer for a read item.
 #[inline]
-fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encoding<'_>, read: Read) {
+fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>, read: Read) {
     match read {
         Read::Hit(info, payload) => {
             if get.value {
@@ -53,22 +53,22 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, form: &Encodi
                     session.queue.push_bytes(&mut ctx.out);
                     session.queue.push_value(value);
                 }
-                form.value_tail(&mut ctx.out);
+                encoding.value_tail(&mut ctx.out);
             }
-            count(ctx, session, get, form, Ok(()), info.len);
+            count(ctx, session, get, encoding, Ok(()), info.len);
         }
         Read::Busy(_) => {
             ctx.shared.want_pins();
-            count(ctx, session, get, form, Err(Miss::Absent), 0);
-            let reply = match form {
+            count(ctx, session, get, encoding, Err(Miss::Absent), 0);
+            let reply = match encoding {
                 Encoding::Text(_) => Reply::OutOfMemory,
                 _ => refused(Refusal::Server("out of memory writing get response")),
             };
-            form.reply(&reply, &mut ctx.out);
+            encoding.reply(&reply, &mut ctx.out);
         }
         Read::Miss(miss) => {
-            count(ctx, session, get, form, Err(miss), 0);
-            form.reply(&Reply::Miss, &mut ctx.out);
+            count(ctx, session, get, encoding, Err(miss), 0);
+            encoding.reply(&Reply::Miss, &mut ctx.out);
         }
     }
 }
@@ -121,8 +121,8 @@ struct Touched {
 }
 
 /// Reads the item and writes its answer, except for a long value and the tail.
-fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched: &mut Touched) -> Read {
-    let detail = match form {
+fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, touched: &mut Touched) -> Read {
+    let detail = match encoding {
         Encoding::Meta(MetaEncoding { flags, .. }) if flags.contains(&b'l') => Detail::Full,
         _ => Detail::Basic,
     };
@@ -130,19 +130,19 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, form: &Encoding<'_>, touched
     loop {
         let read = if get.value {
             ctx.handle.get(get.key, detail, !get.no_bump, &mut ctx.out, |info, out| {
-                form.value_head(&shown(get, info, now, touched), out);
+                encoding.value_head(&shown(get, info, now, touched), out);
             })
         } else {
             match ctx.handle.describe(get.key, detail, !get.no_bump) {
                 Ok(info) => {
-                    form.reply(&Reply::Found(shown(get, &info, now, touched)), &mut ctx.out);
+                    encoding.reply(&Reply::Found(shown(get, &info, now, touched)), &mut ctx.out);
                     Read::Hit(info, Payload::Copied)
                 }
                 Err(miss) => Read::Miss(miss),
             }
         };
         // The first meta reader of a stale item wins; this must be settled before the answer.
-        if let (Read::Hit(info, _), Encoding::Meta(_)) = (&read, form)
+        if let (Read::Hit(info, _), Encoding::Meta(_)) = (&read, encoding)
             && info.stale
             && !info.token_sent
             && !touched.won
@@ -187,11 +187,11 @@ fn prepare(
     touch: Option<Expiry>,
     now: u32,
     later: bool,
-    form: &Encoding<'_>,
+    encoding: &Encoding<'_>,
 ) -> Touched {
     let vivify = get.vivify.map(|exptime| expiry_at(ctx, exptime, now));
     let recache = get.recache.filter(|exptime| exptime.0 > 0).map(|exptime| expiry_at(ctx, exptime, now));
-    let may_win = matches!(form, Encoding::Meta(_));
+    let may_win = matches!(encoding, Encoding::Meta(_));
     let wins_by_recache = |info: &ItemInfo, touched: Expiry| {
         let due = if get.recache_before_touch { info.expiry } else { touched };
         let wanted = recache.and_then(|recache| recache.ttl(now));
@@ -237,14 +237,14 @@ fn prepare(
     }
 }
 
-fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, form: &Encoding<'_>) {
+fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, encoding: &Encoding<'_>) {
     let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry_at(ctx, exptime, now));
     let created = Item { won: true, ttl: shown.ttl(now), ..item(info) };
     if get.value {
-        form.value_head(&created, &mut ctx.out);
-        form.value_tail(&mut ctx.out);
+        encoding.value_head(&created, &mut ctx.out);
+        encoding.value_tail(&mut ctx.out);
     } else {
-        form.reply(&Reply::Found(created), &mut ctx.out);
+        encoding.reply(&Reply::Found(created), &mut ctx.out);
     }
 }
 
@@ -252,14 +252,14 @@ fn count(
     ctx: &Context,
     session: &Session,
     get: &Get<'_>,
-    form: &Encoding<'_>,
+    encoding: &Encoding<'_>,
     result: Result<(), Miss>,
     len: u64,
 ) {
     let counters = ctx.counters();
     // As memcached counts: a touch is not a get as well, except for a meta client that finds nothing to touch;
     // creating an item counts as a hit.
-    let is_meta = matches!(form, Encoding::Meta(_));
+    let is_meta = matches!(encoding, Encoding::Meta(_));
     let created = result.is_err() && get.vivify.is_some();
     match result {
         Ok(()) if get.touch.is_some() => {
@@ -302,7 +302,7 @@ fn count(
 }
 
 /// `touch`, binary Touch.
-pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Encoding<'_>) {
+pub fn touch(ctx: &mut Context, touch: &Touch<'_>, encoding: &Encoding<'_>) {
     ctx.counters().cmd_touch.inc();
     let expiry = expiry(ctx, touch.exptime);
     let done = ctx.handle.mutate(touch.key, |existing| match existing.info {
@@ -313,21 +313,21 @@ pub fn touch(ctx: &mut Context, touch: &Touch<'_>, form: &Encoding<'_>) {
     match done {
         Ok((Some(info), _)) => {
             ctx.counters().touch_hits.inc();
-            form.reply(&Reply::Found(item(&info)), &mut ctx.out);
+            encoding.reply(&Reply::Found(item(&info)), &mut ctx.out);
         }
         Ok((None, _)) => {
             ctx.counters().touch_misses.inc();
-            form.reply(&Reply::NotFound, &mut ctx.out);
+            encoding.reply(&Reply::NotFound, &mut ctx.out);
         }
-        Err(_) => form.reply(&Reply::OutOfMemory, &mut ctx.out),
+        Err(_) => encoding.reply(&Reply::OutOfMemory, &mut ctx.out),
     }
 }
 
 /// `me`: everything there is to say, without counting as an access.
-pub fn inspect(ctx: &mut Context, key: &[u8], form: &Encoding<'_>) {
+pub fn inspect(ctx: &mut Context, key: &[u8], encoding: &Encoding<'_>) {
     let reply = match ctx.handle.describe(key, Detail::Full, false) {
         Ok(info) => Reply::Inspected { item: item(&info), size: info.bytes, class: ITEM_CLASS },
         Err(_) => Reply::Miss,
     };
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }

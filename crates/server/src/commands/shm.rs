@@ -25,7 +25,7 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Shares memory with the client, if it may use it and supports these versions of its format.
-pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, form: &Encoding<'_>) {
+pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, encoding: &Encoding<'_>) {
     let refusal = match &ctx.shared.settings.shm {
         None => Refusal::Client("shared memory is off; start the server with --shm"),
         Some(_) if session.info.kind != Kind::Unix => {
@@ -38,7 +38,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
                 session.offer =
-                    Some(UpgradeOffer { form: saved(form), way: Upgrade::Shm(Box::new(channel)) });
+                    Some(UpgradeOffer { encoding: saved(encoding), way: Upgrade::Shm(Box::new(channel)) });
                 return;
             }
             Err(error) => {
@@ -48,7 +48,7 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         },
     };
     ctx.counters().shm_refused.inc();
-    form.reply(&refused(refusal), &mut ctx.out);
+    encoding.reply(&refused(refusal), &mut ctx.out);
 }
 
 /// The line that goes with the descriptors: bytes of the region, and what its clock says, in nanoseconds.
@@ -58,9 +58,10 @@ pub fn attached(ctx: &Context) -> String {
 }
 
 /// Counts reads that the server did not see as if it had served them.
-pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, form: &Encoding<'_>) {
+pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, encoding: &Encoding<'_>) {
     if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
-        form.reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
+        encoding
+            .reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
         return;
     }
     let accesses = accesses.iter().map(|(hash, reads)| Access { hash: KeyHash(hash), reads });

@@ -12,7 +12,7 @@ use crate::watch::{encoded, topic};
 /// A request whose value is coming in.
 #[derive(Debug)]
 pub struct Receiving {
-    form: SavedEncoding,
+    encoding: SavedEncoding,
     key: Vec<u8>,
     /// The request without its key and value.
     store: Store<'static>,
@@ -38,22 +38,22 @@ struct StoreResult {
 }
 
 /// A store whose value is here, or announced.
-pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
+pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, encoding: &Encoding<'_>) -> Flow {
     let len = store.value.len();
     if is_too_large(ctx, store.key, store.flags, len) {
-        return refuse_too_large(ctx, session, store, form);
+        return refuse_too_large(ctx, session, store, encoding);
     }
     match store.value {
         Sent::Inline(bytes) => {
-            write(ctx, session.info.fd, store.key, store, Value::Bytes(bytes), form);
+            write(ctx, session.info.fd, store.key, store, Value::Bytes(bytes), encoding);
             Flow::Next
         }
         Sent::Streamed { len } => {
             let mut saved = SavedEncoding::new();
-            saved.save(form);
+            saved.save(encoding);
             let upload = Upload::begin(&ctx.shared.store, store.key, expiry(ctx, store.exptime), len);
             session.role = Role::Receiving(Box::new(Receiving {
-                form: saved,
+                encoding: saved,
                 key: store.key.to_vec(),
                 store: Store { key: b"", value: Sent::default(), ..*store },
                 upload,
@@ -65,11 +65,16 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, form: 
 }
 
 /// A value that can never fit.
-fn refuse_too_large(ctx: &mut Context, session: &Session, store: &Store<'_>, form: &Encoding<'_>) -> Flow {
+fn refuse_too_large(
+    ctx: &mut Context,
+    session: &Session,
+    store: &Store<'_>,
+    encoding: &Encoding<'_>,
+) -> Flow {
     ctx.counters().store_too_large.inc();
-    remove_replaced(ctx, store.key, store, form);
+    remove_replaced(ctx, store.key, store, encoding);
     notify_watchers(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
-    form.reply(&Reply::TooLarge, &mut ctx.out);
+    encoding.reply(&Reply::TooLarge, &mut ctx.out);
     Flow::DiscardValue
 }
 
@@ -80,19 +85,19 @@ fn refuse_no_memory(
     key: &[u8],
     store: &Store<'_>,
     len: u64,
-    form: &Encoding<'_>,
+    encoding: &Encoding<'_>,
 ) {
     ctx.counters().store_no_memory.inc();
-    remove_replaced(ctx, key, store, form);
+    remove_replaced(ctx, key, store, encoding);
     notify_watchers(ctx, cfd, key, store, "no_memory", len);
-    form.reply(&Reply::OutOfMemory, &mut ctx.out);
+    encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
 }
 
 /// If a value cannot be stored, removes the value that it should replace, so that no client reads the old value as
 /// current.
-fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, form: &Encoding<'_>) {
+fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, encoding: &Encoding<'_>) {
     let replaces =
-        store.mode == StoreMode::Set && store.compare.is_none() || matches!(form, Encoding::Meta(_));
+        store.mode == StoreMode::Set && store.compare.is_none() || matches!(encoding, Encoding::Meta(_));
     if replaces {
         let _ = ctx.handle.mutate(key, |_| (Change::Remove, ()));
     }
@@ -107,28 +112,35 @@ pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };
-    let Receiving { form, key, store, upload, cfd } = *receiving;
-    refuse_no_memory(ctx, cfd, &key, &store, upload.len(), &form.form());
+    let Receiving { encoding, key, store, upload, cfd } = *receiving;
+    refuse_no_memory(ctx, cfd, &key, &store, upload.len(), &encoding.encoding());
     Flow::DiscardValue
 }
 
 /// Ends a received value.
 pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return };
-    let Receiving { form, key, store, upload, cfd } = *receiving;
-    let form = form.form();
+    let Receiving { encoding, key, store, upload, cfd } = *receiving;
+    let encoding = encoding.encoding();
     if !intact {
-        form.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
+        encoding.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
         return;
     }
     let len = upload.len();
     match upload.finish(&ctx.handle) {
-        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::CompletedUpload(&uploaded), &form),
-        Err(_) => refuse_no_memory(ctx, cfd, &key, &store, len, &form),
+        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::CompletedUpload(&uploaded), &encoding),
+        Err(_) => refuse_no_memory(ctx, cfd, &key, &store, len, &encoding),
     }
 }
 
-fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Value<'_>, form: &Encoding<'_>) {
+fn write(
+    ctx: &mut Context,
+    cfd: i32,
+    key: &[u8],
+    store: &Store<'_>,
+    value: Value<'_>,
+    encoding: &Encoding<'_>,
+) {
     ctx.counters().cmd_set.inc();
     ctx.shared.prefixes.count(key, Request::Set);
     let item_bytes_max = ctx.shared.settings.item_bytes_max;
@@ -137,7 +149,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     let len = value.len();
     // What joining adds to memcached's count of the item, beside the values.
     let overhead = super::counted_bytes(ctx, key, 0, 0);
-    let binary_key = matches!(form, Encoding::Meta(MetaEncoding { binary_key: true, .. }));
+    let binary_key = matches!(encoding, Encoding::Meta(MetaEncoding { binary_key: true, .. }));
     let done = ctx.handle.mutate(key, |existing| {
         let write = Write {
             flags: store.flags,
@@ -150,7 +162,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
     });
     let (outcome, final_len, written) = match done {
         Ok((StoreResult { outcome, len: final_len }, written)) => (outcome, final_len, written),
-        Err(_) => return refuse_no_memory(ctx, cfd, key, store, len, form),
+        Err(_) => return refuse_no_memory(ctx, cfd, key, store, len, encoding),
     };
     if store.compare.is_some() {
         let counters = ctx.counters();
@@ -175,7 +187,7 @@ fn write(ctx: &mut Context, cfd: i32, key: &[u8], store: &Store<'_>, value: Valu
         }
     };
     notify_watchers(ctx, cfd, key, store, status, len);
-    form.reply(&reply, &mut ctx.out);
+    encoding.reply(&reply, &mut ctx.out);
 }
 
 /// Decides how a store changes the existing item.

@@ -116,13 +116,13 @@ impl OpenFabric {
         let domain = Domain::open(&provider)?;
         let options = FabricOptions { receives: settings.receives, clients, ..FabricOptions::default() };
         let ports = (0..workers).map(|_| FabricEndpoint::open(&domain, &options));
-        let told = |error| explained(error, &provider, store.region_bytes(), workers);
-        let mut ports: Vec<FabricEndpoint> = ports.collect::<Result<_, _>>().map_err(told)?;
+        let reported = |error| explained(error, &provider, store.region_bytes(), workers);
+        let mut ports: Vec<FabricEndpoint> = ports.collect::<Result<_, _>>().map_err(reported)?;
         let exposed = expose(&domain, store).and_then(|exposed| {
             ports.iter_mut().try_for_each(|port| port.expose(&exposed))?;
             Ok(exposed)
         });
-        let exposed = exposed.map_err(told).context("cannot expose the items to readers")?;
+        let exposed = exposed.map_err(reported).context("cannot expose the items to readers")?;
         if provider.pins_memory {
             // A file-backed page replaced by the kernel would leave the hardware reading the old page.
             store.keep_pages();

@@ -20,11 +20,11 @@ const USUAL: [(&str, &str); 2] = [("FI_OFI_RXM_MSG_TX_SIZE", "64"), ("FI_OFI_RXM
 /// # Safety
 /// No other thread exists.
 pub unsafe fn prepare_for_fabric() -> Vec<String> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (name, value, why) in NEEDED {
         if let Some(given) = std::env::var_os(name).filter(|given| given != value) {
             let given = given.display();
-            told.push(format!("{name} is {value} for the fabric, not {given}: else {why}"));
+            reported.push(format!("{name} is {value} for the fabric, not {given}: else {why}"));
         }
         // SAFETY: `set_var` requires that no other thread reads or writes the environment; no other thread exists
         // yet.
@@ -36,5 +36,5 @@ pub unsafe fn prepare_for_fabric() -> Vec<String> {
             unsafe { std::env::set_var(name, value) };
         }
     }
-    told
+    reported
 }

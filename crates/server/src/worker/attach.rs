@@ -28,14 +28,14 @@ impl Connection {
     pub(super) fn attach(&mut self, ctx: &mut Context) -> Result<(), EndReason> {
         // A placeholder until the new link exists; it is closed, so the connection ends if that fails.
         let link = std::mem::replace(&mut self.link, Box::new(memory::ended()));
-        let (Some(UpgradeOffer { form, way }), Ok(stream), true) =
+        let (Some(UpgradeOffer { encoding, way }), Ok(stream), true) =
             (self.session.offer.take(), link.into_stream(), self.input.is_empty())
         else {
             return Err(EndReason::Error);
         };
         let attached = match (way, stream.kind()) {
             (Upgrade::Shm(channel), Kind::Unix) => share(ctx, stream, *channel),
-            (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place, &form),
+            (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place, &encoding),
             _ => return Err(EndReason::Error),
         };
         match attached {
@@ -43,7 +43,7 @@ impl Connection {
             Err(UpgradeFailure::Torn) => return Err(EndReason::Error),
             Err(UpgradeFailure::Refused(link, refusal)) => {
                 self.link = link;
-                form.form().reply(&Reply::Refused(refusal), &mut ctx.out);
+                encoding.encoding().reply(&Reply::Refused(refusal), &mut ctx.out);
             }
         }
         Ok(())
@@ -91,7 +91,7 @@ fn connect(
     tcp: StreamLink,
     client: &Client,
     place: ConnectionToken,
-    form: &SavedEncoding,
+    encoding: &SavedEncoding,
 ) -> Result<Box<dyn Link>, UpgradeFailure> {
     let shared = Arc::clone(&ctx.shared);
     let region = ctx.port.as_ref().and_then(FabricEndpoint::region);
@@ -116,7 +116,7 @@ fn connect(
     };
     let line = fabric::attached(&shared, port, &region, &granted);
     let mut answer = Vec::new();
-    form.form().reply(&Reply::Line(line.as_bytes()), &mut answer);
+    encoding.encoding().reply(&Reply::Line(line.as_bytes()), &mut answer);
     if let Err(error) = link.answer(&answer) {
         tracing::debug!(peer = %link.peer(), "a client left while it was given the fabric: {error}");
         return Err(UpgradeFailure::Torn);

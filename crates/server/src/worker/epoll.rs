@@ -13,14 +13,14 @@ use crate::bounds::EVENTS_PER_TURN_MAX;
 
 /// Tokens of connections are below this: their slot.
 const LISTENER_BIT: u64 = 1 << 63;
-const BELL: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX;
 const FABRIC: u64 = u64::MAX - 1;
 
 /// A readiness event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadyEvent {
     /// The worker was woken.
-    Bell,
+    Doorbell,
     /// A listener has peers to accept.
     Listener(usize),
     /// The fabric endpoint has input.
@@ -54,7 +54,7 @@ impl Poll {
             Err(error) => return Err(error.into()),
         };
         ready.extend(events.iter().map(|event| match event.data.u64() {
-            BELL => ReadyEvent::Bell,
+            DOORBELL => ReadyEvent::Doorbell,
             FABRIC => ReadyEvent::Fabric,
             token if token & LISTENER_BIT != 0 => ReadyEvent::Listener((token & !LISTENER_BIT) as usize),
             token => ReadyEvent::Connection(ConnectionToken::of(token)),
@@ -62,8 +62,8 @@ impl Poll {
         Ok(())
     }
 
-    pub fn add_bell(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?)
+    pub fn add_doorbell(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, doorbell, EventData::new_u64(DOORBELL), EventFlags::IN)?)
     }
 
     /// The kernel wakes one of several workers that wait for one listener.

@@ -14,7 +14,7 @@ use super::Worker;
 use super::connection::EndReason;
 use super::token::ConnectionToken;
 use crate::bounds::{
-    FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_LOOKS_PER_TURN, FABRIC_REOPEN_PAUSE_MAX,
+    FABRIC_DRAIN_PAUSE, FABRIC_DRAIN_TIME_MAX, FABRIC_POLLS_PER_TURN, FABRIC_REOPEN_PAUSE_MAX,
     FABRIC_REOPEN_PAUSE_MIN, FABRIC_STEADY,
 };
 use crate::shared::Phase;
@@ -164,7 +164,7 @@ impl Worker {
     /// Polls the fabric for as long as the spin policy says. It polls the descriptor, because nothing else signals
     /// reads of the region, and because that is cheaper than epoll or the completion queue.
     pub(super) fn poll_fabric(&mut self) {
-        for _ in 0..FABRIC_LOOKS_PER_TURN {
+        for _ in 0..FABRIC_POLLS_PER_TURN {
             if !self.fabric.is_looking() {
                 return;
             }

@@ -18,7 +18,7 @@ pub struct NewLink {
 /// One worker's inbox.
 pub struct Inbox {
     links: Mutex<Vec<NewLink>>,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// Connections of the worker, including those in the inbox.
     load: AtomicU32,
 }
@@ -29,8 +29,8 @@ impl Inbox {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new() -> std::io::Result<Inbox> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Inbox { links: Mutex::default(), bell, load: AtomicU32::new(0) })
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Inbox { links: Mutex::default(), doorbell, load: AtomicU32::new(0) })
     }
 
     /// Hands a link over, and wakes the worker.
@@ -42,19 +42,19 @@ impl Inbox {
     /// Takes the new links.
     pub fn take(&self) -> Vec<NewLink> {
         // Before the links are taken: a later doorbell then concerns later links.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         std::mem::take(&mut self.links.lock().expect("no thread panics while it holds an inbox"))
     }
 
     /// Wakes the worker.
     pub fn wake(&self) {
         // A full counter wakes the worker as well.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
     /// Readable when the worker was woken.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
     }
 
     /// Connections of the worker.

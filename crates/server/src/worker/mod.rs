@@ -85,7 +85,7 @@ impl Worker {
         port: Option<FabricEndpoint>,
     ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
-        poll.add_bell(shared.inboxes[worker].bell())?;
+        poll.add_doorbell(shared.inboxes[worker].doorbell())?;
         if let Some(fd) = port.as_ref().and_then(FabricEndpoint::wait_fd) {
             poll.add_fabric(fd)?;
         }
@@ -139,7 +139,7 @@ impl Worker {
             let runnable = self.runnable.len();
             for event in ready.drain(..) {
                 match event {
-                    ReadyEvent::Bell => self.take_new_links(),
+                    ReadyEvent::Doorbell => self.take_new_links(),
                     ReadyEvent::Listener(index) => self.accept(index),
                     ReadyEvent::Fabric => self.fabric.set_ready(self.now),
                     ReadyEvent::Connection(place) => {

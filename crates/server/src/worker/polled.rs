@@ -116,15 +116,15 @@ mod tests {
         polled.retire(later, |_| false);
         assert_eq!(polled.len(), 1, "something came meanwhile");
         polled.remove(7);
-        let mut asked = 0;
+        let mut requested = 0;
         while polled.spin.spin_time().is_some() {
             polled.add(7, later);
             polled.retire(later + longest, |_| {
-                asked += 1;
+                requested += 1;
                 true
             });
         }
-        assert!(asked > 1 && polled.is_empty());
+        assert!(requested > 1 && polled.is_empty());
         while polled.spin.spin_time().is_none() {
             polled.add(7, later);
             polled.retire(later, |_| true);

@@ -56,7 +56,7 @@ impl TestServer {
 }
 
 /// Far longer than any step of a test takes on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client over any stream.
 pub struct Client<S> {
@@ -67,13 +67,13 @@ pub struct Client<S> {
 pub fn connect(address: SocketAddr) -> Client<TcpStream> {
     let stream = TcpStream::connect(address).expect("the server listens");
     stream.set_nodelay(true).expect("a socket");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a socket");
     Client::new(stream)
 }
 
 pub fn connect_unix(path: &Path) -> Client<UnixStream> {
     let stream = UnixStream::connect(path).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a socket");
     Client::new(stream)
 }
 
@@ -104,7 +104,7 @@ impl<S: Read + Write> Client<S> {
 
     /// Sends a request, then receives and compares the reply.
     #[track_caller]
-    pub fn ask(&mut self, bytes: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+    pub fn request(&mut self, bytes: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         self.say(bytes);
         let expected = expected.as_ref();
@@ -213,7 +213,7 @@ impl UdpClient {
         let here = if server.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
         let socket = UdpSocket::bind(here).expect("loopback");
         socket.connect(server).expect("loopback");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        socket.set_read_timeout(Some(REPLY_TIMEOUT)).expect("a socket");
         UdpClient(socket)
     }
 
@@ -247,7 +247,7 @@ impl UdpClient {
     }
 
     #[track_caller]
-    pub fn ask(&self, id: u16, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+    pub fn request(&self, id: u16, request: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
         self.say(id, request);
         let (got, expected) = (self.hear(id), expected.as_ref());
         assert!(got == expected, "received {:?} instead of {:?}", show(&got), show(expected));

@@ -16,7 +16,7 @@ use fabcache_layout::header;
 use fabcache_layout::item::{Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::Ordering;
 
-use crate::bounds::{TTL_BALANCE_SECONDS, UPKEEP_STEP_ITEMS};
+use crate::bounds::{MAINTENANCE_STEP_ITEMS, TTL_BALANCE_SECONDS};
 use crate::counters::StoreCounters;
 use crate::handle::Handle;
 use crate::segments::NO_DEADLINE;
@@ -41,7 +41,7 @@ impl Handle {
             expirer.balanced_at = now;
             store.segments.balance_classes();
         }
-        let mut pacer = Pacer { left: UPKEEP_STEP_ITEMS, pause };
+        let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause };
         let mut all_walked = true;
         for id in store.segments.due(now) {
             all_walked &= self.walk_segment(id, &mut pacer).is_ok();
@@ -75,7 +75,7 @@ impl Handle {
     pub(crate) fn sweep(&self, epoch: u64) {
         let store = &*self.store;
         store.segments.seal_open(|_| true);
-        let mut pacer = Pacer { left: UPKEEP_STEP_ITEMS, pause: &mut || store.tick() };
+        let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick() };
         for id in 0..store.geometry.segments {
             while store.segments.live_bytes(id) > 0 {
                 let generation = store.segments.generation(id);
@@ -132,7 +132,7 @@ impl<F: FnMut()> Pacer<'_, F> {
         self.left -= 1;
         if self.left == 0 {
             (self.pause)();
-            self.left = UPKEEP_STEP_ITEMS;
+            self.left = MAINTENANCE_STEP_ITEMS;
         }
     }
 }

@@ -78,7 +78,7 @@ fn seen(outcome: &ReadOutcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64>
     match outcome {
         ReadOutcome::Hit(hit) => Some(version(hit)),
         ReadOutcome::Miss(_) => Some(REMOVED),
-        ReadOutcome::AskServer(_) => None,
+        ReadOutcome::Fallback(_) => None,
         ReadOutcome::Stale(_) | ReadOutcome::Gone => unreachable!("a GET by key in shared memory is neither"),
     }
 }
@@ -221,7 +221,7 @@ fn fetched(remote: &mut Remote<Vec<u8>, u64>, store: &Store) -> Option<u64> {
             Some(version_of(&bytes[at..at + len]))
         }
         (ReadOutcome::Miss(_), _) => Some(REMOVED),
-        (ReadOutcome::AskServer(_), _) => None,
+        (ReadOutcome::Fallback(_), _) => None,
         other => unreachable!("{other:?}"),
     }
 }

@@ -43,7 +43,7 @@ impl Store {
         // A survey from before the last second is out of date.
         let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
         let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
-        if let Err(gone) = self.look_on(&mut survey, &reclaim.stuck) {
+        if let Err(gone) = self.survey_more(&mut survey, &reclaim.stuck) {
             return VictimSearch::Found(self.victim_of(&gone, ReclaimPurpose::Sweep));
         }
         if survey.next < self.geometry.segments {
@@ -106,7 +106,7 @@ impl Store {
     }
 
     /// Surveys more sealed segments. One without live items ends the survey, and is the error.
-    fn look_on(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
+    fn survey_more(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
         let now = self.now();
         let flushed = self.flushed_order.load(Ordering::Acquire);
         let from = survey.next;

@@ -150,11 +150,11 @@ impl Store {
         if self.segments.queue_at(at.slot.offset()) == Queue::Small {
             self.ghosts.add(hash);
         }
-        self.tell_of_eviction(at, item);
+        self.report_eviction(at, item);
         self.unlink(group, at, item);
     }
 
-    fn tell_of_eviction(&self, at: SlotSnapshot, item: &Item) {
+    fn report_eviction(&self, at: SlotSnapshot, item: &Item) {
         let now = self.now();
         let offset = at.slot.offset();
         self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);

@@ -28,7 +28,7 @@ use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use fabcache_layout::{Geometry, Memory};
 
-use crate::bounds::{LATE_SECONDS_MIN, LATE_TTL_DIVISOR, STABLE_LOOKS_MAX, TAIL_DIVISOR};
+use crate::bounds::{LATE_SECONDS_MIN, LATE_TTL_DIVISOR, STABLE_CHECKS_MAX, TAIL_DIVISOR};
 use grace_period::GracePeriod;
 use time_marks::TimeMarks;
 pub use ttl::Queue;
@@ -648,7 +648,7 @@ impl Segments {
     /// How far a segment is written: items in front of that are committed, and those behind bring deadlines of their own.
     pub fn written_up_to(&self, id: u32) -> Result<u64, UnknownExtent> {
         let allocation = &self.segments[id as usize].allocation;
-        for _ in 0..STABLE_LOOKS_MAX {
+        for _ in 0..STABLE_CHECKS_MAX {
             if !matches!(self.kind(id), Kind::Open | Kind::Sealed) {
                 return Err(UnknownExtent::Empty);
             }

@@ -64,7 +64,7 @@ mod tests {
             marks.note(2000 + i * 10, 10 + i);
         }
         assert!(marks.0.len() <= TIME_MARKS_MAX);
-        let told = marks.written(2000 + 999 * 10).expect("marked");
-        assert!((900..=1009).contains(&told), "{told}");
+        let reported = marks.written(2000 + 999 * 10).expect("marked");
+        assert!((900..=1009).contains(&reported), "{reported}");
     }
 }

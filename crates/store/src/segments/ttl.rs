@@ -12,7 +12,7 @@
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bounds::{
-    CLASSES_BEFORE_LANES, LASTING_LANES_DIVISOR, OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN,
+    CLASSES_BEFORE_LANES, LONG_TTL_LANES_DIVISOR, OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN,
 };
 
 /// The queues of eviction (`eviction.rs`).
@@ -65,7 +65,7 @@ impl TtlBuckets {
     /// for `threads` threads.
     pub fn new(segments: u32, threads: usize) -> TtlBuckets {
         let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR / 2;
-        let lasting_lanes = (open_max / LASTING_LANES_DIVISOR).clamp(1, threads);
+        let lasting_lanes = (open_max / LONG_TTL_LANES_DIVISOR).clamp(1, threads);
         let expiring = open_max.saturating_sub(lasting_lanes).max(1);
         let lanes = (expiring / CLASSES_BEFORE_LANES).clamp(1, threads);
         let count = (expiring / lanes).min(STEPS);

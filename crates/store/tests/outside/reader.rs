@@ -152,7 +152,7 @@ struct Counts {
     hits: u64,
     hits_at: u64,
     misses: u64,
-    asked: u64,
+    requested: u64,
     rejections: [u64; Rejection::KINDS],
 }
 
@@ -163,14 +163,14 @@ impl Counts {
 
     fn accepted(&self) -> f64 {
         let accepted = self.hits + self.hits_at + self.misses;
-        accepted as f64 / (accepted + self.asked).max(1) as f64
+        accepted as f64 / (accepted + self.requested).max(1) as f64
     }
 
     fn print(&self, name: &str) {
-        let Counts { hits, hits_at, misses, asked, .. } = self;
+        let Counts { hits, hits_at, misses, requested, .. } = self;
         println!(
             "  {name}: {:.4}% accepted: {hits} hits by key, {hits_at} at kept locations, {misses} misses; \
-             {asked} times the server was to be asked",
+             {requested} times the server was to be asked",
             self.accepted() * 100.0
         );
         let kinds =
@@ -268,7 +268,7 @@ impl Outsider {
                 assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missing");
                 counts.misses += 1;
             }
-            ReadOutcome::AskServer(_) => counts.asked += 1,
+            ReadOutcome::Fallback(_) => counts.requested += 1,
             ReadOutcome::Stale(_) | ReadOutcome::Gone => unreachable!("a GET by key is neither"),
         }
     }

@@ -49,7 +49,7 @@ struct Window<'a> {
     hits: u64,
     kept: u64,
     misses: u64,
-    asked: u64,
+    requested: u64,
 }
 
 /// Reads this many keys; panics on a wrong result.
@@ -73,22 +73,22 @@ pub fn run(scenario: Scenario, way: Settlement, region: &Memory, ledger: &Ledger
         hits: 0,
         kept: 0,
         misses: 0,
-        asked: 0,
+        requested: 0,
     };
     let mut begun = 0;
     while begun < gets || window.remote.gets_in_flight() > 0 {
         begun += window.begin((gets - begun) as usize);
         window.go_on();
     }
-    let Window { hits, kept, misses, asked, fabric, .. } = window;
+    let Window { hits, kept, misses, requested, fabric, .. } = window;
     let (fetches, lines) = fabric.posted;
     println!(
-        "  {way:?}, window of {WINDOW}: {hits} hits, {kept} of them at kept locations, {misses} misses; {asked} times the \
+        "  {way:?}, window of {WINDOW}: {hits} hits, {kept} of them at kept locations, {misses} misses; {requested} times the \
          server was to be asked; {:.2} fetches a GET, {lines} lines",
         fetches as f64 / gets as f64
     );
     assert!(hits > gets / 100 && kept > gets / 1000, "too few hits");
-    assert!(asked * 20 < gets, "readers fall back to the server too often");
+    assert!(requested * 20 < gets, "readers fall back to the server too often");
 }
 
 impl Window<'_> {
@@ -164,7 +164,7 @@ impl Window<'_> {
                 assert!(self.scenario.may_miss(number) || answered == 0, "key {number} is missing");
                 self.misses += 1;
             }
-            ReadOutcome::AskServer(_) => self.asked += 1,
+            ReadOutcome::Fallback(_) => self.requested += 1,
             ReadOutcome::Stale(_) | ReadOutcome::Gone => panic!("key {number}: {:?}", done.outcome),
         }
     }

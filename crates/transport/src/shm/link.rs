@@ -12,7 +12,7 @@ use socket2::Socket;
 use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 
 /// A doorbell; the byte has no meaning.
-const BELL: [u8; 1] = [b'!'];
+const DOORBELL: [u8; 1] = [b'!'];
 
 /// More doorbells than a client has reason to send: it sends one for each time that this end sleeps or waits.
 const BELLS_MAX: usize = 32 << 10;
@@ -101,7 +101,7 @@ impl ShmLink {
 
     fn notify(&self) {
         // A full socket wakes the client as well, and a closed one is noticed by its end.
-        let _ = rustix::net::send(&self.socket, &BELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let _ = rustix::net::send(&self.socket, &DOORBELL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     fn fail(&mut self, _: ProtocolError) -> io::Error {

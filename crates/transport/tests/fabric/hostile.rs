@@ -286,7 +286,7 @@ fn unproven_endpoint_is_cut_off_in_time() {
             server.progress();
             link.flush().expect("the link may stay");
         }
-        let asked = Instant::now();
+        let requested = Instant::now();
         post_from(&own, &name, &server, &header(token, DATA, 0, 0, &[1]));
         let mut has_slept = false;
         let error = wait_until(|| {
@@ -297,7 +297,7 @@ fn unproven_endpoint_is_cut_off_in_time() {
         });
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         assert!(error.to_string().contains("not proven"), "round {round}: {error}");
-        assert!(asked.elapsed() >= proof_time);
+        assert!(requested.elapsed() >= proof_time);
         assert!(has_slept, "the worker sleeps meanwhile, with a timeout");
         drop(link);
         wait_until(|| {

@@ -113,7 +113,7 @@ impl Meta {
         if self.name == "ma" {
             unit.changes = Some(key.id);
         }
-        Unit { asked: self.flags.iter().map(|&(flag, _)| flag).collect(), fence: big, ..unit }
+        Unit { requested: self.flags.iter().map(|&(flag, _)| flag).collect(), fence: big, ..unit }
     }
 }
 

@@ -262,12 +262,12 @@ proptest! {
 
     #[test]
     fn objects_that_fit_are_kept((trace, charges) in random_trace(Just(0))) {
-        let mut asked: Vec<u32> = trace.requests.iter().map(|request| request.object).collect();
-        asked.sort_unstable();
-        asked.dedup();
+        let mut requested: Vec<u32> = trace.requests.iter().map(|request| request.object).collect();
+        requested.sort_unstable();
+        requested.dedup();
         // S3-FIFO refuses objects as large as SMALL's tenth.
         for name in Name::ALL {
-            prop_assert_eq!(misses_of(name, &trace, 1_000, &charges), asked.len() as u64, "{:?}", name);
+            prop_assert_eq!(misses_of(name, &trace, 1_000, &charges), requested.len() as u64, "{:?}", name);
         }
     }
 }

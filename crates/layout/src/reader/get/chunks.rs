@@ -67,7 +67,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             let offset = chunk.offset + item.payload_at();
             assembly.placed += len;
             let step = Step::Value { at, offset, len, whole: assembly.whole };
-            return self.ask(Stage::ChunkValue, step);
+            return self.request(Stage::ChunkValue, step);
         }
         if let Some(item) = item {
             let value = &bytes[item.payload_at() as usize..][..item.value_len as usize];
@@ -90,7 +90,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         word: u64,
     ) -> Step {
         if !self.is_still(word, self.assembly.generation) {
-            metadata.set_generation(self.assembly.segment, word, self.asked_count);
+            metadata.set_generation(self.assembly.segment, word, self.requested_count);
             return self.reject(reader, metadata, Rejection::Recycled);
         }
         match self.assembly.is_taken {

@@ -33,7 +33,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         metadata: &MetadataCache,
         segment: u32,
     ) -> Step {
-        self.asked_count = metadata.count(segment);
+        self.requested_count = metadata.count(segment);
         self.fetch_word(stage, generation_offset(&reader.geometry, segment))
     }
 
@@ -80,7 +80,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             Some(judged) if judged.same_key => {
                 let len = judged.item.value_len as usize;
                 let offset = offset + judged.value_at as u64;
-                self.ask(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
+                self.request(Stage::Value, Step::Value { at: 0, offset, len, whole: len })
             }
             _ => self.refetch_generation(reader, metadata),
         }
@@ -122,10 +122,10 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     pub(super) fn take_still(&mut self, reader: &Reader, metadata: &mut MetadataCache, word: u64) -> Step {
         if !self.is_still(word, self.candidate.location.generation) {
-            metadata.set_generation(self.candidate.segment, word, self.asked_count);
+            metadata.set_generation(self.candidate.segment, word, self.requested_count);
             return self.reject(reader, metadata, Rejection::Recycled);
         }
-        metadata.set_generation(self.candidate.segment, word, self.asked_count);
+        metadata.set_generation(self.candidate.segment, word, self.requested_count);
         match self.judged {
             Some(_) => self.judge(reader, metadata),
             None => self.reject(reader, metadata, Rejection::Torn),

@@ -37,9 +37,9 @@ pub struct Get<K> {
     hash: KeyHash,
     stage: Stage,
     /// Bytes that the last step requested.
-    asked_bytes: usize,
+    requested_bytes: usize,
     /// The segment's counter of emptied segments, as known when its generation was requested.
-    asked_count: Option<u64>,
+    requested_count: Option<u64>,
     attempts: u32,
     fetches: u32,
     rejections: Rejections,
@@ -206,14 +206,14 @@ impl<K: AsRef<[u8]>> Get<K> {
             key,
             hash,
             stage: Stage::Start,
-            asked_bytes: 0,
+            requested_bytes: 0,
             attempts: 0,
             fetches: 0,
             rejections: Rejections::default(),
             by_location,
             places: false,
             is_apart: false,
-            asked_count: None,
+            requested_count: None,
             search: Search {
                 partition: hash.partition(reader.geometry.partition_bits),
                 head: 0,
@@ -284,12 +284,12 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Returns when the slot that points to the item was requested.
-    pub(super) fn slot_asked_ns(&self) -> u64 {
+    pub(super) fn slot_requested_ns(&self) -> u64 {
         self.candidate.requested_ns
     }
 
     /// Returns whether the last request was for the generation after its item.
-    pub(super) fn asks_still(&self) -> bool {
+    pub(super) fn awaits_generation_after(&self) -> bool {
         self.stage == Stage::Still
     }
 
@@ -299,8 +299,8 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     /// Sets the segment's counter as it was known when the generation now supplied was requested.
-    pub(super) fn set_asked_count(&mut self, count: Option<u64>) {
-        self.asked_count = count;
+    pub(super) fn set_requested_count(&mut self, count: Option<u64>) {
+        self.requested_count = count;
     }
 
     /// Returns the key.
@@ -348,10 +348,10 @@ impl<K: AsRef<[u8]>> Get<K> {
         match (self.stage, fetched) {
             (Stage::Start, Fetched::Nothing) => self.start(reader, metadata),
             (_, Fetched::Word(word)) => self.take_word(reader, metadata, word),
-            (_, Fetched::Bytes(bytes)) if bytes.len() == self.asked_bytes => {
+            (_, Fetched::Bytes(bytes)) if bytes.len() == self.requested_bytes => {
                 self.take_bytes(reader, metadata, bytes, false)
             }
-            (Stage::Item, Fetched::Settled(bytes)) if bytes.len() == self.asked_bytes => {
+            (Stage::Item, Fetched::Settled(bytes)) if bytes.len() == self.requested_bytes => {
                 self.take_bytes(reader, metadata, bytes, true)
             }
             (Stage::Value, Fetched::Placed) => self.refetch_generation(reader, metadata),
@@ -368,7 +368,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.search(reader, metadata)
             }
             Stage::Generation => {
-                metadata.set_generation(self.candidate.segment, word, self.asked_count);
+                metadata.set_generation(self.candidate.segment, word, self.requested_count);
                 self.refetch_slot(metadata)
             }
             Stage::SlotAgain if Slot(word).same_item(self.candidate.slot) => {
@@ -389,7 +389,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.reject(reader, metadata, Rejection::HeadChanged)
             }
             Stage::ChunkGeneration => {
-                metadata.set_generation(self.assembly.segment, word, self.asked_count);
+                metadata.set_generation(self.assembly.segment, word, self.requested_count);
                 self.fetch_chunk(reader, metadata)
             }
             Stage::ChunkStill => self.take_chunk_still(reader, metadata, word),
@@ -446,15 +446,15 @@ impl<K: AsRef<[u8]>> Get<K> {
 
     fn fetch_word(&mut self, stage: Stage, offset: u64) -> Step {
         debug_assert!(offset.is_multiple_of(8));
-        self.ask(stage, Step::Word(offset))
+        self.request(stage, Step::Word(offset))
     }
 
     fn fetch_bytes(&mut self, stage: Stage, offset: u64, len: u64) -> Step {
-        self.asked_bytes = len as usize;
-        self.ask(stage, Step::Bytes { offset, len: len as usize })
+        self.requested_bytes = len as usize;
+        self.request(stage, Step::Bytes { offset, len: len as usize })
     }
 
-    fn ask(&mut self, stage: Stage, step: Step) -> Step {
+    fn request(&mut self, stage: Stage, step: Step) -> Step {
         self.stage = stage;
         // The chunk table bounds the number of the others.
         let is_counted =
@@ -472,7 +472,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     fn ask_server(&mut self, reason: FallbackReason) -> Step {
-        self.done(ReadOutcome::AskServer(reason))
+        self.done(ReadOutcome::Fallback(reason))
     }
 
     /// Rejects the fetched bytes. A GET by key starts again from the present metadata.

@@ -42,7 +42,7 @@ pub(super) enum ChunkCheck {
     /// Valid.
     Right,
     /// Not in the known generation; the segment's must be fetched. The sum of its bytes.
-    Ask(u64),
+    NeedsGeneration(u64),
 }
 
 impl ChunkProgress {
@@ -116,7 +116,7 @@ pub(super) fn check(
     if is_whole(sum, generation, chunk, head.kind()) {
         return ChunkCheck::Right;
     }
-    ChunkCheck::Ask(sum)
+    ChunkCheck::NeedsGeneration(sum)
 }
 
 /// As [`check`], with the segment's generation.

@@ -35,7 +35,7 @@ impl SequenceNumber {
 pub(super) struct Lines {
     every: u32,
     /// When the newest line was requested.
-    asked: (SequenceNumber, u64),
+    requested: (SequenceNumber, u64),
     /// Whether the newest request failed.
     has_failed: bool,
     /// When the newest received line was requested.
@@ -55,7 +55,7 @@ impl Lines {
     pub(super) fn new(every: u32) -> Lines {
         Lines {
             every: every.max(1),
-            asked: Default::default(),
+            requested: Default::default(),
             has_failed: false,
             received: Default::default(),
             leased_until: 0,
@@ -85,9 +85,9 @@ impl Lines {
 
     /// Returns whether a line requested after `moment` settles what arrived at `ns`, given the server's grace: it is
     /// still to be requested, or was requested early enough.
-    pub(super) fn is_asked_within(&self, moment: SequenceNumber, ns: u64, grace_ns: u64) -> bool {
-        let is_to_come = self.asked.0 <= moment;
-        grace_ns > 0 && (is_to_come || !self.has_failed && is_within(self.asked.1, ns, grace_ns))
+    pub(super) fn is_requested_within(&self, moment: SequenceNumber, ns: u64, grace_ns: u64) -> bool {
+        let is_to_come = self.requested.0 <= moment;
+        grace_ns > 0 && (is_to_come || !self.has_failed && is_within(self.requested.1, ns, grace_ns))
     }
 
     /// Returns whether the newest received line settles what arrived at `ns`, although it was not fetched after it.
@@ -98,31 +98,31 @@ impl Lines {
     /// Returns whether a line must be requested now.
     pub(super) fn is_wanted(&self) -> bool {
         let is_due = self.waiting >= self.every && self.on_their_way < LINES_MAX;
-        self.needed > self.asked.0 && (self.on_their_way == 0 || is_due)
+        self.needed > self.requested.0 && (self.on_their_way == 0 || is_due)
     }
 
     /// Notes that a line was requested.
-    pub(super) fn ask(&mut self, moment: SequenceNumber, ns: u64) {
-        (self.asked, self.has_failed) = ((moment, ns), false);
+    pub(super) fn request(&mut self, moment: SequenceNumber, ns: u64) {
+        (self.requested, self.has_failed) = ((moment, ns), false);
         self.on_their_way += 1;
         self.waiting = 0;
     }
 
     /// Notes a received line, its request and its lease in nanoseconds. Returns whether it is the newest.
-    pub(super) fn take(&mut self, asked: (SequenceNumber, u64), lease_ns: u64) -> bool {
+    pub(super) fn take(&mut self, requested: (SequenceNumber, u64), lease_ns: u64) -> bool {
         self.on_their_way -= 1;
-        let is_newest = asked.0 > self.received.0;
+        let is_newest = requested.0 > self.received.0;
         if is_newest {
-            self.received = asked;
-            self.leased_until = end_of(asked.1, lease_ns);
+            self.received = requested;
+            self.leased_until = end_of(requested.1, lease_ns);
         }
         is_newest
     }
 
     /// Notes the failure of a line.
-    pub(super) fn fail(&mut self, asked: SequenceNumber) {
+    pub(super) fn fail(&mut self, requested: SequenceNumber) {
         self.on_their_way -= 1;
-        self.has_failed |= asked == self.asked.0;
+        self.has_failed |= requested == self.requested.0;
     }
 }
 
@@ -148,8 +148,8 @@ mod tests {
         let first = now.next();
         lines.need(first, true);
         assert!(lines.is_wanted() && !lines.covers(first));
-        let asked = now.next();
-        lines.ask(asked, 1_000);
+        let requested = now.next();
+        lines.request(requested, 1_000);
         assert!(!lines.is_wanted());
         for _ in 0..3 {
             let moment = now.next();
@@ -159,11 +159,14 @@ mod tests {
         lines.need(now.next(), true);
         assert!(lines.is_wanted(), "enough GETs wait");
         let second = now.next();
-        lines.ask(second, 2_000);
+        lines.request(second, 2_000);
         let behind = now.next();
         lines.need(behind, false);
         assert!(lines.take((second, 2_000), 0) && lines.covers(first) && !lines.covers(behind));
-        assert!(!lines.take((asked, 1_000), 0) && !lines.covers(behind), "an older line says nothing new");
+        assert!(
+            !lines.take((requested, 1_000), 0) && !lines.covers(behind),
+            "an older line says nothing new"
+        );
         assert!(lines.is_wanted(), "no line is in flight");
         assert!(!lines.covers(SequenceNumber::NEVER));
     }
@@ -172,14 +175,14 @@ mod tests {
     fn leased_line_serves_gets_that_start_later() {
         let mut now = SequenceNumber::default();
         let mut lines = Lines::new(4);
-        let mut ask = |lines: &mut Lines, ns| {
+        let mut request = |lines: &mut Lines, ns| {
             let moment = now.next();
-            lines.ask(moment, ns);
+            lines.request(moment, ns);
             (moment, ns)
         };
         assert_eq!(lines.leased(0), None);
-        let first = ask(&mut lines, 1_000);
-        let second = ask(&mut lines, 1_500);
+        let first = request(&mut lines, 1_000);
+        let second = request(&mut lines, 1_500);
         assert!(lines.take(first, 1_000));
         let started = lines.leased(1_899).expect("for nine tenths of it");
         assert!(lines.covers(started) && lines.leased(1_900).is_none());
@@ -187,7 +190,7 @@ mod tests {
         assert!(!lines.is_wanted(), "the line is known");
         // The newest line is valid, whatever an earlier one promised.
         assert!(lines.take(second, 0) && lines.leased(1_600).is_none());
-        let (older, newer) = (ask(&mut lines, 2_000), ask(&mut lines, 2_001));
+        let (older, newer) = (request(&mut lines, 2_000), request(&mut lines, 2_001));
         assert!(lines.take(newer, 0) && !lines.take(older, 1_000) && lines.leased(2_002).is_none());
     }
 }

@@ -29,7 +29,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             return self.complete(at, ReadOutcome::Gone);
         }
         if let Some(reason) = running.failed {
-            return self.complete(at, ReadOutcome::AskServer(reason));
+            return self.complete(at, ReadOutcome::Fallback(reason));
         }
         if let Some(end) = running.chunks.end(running.get.chunks()) {
             let step = running.get.end_chunks(&self.reader, &mut self.metadata, end);
@@ -48,7 +48,9 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             _ => return self.fail_chunk(at),
         };
         match (looked, self.reader.geometry.segment_of(chunk.offset)) {
-            (ChunkCheck::Ask(sum), Some(segment)) if running.failed.is_none() && !self.is_gone => {
+            (ChunkCheck::NeedsGeneration(sum), Some(segment))
+                if running.failed.is_none() && !self.is_gone =>
+            {
                 let offset = generation_offset(&self.reader.geometry, segment);
                 return self.queue_fetch(
                     FetchPurpose::ChunkGeneration(owner, number, sum),

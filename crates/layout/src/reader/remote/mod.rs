@@ -277,7 +277,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             return self.completed.push_back(completed(ReadOutcome::Gone, token));
         }
         let Some(key) = Key::of(key) else {
-            let damaged = ReadOutcome::AskServer(FallbackReason::Damaged);
+            let damaged = ReadOutcome::Fallback(FallbackReason::Damaged);
             return self.completed.push_back(completed(damaged, token));
         };
         let at = self.free.pop().expect("room for a GET");
@@ -327,7 +327,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             return None;
         }
         let moment = self.now.next();
-        self.lines.ask(moment, ns);
+        self.lines.request(moment, ns);
         Some(self.fetch(FetchRequest {
             purpose: FetchPurpose::Line(moment, ns),
             offset: STATUS_AT,
@@ -429,25 +429,25 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         (self.fetches, self.free_fetches) = (Vec::new(), Vec::new());
         (self.in_flight, self.bytes_in_flight) = (0, 0);
         for at in 0..self.gets.len() {
-            self.complete(at, ReadOutcome::AskServer(FallbackReason::NotFetched));
+            self.complete(at, ReadOutcome::Fallback(FallbackReason::NotFetched));
         }
     }
 
     // ---- lines ----
 
-    fn take_line(&mut self, asked: (SequenceNumber, u64), arrival: Arrival<'_, B>, second: u32) {
+    fn take_line(&mut self, requested: (SequenceNumber, u64), arrival: Arrival<'_, B>, second: u32) {
         let bytes = arrival.bytes().and_then(<[u8]>::first_chunk::<STATUS_AND_COUNTS_BYTES>);
         let Some(line) = bytes else {
-            self.lines.fail(asked.0);
+            self.lines.fail(requested.0);
             for at in 0..self.gets.len() {
                 // Later GETs wait for another line.
-                if self.gets[at].as_ref().is_some_and(|running| running.started < asked.0) {
+                if self.gets[at].as_ref().is_some_and(|running| running.started < requested.0) {
                     self.fail(at, FallbackReason::NotFetched);
                 }
             }
             return;
         };
-        if !self.lines.take(asked, header::lease_of(line).as_nanos() as u64) {
+        if !self.lines.take(requested, header::lease_of(line).as_nanos() as u64) {
             return;
         }
         let clock = header::clock_of(line);
@@ -495,7 +495,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         let Some(mut arrived) = running.arrived.take() else { return };
         if let StepInput::Bytes { is_settled, .. } = &mut arrived {
             let by_slot = running.get.is_at_slots_item()
-                && is_within(running.get.slot_asked_ns(), running.arrived_ns, self.options.grace_ns);
+                && is_within(running.get.slot_requested_ns(), running.arrived_ns, self.options.grace_ns);
             *is_settled = by_slot || running.by_counts && running.get.is_at_item();
         }
         self.advance(at, arrived);
@@ -561,7 +561,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             if running.by_counts {
                 running.needs_line = self.now.next();
                 // Unless the line in flight is recent enough.
-                if !self.lines.is_asked_within(running.started, ns, self.options.grace_ns) {
+                if !self.lines.is_requested_within(running.started, ns, self.options.grace_ns) {
                     self.lines.need(running.needs_line, true);
                 }
             } else {
@@ -590,7 +590,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         let Some(running) = &mut self.gets[at] else { return };
         running.wants_behind = false;
         let count = running.behind.take().and_then(|behind| behind.count);
-        running.get.set_asked_count(count);
+        running.get.set_requested_count(count);
         self.advance(at, StepInput::Word(word));
     }
 
@@ -617,7 +617,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
                 running.wants_word = true;
                 match running.behind {
                     // The same word is in flight, or has arrived.
-                    Some(Behind { word, .. }) if running.get.asks_still() => match word {
+                    Some(Behind { word, .. }) if running.get.awaits_generation_after() => match word {
                         Some(word) => self.advance_behind(at, word),
                         None => running.wants_behind = true,
                     },
@@ -636,7 +636,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
                 running.chunks = ChunkProgress::of(whole);
                 self.queue_chunks(at);
             }
-            Step::Value { .. } => self.complete(at, ReadOutcome::AskServer(FallbackReason::Damaged)),
+            Step::Value { .. } => self.complete(at, ReadOutcome::Fallback(FallbackReason::Damaged)),
             Step::Done(outcome) => self.finish_get(at, outcome),
         }
     }
@@ -668,7 +668,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
                     return self.begin_by_key(at);
                 }
             }
-            ReadOutcome::Miss(_) | ReadOutcome::AskServer(_) | ReadOutcome::Gone => {}
+            ReadOutcome::Miss(_) | ReadOutcome::Fallback(_) | ReadOutcome::Gone => {}
         }
         self.complete(at, outcome);
     }
@@ -698,7 +698,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
             self.drop_queued_chunks(at);
             return self.queue_chunks(at);
         }
-        self.complete(at, ReadOutcome::AskServer(reason));
+        self.complete(at, ReadOutcome::Fallback(reason));
     }
 
     fn complete(&mut self, at: usize, outcome: ReadOutcome) {

@@ -36,7 +36,7 @@ pub fn connections(ctx: &Context, mut report: Report<'_>) {
 }
 
 /// Text gets the lines as they are, binary all of them in one packet, as memcached sends them.
-pub fn prefixes(ctx: &Context, form: &Encoding<'_>, out: &mut Vec<u8>) {
+pub fn prefixes(ctx: &Context, encoding: &Encoding<'_>, out: &mut Vec<u8>) {
     let mut lines = Vec::new();
     for (prefix, counts) in ctx.shared.prefixes.all() {
         lines.extend_from_slice(b"PREFIX ");
@@ -44,11 +44,11 @@ pub fn prefixes(ctx: &Context, form: &Encoding<'_>, out: &mut Vec<u8>) {
         let (gets, hits) = (counts.gets, counts.hits);
         let _ = write!(lines, " get {gets} hit {hits} set {} del {}\r\n", counts.sets, counts.deletes);
     }
-    if protocol(form) == Protocol::Text {
+    if protocol(encoding) == Protocol::Text {
         out.extend_from_slice(&lines);
     } else {
         lines.extend_from_slice(b"END\r\n");
-        form.reply(&Reply::Stat { name: b"detailed", value: &lines }, out);
+        encoding.reply(&Reply::Stat { name: b"detailed", value: &lines }, out);
     }
-    form.reply(&Reply::StatsEnd, out);
+    encoding.reply(&Reply::StatsEnd, out);
 }

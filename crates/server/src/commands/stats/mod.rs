@@ -17,14 +17,14 @@ const CLASSES: u64 = 64;
 
 /// Writes statistics into the answer.
 struct Report<'a> {
-    form: &'a Encoding<'a>,
+    encoding: &'a Encoding<'a>,
     out: &'a mut Vec<u8>,
     text: String,
 }
 
 impl<'a> Report<'a> {
-    fn new(form: &'a Encoding<'a>, out: &'a mut Vec<u8>) -> Report<'a> {
-        Report { form, out, text: String::new() }
+    fn new(encoding: &'a Encoding<'a>, out: &'a mut Vec<u8>) -> Report<'a> {
+        Report { encoding, out, text: String::new() }
     }
 
     fn stat(&mut self, name: &str, value: impl Display) {
@@ -32,7 +32,7 @@ impl<'a> Report<'a> {
         self.text.clear();
         let _ = write!(self.text, "{value}");
         let stat = Reply::Stat { name: name.as_bytes(), value: self.text.as_bytes() };
-        self.form.reply(&stat, self.out);
+        self.encoding.reply(&stat, self.out);
     }
 
     fn yes_no(&mut self, name: &str, value: bool) {
@@ -40,14 +40,14 @@ impl<'a> Report<'a> {
     }
 
     fn end(self) {
-        self.form.reply(&Reply::StatsEnd, self.out);
+        self.encoding.reply(&Reply::StatsEnd, self.out);
     }
 }
 
 /// Answers `stats`, plain or with a subcommand.
-pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) {
+pub fn stats(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) {
     let mut out = std::mem::take(&mut ctx.out);
-    let report = Report::new(form, &mut out);
+    let report = Report::new(encoding, &mut out);
     let refusal = match words.next() {
         None => {
             general::report(ctx, report);
@@ -79,20 +79,20 @@ pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) {
         }
         Some(b"reset") => {
             ctx.shared.reset_sums();
-            form.reply(&Reply::Line(b"RESET"), &mut out);
+            encoding.reply(&Reply::Line(b"RESET"), &mut out);
             None
         }
-        Some(b"detail") => detail(ctx, words, form, &mut out),
+        Some(b"detail") => detail(ctx, words, encoding, &mut out),
         Some(b"cachedump") => {
             ctx.out = out;
-            let refusal = cachedump(ctx, words, form);
+            let refusal = cachedump(ctx, words, encoding);
             out = std::mem::take(&mut ctx.out);
             refusal
         }
         Some(_) => Some(refused(Refusal::UnknownCommand)),
     };
     if let Some(refusal) = refusal {
-        form.reply(&refusal, &mut out);
+        encoding.reply(&refusal, &mut out);
     }
     ctx.out = out;
 }
@@ -100,7 +100,7 @@ pub fn stats(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) {
 fn detail(
     ctx: &Context,
     mut words: Words<'_>,
-    form: &Encoding<'_>,
+    encoding: &Encoding<'_>,
     out: &mut Vec<u8>,
 ) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
@@ -112,14 +112,14 @@ fn detail(
             Some(Reply::Ok)
         }
         Some(b"dump") => {
-            counts::prefixes(ctx, form, out);
+            counts::prefixes(ctx, encoding, out);
             None
         }
         _ => Some(refused(Refusal::Client("usage: stats detail on|off|dump"))),
     }
 }
 
-fn cachedump(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) -> Option<Reply<'static>> {
+fn cachedump(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
     }
@@ -132,7 +132,7 @@ fn cachedump(ctx: &mut Context, mut words: Words<'_>, form: &Encoding<'_>) -> Op
     if class >= CLASSES {
         return Some(refused(Refusal::Client("Illegal slab id")));
     }
-    if protocol(form) == Protocol::Binary {
+    if protocol(encoding) == Protocol::Binary {
         // The list is text; binary clients get its end.
         return Some(Reply::StatsEnd);
     }

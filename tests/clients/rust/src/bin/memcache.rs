@@ -110,9 +110,9 @@ fn retrieval(c: &Checks, client: &Client) {
     }
     // One datagram holds a UDP request.
     for part in keys.chunks(50) {
-        let mut asked: Vec<&str> = part.iter().map(String::as_str).collect();
-        asked.push("absent");
-        let found: HashMap<String, String> = c.ok("gets", client.gets(&asked));
+        let mut requested: Vec<&str> = part.iter().map(String::as_str).collect();
+        requested.push("absent");
+        let found: HashMap<String, String> = c.ok("gets", client.gets(&requested));
         c.equal("gets finds", found.len(), part.len());
         c.holds("gets values", found.iter().all(|(key, value)| key == value));
     }
@@ -211,9 +211,9 @@ fn meta(c: &Checks, servers: &Servers) {
 
     let keys: Vec<String> = (0..100).map(|n| format!("meta-{n}")).collect();
     c.ok("set many", cache.set_many(keys.iter().map(|key| (key, key.as_str())), minute));
-    let mut asked = keys.clone();
-    asked.push("meta-absent".into());
-    let found: HashMap<String, String> = c.ok("get many", cache.get_many(asked));
+    let mut requested = keys.clone();
+    requested.push("meta-absent".into());
+    let found: HashMap<String, String> = c.ok("get many", cache.get_many(requested));
     c.equal("get many finds", found.len(), 100);
     c.holds("get many values", found.iter().all(|(key, value)| key == value));
     c.ok("delete many", cache.delete_many(&keys));
