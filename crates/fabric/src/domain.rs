@@ -30,19 +30,43 @@ pub const REGISTRATION_CACHE: &str = "FI_MR_CACHE_MAX_COUNT";
 /// The access that a registration grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// This process's operations.
-    Local,
-    /// Those, and reads by peers with its key.
+    /// Operations of this process.
+    Local(LocalUse),
+    /// Reads by peers with its key.
     RemoteRead,
-    /// Those, and writes by peers with its key.
+    /// Writes by peers with its key.
     RemoteWrite,
+}
+
+/// The operations for which memory is registered: only these, because a provider may grant peers more than asked.
+///
+/// ofi_rxm adds remote reads to memory that is sent from, and with FI_OFI_RXM_USE_RNDV_WRITE=1 remote writes to memory
+/// that is received into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalUse(u64);
+
+impl LocalUse {
+    /// Messages are sent from the memory.
+    pub const SEND: LocalUse = LocalUse(sys::FI_SEND);
+    /// Messages are received into the memory.
+    pub const RECEIVE: LocalUse = LocalUse(sys::FI_RECV);
+    /// The memory receives what is read from peers.
+    pub const READ: LocalUse = LocalUse(sys::FI_READ);
+    /// The memory is written to peers.
+    pub const WRITE: LocalUse = LocalUse(sys::FI_WRITE);
+    /// Every operation, for measurements among trusted peers.
+    pub const ANY: LocalUse = LocalUse(sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE);
+
+    /// Returns both uses.
+    pub const fn and(self, other: LocalUse) -> LocalUse {
+        LocalUse(self.0 | other.0)
+    }
 }
 
 impl Access {
     fn flags(self) -> u64 {
-        let local = sys::FI_SEND | sys::FI_RECV | sys::FI_READ | sys::FI_WRITE;
         match self {
-            Access::Local => local,
+            Access::Local(LocalUse(flags)) => flags,
             Access::RemoteRead => sys::FI_REMOTE_READ,
             Access::RemoteWrite => sys::FI_REMOTE_WRITE,
         }

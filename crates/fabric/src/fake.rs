@@ -43,6 +43,8 @@ thread_local! {
     static FAKE: Cell<FakeProvider> = Cell::new(FakeProvider::default());
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static OBJECTS: Cell<u64> = const { Cell::new(0) };
+    /// The access that the last registration asked for.
+    static ACCESS: Cell<u64> = const { Cell::new(0) };
     /// The registrations of each object.
     static LOCKED: RefCell<HashMap<String, usize>> = RefCell::default();
 }
@@ -66,6 +68,11 @@ fn lock_memory(name: String, bytes: usize) -> c_int {
         locked.insert(name, bytes);
         0
     })
+}
+
+/// Returns the access that the last registration asked for (`FI_SEND`, …).
+pub fn last_access() -> u64 {
+    ACCESS.get()
 }
 
 /// Returns the calls since the last time.
@@ -307,13 +314,14 @@ unsafe extern "C" fn register(
     _: *mut Fid,
     _: *const c_void,
     bytes: usize,
-    _: u64,
+    access: u64,
     _: u64,
     _: u64,
     _: u64,
     into: *mut *mut FidMr,
     _: *mut c_void,
 ) -> c_int {
+    ACCESS.set(access);
     let result = match note("register", bytes) {
         0 => lock_memory(format!("memory{}", OBJECTS.get()), bytes),
         refused => refused,

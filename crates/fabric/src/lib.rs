@@ -39,7 +39,7 @@ mod stale;
 mod survey;
 mod sys;
 
-pub use domain::{Domain, REGISTRATION_CACHE};
+pub use domain::{Domain, LocalUse, REGISTRATION_CACHE};
 pub use endpoint::{Completion, Endpoint, Kind, Peer, RejectedOperation, RemoteAddress};
 pub use endpoint_setup::{EndpointOptions, NAME_BYTES_MAX};
 pub use error::Error;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::domain::{Access, Domain};
+use crate::domain::{Access, Domain, LocalUse};
 use crate::error::Error;
 use crate::object::Object;
 use crate::provider::LONG_KEYS;
@@ -163,7 +163,7 @@ impl Domain {
     ) -> Result<Registration, Error> {
         if self.binds_memory() {
             assert!(
-                access == Access::Local,
+                matches!(access, Access::Local(_)),
                 "memory for peers is registered by the endpoint that they reach"
             );
             return Ok(Registration::none(Arc::clone(self)));
@@ -243,13 +243,18 @@ impl Pool {
     ///
     /// # Errors
     /// There is no memory, or it cannot be registered.
-    pub fn new(domain: &Arc<Domain>, buffers: usize, buffer_bytes: usize) -> Result<Pool, Error> {
+    pub fn new(
+        domain: &Arc<Domain>,
+        local_use: LocalUse,
+        buffers: usize,
+        buffer_bytes: usize,
+    ) -> Result<Pool, Error> {
         let bytes = buffers.max(1).checked_mul(buffer_bytes.max(1));
         let bytes = bytes.ok_or(Error::Size("more buffers than there are addresses"))?;
         let pages = Pages::new(bytes)?;
         // SAFETY: the pages are unmapped after the registration has ended; a buffer belongs to one operation at a
         // time.
-        let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local) }?;
+        let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local(local_use)) }?;
         let free = (0..u32::try_from(buffers).map_err(|_| Error::Size("more than 2^32 buffers"))?).rev();
         let free = Mutex::new(free.collect());
         Ok(Pool(Arc::new(PoolInner { registration, pages, buffer_bytes: buffer_bytes.max(1), free })))
@@ -333,7 +338,7 @@ const _: fn() = || {
 };
 
 impl Buffer {
-    /// Returns the caller's memory, registered in place. The provider decides whether to cache the registration:
+    /// Returns the caller's memory, registered in place to read into. The provider decides whether to cache the registration:
     /// providers that pin memory keep recent registrations, and notice when memory is unmapped.
     ///
     /// # Errors
@@ -345,7 +350,7 @@ impl Buffer {
         }
         // SAFETY: the vector is neither moved nor freed before the registration has ended, and one operation at a
         // time uses it.
-        let registration = match unsafe { domain.register(base, bytes, Access::Local) } {
+        let registration = match unsafe { domain.register(base, bytes, Access::Local(LocalUse::READ)) } {
             Ok(registration) => registration,
             Err(error) => return Err((memory, error)),
         };
@@ -508,7 +513,7 @@ mod tests {
     #[test]
     fn exposed_memory_is_bound_to_the_passive_endpoint_and_enabled() {
         let domain = FakeProvider::default().open();
-        let pool = Pool::new(&domain, 4, 100).expect("memory");
+        let pool = Pool::new(&domain, LocalUse::SEND, 4, 100).expect("memory");
         assert!(pool.take().expect("free").descriptor().is_null());
         let (mut a, mut b) = (endpoint(&domain), endpoint(&domain));
         assert_eq!(calls(), [""; 0], "memory of this process alone is not registered");

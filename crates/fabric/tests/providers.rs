@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, ExposedMemory, Kind, Library, Peer,
-    PeerAccess, Pool, ProviderRequirements, RegisteredMemory, RegistrationCache, RemoteAddress, RemoteMemory,
-    SharedArea, SplitBuffer,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, ExposedMemory, Kind, Library, LocalUse,
+    Peer, PeerAccess, Pool, ProviderRequirements, RegisteredMemory, RegistrationCache, RemoteAddress,
+    RemoteMemory, SharedArea, SplitBuffer,
 };
 use fabcache_testbed::bytes::pattern;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -122,8 +122,10 @@ fn alone(a: &mut Endpoint, post: &mut dyn FnMut(&mut Endpoint) -> Result<(), Err
 fn messages_arrive_and_memory_is_read_and_written() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
-    let (pool_a, pool_b) =
-        (Pool::new(&here, 8, 4096).expect("a pool"), Pool::new(&there, 8, 4096).expect("a pool"));
+    let (pool_a, pool_b) = (
+        Pool::new(&here, LocalUse::ANY, 8, 4096).expect("a pool"),
+        Pool::new(&there, LocalUse::ANY, 8, 4096).expect("a pool"),
+    );
     let to_b = a.connect(b.name()).expect("a name");
     let _to_a = b.connect(a.name()).expect("a name");
 
@@ -175,7 +177,7 @@ fn one_operation_reads_several_remote_ranges() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     let to_b = a.connect(b.name()).expect("a name");
-    let pool = Pool::new(&here, 2, 4096).expect("a pool");
+    let pool = Pool::new(&here, LocalUse::ANY, 2, 4096).expect("a pool");
     let readable = SharedArea::new(&mut b, 10_000, PeerAccess::Read).expect("memory");
     readable.copy_in(9_000, b"behind, ");
     readable.copy_in(100, b"before");
@@ -237,7 +239,7 @@ fn accessing_forbidden_memory_fails() {
         eprintln!("not checked: shm checks process permissions, not keys");
         return;
     }
-    let pool = Pool::new(&here, 8, 4096).expect("a pool");
+    let pool = Pool::new(&here, LocalUse::ANY, 8, 4096).expect("a pool");
     let mut owner = port(&there);
     let readable = SharedArea::new(&mut owner, 8192, PeerAccess::Read).expect("memory");
     readable.copy_in(0, &[1; 8192]);
@@ -276,7 +278,7 @@ fn accessing_forbidden_memory_fails() {
 
 /// Asserts that a peer's write fails. A failed connection is unusable, so each write has its own.
 fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory) {
-    let pool = Pool::new(here, 1, 4096).expect("a pool");
+    let pool = Pool::new(here, LocalUse::ANY, 1, 4096).expect("a pool");
     let (mut a, mut b) = (port(here), port(there));
     let to_b = a.connect(b.name()).expect("a name");
     let place = RemoteAddress { address: remote.address, key: remote.key };
@@ -295,7 +297,7 @@ fn is_not_written(here: &Arc<Domain>, there: &Arc<Domain>, remote: RemoteMemory)
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn dropped_endpoint_returns_its_operations_buffers() {
     let domain = domain();
-    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let pool = Pool::new(&domain, LocalUse::ANY, 8, 4096).expect("a pool");
     let mut a = port(&domain);
     for token in 0..8 {
         a.receive(pool.take().expect("free"), token).expect("posted");
@@ -338,7 +340,7 @@ fn files_left_by_a_killed_process_do_not_block_its_successor() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn excess_operations_unknown_peers_and_long_messages_are_rejected() {
     let domain = domain();
-    let pool = Pool::new(&domain, 8, 4096).expect("a pool");
+    let pool = Pool::new(&domain, LocalUse::ANY, 8, 4096).expect("a pool");
     let mut a = Endpoint::open(&domain, EndpointOptions { operations: 2, peers: 1, waits: false })
         .expect("an endpoint");
     let name = a.name().to_vec();
@@ -377,10 +379,10 @@ fn invalid_endpoint_names_do_not_block_valid_ones() {
     for name in &names {
         assert!(matches!(a.connect(name), Err(Error::Size(_))), "{name:?}");
     }
-    let pool = Pool::new(&there, 1, 4096).expect("a pool");
+    let pool = Pool::new(&there, LocalUse::ANY, 1, 4096).expect("a pool");
     b.receive(pool.take().expect("free"), 1).expect("posted");
     let to_b = a.connect(b.name()).expect("a name");
-    let mut message = Pool::new(&here, 1, 4096).expect("a pool").take();
+    let mut message = Pool::new(&here, LocalUse::ANY, 1, 4096).expect("a pool").take();
     insist(&mut a, &mut b, |a| say(a, to_b, b"short", &mut message));
     let [_, received] = poll_until([&mut a, &mut b], [0, 1]);
     assert_eq!(received[0].result, Ok(5));
@@ -410,11 +412,11 @@ fn new_peers_messages_and_reads_wake_the_descriptor() {
         eprintln!("not checked: {} has no descriptor to wait on", there.provider());
         return;
     }
-    let pool = Pool::new(&here, 8, 4096).expect("a pool");
+    let pool = Pool::new(&here, LocalUse::ANY, 8, 4096).expect("a pool");
     let area = SharedArea::new(&mut b, 4096, PeerAccess::Read).expect("memory");
     let name = b.name().to_vec();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let receive = Pool::new(&there, 1, 4096).expect("a pool").take().expect("free");
+    let receive = Pool::new(&there, LocalUse::ANY, 1, 4096).expect("a pool").take().expect("free");
     let sleeper = std::thread::spawn(move || {
         b.receive(receive, 1).expect("posted");
         let (mut ended, mut sleeps) = (Vec::new(), 0);
@@ -529,7 +531,7 @@ fn memory_is_read_while_its_process_is_stopped() {
 
     let mut a = port(&here);
     let to_b = a.connect(&name).expect("a name");
-    let pool = Pool::new(&here, 1, 4096).expect("a pool");
+    let pool = Pool::new(&here, LocalUse::ANY, 1, 4096).expect("a pool");
     let mut read = |len: usize| {
         let mut buffer = pool.take();
         buffer.as_mut().expect("free").fill(0);

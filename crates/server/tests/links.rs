@@ -17,8 +17,8 @@ use fabcache_fabric::channel::{
     CHANNEL_VERSION, ClientEnd, Incoming, MESSAGE_BYTES, SHORT_BYTES, SendMode, Terms, receives_for,
 };
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, Pool, ProviderRequirements,
-    RemoteAddress,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, LocalUse, Peer, Pool,
+    ProviderRequirements, RemoteAddress,
 };
 use fabcache_layout::format::{FORMAT_VERSION, MAGIC};
 use fabcache_testbed::wait::amount;
@@ -74,7 +74,8 @@ impl Reach {
             Library::open().expect("libfabric is there").pick(&requirements).expect("the server's provider");
         let domain = Domain::open(&provider).expect("the domain opens");
         let port = Endpoint::open(&domain, EndpointOptions { operations: 64, peers: 1, waits: false });
-        let pool = Pool::new(&domain, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");
+        let pool =
+            Pool::new(&domain, LocalUse::ANY, receives_for(CREDITS) + 4, MESSAGE_BYTES).expect("memory");
         let mut reach = Reach { port: port.expect("an endpoint"), pool };
         for _ in 0..receives_for(CREDITS) {
             let buffer = reach.pool.take().expect("a free buffer");

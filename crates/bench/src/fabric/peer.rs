@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_fabric::{
-    Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, PeerAccess, Pool, Provider,
+    Completion, Domain, Endpoint, EndpointOptions, Kind, Library, LocalUse, Peer, PeerAccess, Pool, Provider,
     RemoteAddress, SharedArea,
 };
 use fabcache_testbed::cleanup;
@@ -90,7 +90,7 @@ impl PeerMemory {
         let domain = Domain::open(provider)?;
         let mut port =
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
-        let pool = Pool::new(&domain, 2 * RECEIVES, bytes)?;
+        let pool = Pool::new(&domain, LocalUse::ANY, 2 * RECEIVES, bytes)?;
         for token in 0..RECEIVES {
             let buffer = pool.take().context("buffers are as many as receives")?;
             port.receive(buffer, token as u64).map_err(|refused| refused.error)?;

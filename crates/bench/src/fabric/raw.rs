@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Peer, Pool, Provider, RejectedOperation,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, LocalUse, Peer, Pool, Provider,
+    RejectedOperation,
 };
 
 use super::peer::{OPERATIONS, PeerProcess, STOP, hex, send_blocking};
@@ -47,7 +48,7 @@ impl Raw {
         let domain = Domain::open(own)?;
         let mut port =
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
-        let pool = Pool::new(&domain, window + RECEIVES + 2, bytes)?;
+        let pool = Pool::new(&domain, LocalUse::ANY, window + RECEIVES + 2, bytes)?;
         for _ in 0..RECEIVES {
             let buffer = pool.take().context("no free buffer")?;
             port.receive(buffer, 0).map_err(|refused| refused.error)?;

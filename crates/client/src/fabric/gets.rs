@@ -14,7 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::doorbell::ClientDoorbells;
-use fabcache_fabric::{Buffer, Completion, Endpoint, Peer, Pool, RejectedOperation, RemoteAddress};
+use fabcache_fabric::{Buffer, Completion, Endpoint, LocalUse, Peer, Pool, RejectedOperation, RemoteAddress};
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteOptions, To};
@@ -115,7 +115,7 @@ impl RemoteGets {
     ) -> Result<RemoteGets, Unavailable> {
         let domain = &region.domain;
         let (ConfirmedEndpoint { endpoint, peer, short }, first) = unconfirmed::open(region, end, deadline)?;
-        let long = Pool::new(domain, LONG_READ_BUFFERS, LONG_READ_BYTES)?;
+        let long = Pool::new(domain, LocalUse::READ, LONG_READ_BUFFERS, LONG_READ_BYTES)?;
         let bytes = first.first_chunk().ok_or(Unavailable)?;
         let birth = header::from_bytes(bytes, region.bytes).map_err(|_| Unavailable)?;
         let options = RemoteOptions {

@@ -13,7 +13,7 @@ use fabcache_fabric::channel::{
     MESSAGE_BYTES, SHORT_BYTES, SendMode, StagingRange, Terms, receives_for,
 };
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, Kind, Peer, PeerAccess, Pool,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, Kind, LocalUse, Peer, PeerAccess, Pool,
     ReadableMemory, RejectedOperation, RemoteMemory, SharedArea,
 };
 
@@ -45,7 +45,7 @@ impl End {
         let receives = receives_for(LINK_CREDITS);
         let operations = receives + LINK_SENDS;
         let mut endpoint = Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: true })?;
-        let pool = Pool::new(domain, operations, MESSAGE_BYTES)?;
+        let pool = Pool::new(domain, LocalUse::SEND.and(LocalUse::RECEIVE), operations, MESSAGE_BYTES)?;
         let staging = SharedArea::new(&mut endpoint, STAGING_BYTES, PeerAccess::Read)?;
         let landing = SharedArea::new(&mut endpoint, LANDING_BYTES, PeerAccess::Write)?;
         for _ in 0..receives {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, Peer, Pool, RejectedOperation,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Error, LocalUse, Peer, Pool, RejectedOperation,
     RemoteAddress,
 };
 use fabcache_layout::format::HEADER_BYTES;
@@ -143,7 +143,7 @@ impl UnconfirmedEndpoint {
         let options = EndpointOptions { operations: SHORT_READ_BUFFERS, peers: 1, waits: true };
         let mut endpoint = Endpoint::open(&region.domain, options)?;
         let peer = endpoint.connect(end)?;
-        let short = Pool::new(&region.domain, SHORT_READ_BUFFERS, SHORT_READ_BYTES)?;
+        let short = Pool::new(&region.domain, LocalUse::READ, SHORT_READ_BUFFERS, SHORT_READ_BYTES)?;
         let unposted = Some(short.take().ok_or(Unavailable)?);
         Ok(UnconfirmedEndpoint {
             opened: ConfirmedEndpoint { endpoint, peer, short },

@@ -12,7 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use fabcache_client::{Client, FabricMode, Options};
 use fabcache_fabric::channel::{MESSAGE_BYTES, SHORT_BYTES, SendMode, ServerEnd, Terms, receives_for};
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, Pool, ProviderRequirements,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, LocalUse, Peer, Pool,
+    ProviderRequirements,
 };
 use fabcache_layout::checksum::SECRET_BYTES;
 
@@ -280,7 +281,7 @@ fn attached(
     let operations = receives_for(CREDITS) + 64;
     let mut port =
         Endpoint::open(domain, EndpointOptions { operations, peers: 1, waits: false }).expect("an endpoint");
-    let pool = Pool::new(domain, operations, MESSAGE_BYTES).expect("memory");
+    let pool = Pool::new(domain, LocalUse::ANY, operations, MESSAGE_BYTES).expect("memory");
     for _ in 0..receives_for(CREDITS) {
         let buffer = pool.take().expect("all buffers are free");
         assert!(port.receive(buffer, 0).is_ok(), "the endpoint accepts receives");

@@ -18,7 +18,7 @@ use fabcache_layout::process::Process;
 
 use self::lru::{Ends, LruList, RegistrationKey};
 use crate::cache_registry::IdleCache;
-use crate::domain::{Access, Domain};
+use crate::domain::{Access, Domain, LocalUse};
 use crate::error::Error;
 use crate::memory::{Buffer, Registration, RemoteMemory};
 
@@ -73,7 +73,7 @@ impl RegistrationCache {
         drop(state);
         let cache: Arc<dyn IdleCache> = self.0.clone();
         domain.caches().add(&cache);
-        let access = if of.is_shown { Access::RemoteRead } else { Access::Local };
+        let access = if of.is_shown { Access::RemoteRead } else { Access::Local(LocalUse::READ) };
         // Not under the lock, as pinning much memory takes long. SAFETY: the owner ends the registration before it
         // releases the memory, and lends it to one operation at a time; peers do not write it.
         let made = unsafe { domain.register(memory.as_mut_ptr(), bytes, access) };
@@ -274,7 +274,7 @@ impl fmt::Debug for RegisteredMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{FakeProvider, calls};
+    use crate::fake::{FakeProvider, calls, last_access};
     use crate::{Endpoint, EndpointOptions, Pool, sys};
 
     const LIMIT: usize = 10_000;
@@ -296,16 +296,36 @@ mod tests {
         let state = idle(registered(&domain, &one));
         let (also_kept, in_use) = (idle(registered(&domain, &other)), registered(&domain, &other));
         calls();
-        let pool = Pool::new(&domain, 1, LIMIT / 2).expect("idle registrations are evicted");
+        let pool = Pool::new(&domain, LocalUse::SEND, 1, LIMIT / 2).expect("idle registrations are evicted");
         let expected = ["register 5000", "close memory2", "close memory3", "register 5000"];
         assert_eq!(calls(), expected, "from all caches");
         assert_eq!([one.sum().0, other.sum().0], [0, 1], "registrations in use stay");
-        Pool::new(&domain, 1, LIMIT / 2).expect_err("nothing is idle");
+        Pool::new(&domain, LocalUse::SEND, 1, LIMIT / 2).expect_err("nothing is idle");
         assert_eq!(calls(), ["register 5000"], "so registration is not retried");
         state.lend(&domain).expect_err("pools are not evicted");
         drop((pool, also_kept, in_use));
-        Pool::new(&domain, 1, LIMIT).expect("all memory is free");
+        Pool::new(&domain, LocalUse::SEND, 1, LIMIT).expect("all memory is free");
         drop(one);
+    }
+
+    #[test]
+    fn memory_is_registered_for_its_use_alone() {
+        let domain = FakeProvider { memory_modes: 0, ..FakeProvider::default() }.open();
+        for (local_use, access) in [
+            (LocalUse::SEND, sys::FI_SEND),
+            (LocalUse::RECEIVE, sys::FI_RECV),
+            (LocalUse::READ.and(LocalUse::WRITE), sys::FI_READ | sys::FI_WRITE),
+        ] {
+            Pool::new(&domain, local_use, 1, 100).expect("memory");
+            assert_eq!(last_access(), access, "{local_use:?}");
+        }
+        Buffer::own(&domain, vec![0; 100]).expect("memory");
+        assert_eq!(last_access(), sys::FI_READ, "values are read into it");
+        let cache = RegistrationCache::new(9, 1 << 20);
+        let lent = registered(&domain, &cache);
+        assert_eq!(last_access(), sys::FI_READ, "values are read into it");
+        idle(lent).show(&domain).expect("memory");
+        assert_eq!(last_access(), sys::FI_REMOTE_READ, "peers read it");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use fabcache_fabric::REGISTRATION_CACHE;
 
 /// Variables that a server requires, and why.
-const NEEDED: [(&str, &str, &str); 3] = [
+const NEEDED: [(&str, &str, &str); 5] = [
     (REGISTRATION_CACHE, "0", "clients could write the memory that they may read"),
     // One queue for the messages of all peers.
     ("FI_OFI_RXM_USE_SRX", "1", "a client that sends too much could crash the server"),
     ("FI_AV_REMOVE_CLEANUP", "1", "operations with stalled clients do not end when these are cut off"),
+    ("FI_OFI_RXM_USE_RNDV_WRITE", "0", "clients could write the buffers of messages"),
+    ("FI_TCP_ZEROCOPY_SIZE", "-1", "the kernel could send from buffers of a connection that has ended"),
 ];
 
 /// Settings suitable for a server, unless the user has set them. Queues toward peers hold the operations between two

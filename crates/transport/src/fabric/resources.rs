@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, receives_for};
-use fabcache_fabric::{Buffer, Domain, Endpoint, EndpointOptions, Error, Pool};
+use fabcache_fabric::{Buffer, Domain, Endpoint, EndpointOptions, Error, LocalUse, Pool};
 
 use super::bounds::{
     BOUNCES, CLIENT_OPERATIONS, CLIENTS_MAX, GRANTED_PART, GROWTH, LEAST_CREDITS, LINK_SENDS_MAX, OWN_BYTES,
     OWN_GROWTH, PEERS, SENDS, USUAL_CREDITS,
 };
+
+/// Bounce buffers hold what is read from clients' memory, and what is written to it.
+const BOUNCED: LocalUse = LocalUse::READ.and(LocalUse::WRITE);
 
 /// An endpoint and its buffers.
 #[derive(Debug)]
@@ -42,9 +45,9 @@ pub(super) struct Resources {
 impl Resources {
     pub fn open(domain: &Arc<Domain>, receives: usize, links_max: usize) -> Result<Resources, Error> {
         let links_max = links_max.clamp(1, CLIENTS_MAX);
-        let receives_pool = Pool::new(domain, receives, MESSAGE_BYTES)?;
-        let sends = Pool::new(domain, SENDS, MESSAGE_BYTES)?;
-        let bounces = Pool::new(domain, BOUNCES, PIECE_BYTES_MAX)?;
+        let receives_pool = Pool::new(domain, LocalUse::RECEIVE, receives, MESSAGE_BYTES)?;
+        let sends = Pool::new(domain, LocalUse::SEND, SENDS, MESSAGE_BYTES)?;
+        let bounces = Pool::new(domain, BOUNCED, BOUNCES, PIECE_BYTES_MAX)?;
         let own = CLIENT_OPERATIONS * links_max + 2 * GROWTH + 2 * OWN_GROWTH;
         let operations = receives + SENDS + BOUNCES + own;
         let endpoint = Endpoint::open(domain, EndpointOptions { operations, peers: PEERS, waits: true })?;
@@ -86,7 +89,7 @@ impl Resources {
         let usual = part.saturating_sub(receives_for(0)).min(USUAL_CREDITS.into());
         let credits = (usual as u16).max(LEAST_CREDITS);
         if self.ungranted < receives_for(credits) {
-            let more = Pool::new(&domain, GROWTH, MESSAGE_BYTES)?;
+            let more = Pool::new(&domain, LocalUse::RECEIVE, GROWTH, MESSAGE_BYTES)?;
             self.receives.push(more);
             self.ungranted += GROWTH;
             self.grown += GROWTH;
@@ -94,7 +97,7 @@ impl Resources {
             self.post_receives();
         }
         if 2 * (self.links + 1) > self.sends.iter().map(|pool| pool.bytes() / MESSAGE_BYTES).sum() {
-            self.sends.push(Pool::new(&domain, GROWTH, MESSAGE_BYTES)?);
+            self.sends.push(Pool::new(&domain, LocalUse::SEND, GROWTH, MESSAGE_BYTES)?);
         }
         self.ungranted -= receives_for(credits);
         self.links += 1;
@@ -144,7 +147,7 @@ impl Resources {
         if buffer.is_some() || in_flight > 0 {
             return buffer;
         }
-        own(&mut self.own_sends, self.endpoint.domain(), MESSAGE_BYTES, self.links_max)
+        own(&mut self.own_sends, self.endpoint.domain(), LocalUse::SEND, MESSAGE_BYTES, self.links_max)
     }
 
     pub fn free_sends(&self) -> usize {
@@ -155,17 +158,23 @@ impl Resources {
 
     /// Takes a small bounce buffer for a link that waited without success and has no other.
     pub fn take_own_bounce(&mut self) -> Option<Buffer> {
-        own(&mut self.own_bounces, self.endpoint.domain(), OWN_BYTES, self.links_max)
+        own(&mut self.own_bounces, self.endpoint.domain(), BOUNCED, OWN_BYTES, self.links_max)
     }
 }
 
 /// Takes a buffer of pools that grow up to `most`. Without memory for more, the link continues to wait.
-fn own(pools: &mut Vec<Pool>, domain: &Arc<Domain>, bytes: usize, most: usize) -> Option<Buffer> {
+fn own(
+    pools: &mut Vec<Pool>,
+    domain: &Arc<Domain>,
+    local_use: LocalUse,
+    bytes: usize,
+    most: usize,
+) -> Option<Buffer> {
     let free = pools.iter().find_map(Pool::take);
     if free.is_some() || pools.len() * OWN_GROWTH >= most {
         return free;
     }
-    let pool = Pool::new(domain, OWN_GROWTH, bytes).ok()?;
+    let pool = Pool::new(domain, local_use, OWN_GROWTH, bytes).ok()?;
     let buffer = pool.take();
     pools.push(pool);
     buffer

@@ -10,7 +10,7 @@ use fabcache_fabric::channel::{
     receives_for, token_of,
 };
 use fabcache_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, Peer, PeerAccess, Pool,
+    Buffer, Completion, Domain, Endpoint, EndpointOptions, Kind, Library, LocalUse, Peer, PeerAccess, Pool,
     ProviderRequirements, RemoteMemory, SharedArea,
 };
 use fabcache_transport::conformance;
@@ -75,8 +75,8 @@ impl SharedEndpoint {
     pub fn open(domain: &Arc<Domain>) -> Arc<SharedEndpoint> {
         let options = EndpointOptions { operations: RECEIVES + 64, peers: 4, waits: false };
         let port = Endpoint::open(domain, options).expect("an endpoint");
-        let receives = Pool::new(domain, RECEIVES, MESSAGE_BYTES).expect("memory");
-        let sends = Pool::new(domain, 32, MESSAGE_BYTES).expect("memory");
+        let receives = Pool::new(domain, LocalUse::ANY, RECEIVES, MESSAGE_BYTES).expect("memory");
+        let sends = Pool::new(domain, LocalUse::ANY, 32, MESSAGE_BYTES).expect("memory");
         let mut inner = Inner { port, sends, receives, came: Vec::new(), failed: Vec::new(), peer: None };
         inner.post_receives();
         Arc::new(SharedEndpoint { inner: Mutex::new(inner) })
