@@ -92,6 +92,8 @@ pub struct Decoder {
     protocol: Option<Protocol>,
     /// Each request says by its first byte in which protocol it is.
     is_mixed: bool,
+    /// Text that is no known command closes the input without an answer.
+    is_datagram: bool,
     auth_required: bool,
     /// A decoded meta key. Takes no memory until the first one.
     key: Vec<u8>,
@@ -102,13 +104,28 @@ impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
         let progress = Progress { state: DecoderState::Request, scanned: 0, needed: 0 };
-        Decoder { limits, protocol, is_mixed: false, auth_required: false, key: Vec::new(), progress }
+        Decoder {
+            limits,
+            protocol,
+            is_mixed: false,
+            is_datagram: false,
+            auth_required: false,
+            key: Vec::new(),
+            progress,
+        }
     }
 
     /// A decoder for a connection on which requests of both protocols come, one behind the other: each is of the one that
     /// its first byte says.
     pub fn mixed(limits: Limits) -> Decoder {
         Decoder { is_mixed: true, ..Decoder::new(None, limits) }
+    }
+
+    /// A decoder for one datagram. Text that is no command gets no answer and ends it: it may be another server's
+    /// answer, and two servers that answer each other's answers do so forever. Answers begin with no command's name
+    /// and not with the binary protocol's 0x80.
+    pub fn datagram(protocol: Option<Protocol>, limits: Limits) -> Decoder {
+        Decoder { is_datagram: true, ..Decoder::new(protocol, limits) }
     }
 
     /// Returns the protocol, once known; of a mixed connection, that of the last request.
@@ -207,13 +224,20 @@ impl Decoder {
         let line = &input[..newline];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let consumed = newline + 1;
+        if self.is_datagram && self.auth_required {
+            // It cannot authenticate, and "unauthenticated" would answer everything.
+            return self.progress.close();
+        }
         if self.auth_required {
             self.progress.line(input, line, consumed, text::auth_line(line), 0)
         } else if consumed < 4 && line != b"mn" {
             // 1.6.45 distinguishes lines too short for any command from unknown commands.
-            refused(consumed, BAD_FORMAT)
+            if self.is_datagram { self.progress.close() } else { refused(consumed, BAD_FORMAT) }
         } else {
             let parsed = text::line(line, &mut self.key);
+            if self.is_datagram && parsed.is_unknown() {
+                return self.progress.close();
+            }
             self.progress.line(input, line, consumed, parsed, self.limits.inline_value_max as u64)
         }
     }

@@ -1,6 +1,6 @@
 //! The result of decoding a line of text, classic or meta.
 
-use crate::command::{Exptime, Request, Store};
+use crate::command::{Command, Exptime, Request, Store};
 use crate::encoding::Encoding;
 use crate::refusal::Refusal;
 
@@ -18,6 +18,13 @@ pub(crate) enum Line<'a> {
     Token { len: u64 },
     /// Close the connection, after an answer if there is one.
     Close(Option<Refusal>),
+}
+
+impl Line<'_> {
+    /// Returns whether it is no command.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Line::Request(Request { command: Command::Refused(Refusal::UnknownCommand), .. }))
+    }
 }
 
 /// The properties shared by the keys of one multiget.

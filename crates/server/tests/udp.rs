@@ -2,9 +2,12 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
+use clap::Parser;
 use common::{Scratch, TestServer, UdpClient, packet, serve};
+use fabcache_server::options::CommandLine;
+use fabcache_server::{Server, Settings};
 
 /// Starts a server on TCP and UDP, with a client of each.
 fn both(flags: &str) -> (TestServer, common::Client<std::net::TcpStream>, UdpClient) {
@@ -29,7 +32,101 @@ fn text_meta_and_binary_are_answered() {
     udp.say(4, packet(0x00, &[], b"a", &[], 0));
     let answer = udp.hear(4);
     assert_eq!((answer[0], &answer[6..8], &answer[28..]), (0x81, &[0, 0][..], &b"hello"[..]));
-    udp.request(5, "nonsense\r\n", "ERROR\r\n");
+}
+
+/// What servers send as the first bytes of an answer, and other text that is no command.
+const NO_REQUESTS: [&[u8]; 16] = [
+    b"nonsense\r\n",
+    b"ERROR\r\n",
+    b"CLIENT_ERROR bad data chunk\r\n",
+    b"SERVER_ERROR out of memory\r\n",
+    b"VALUE a 0 14\r\nget a\r\nversion\r\nEND\r\n",
+    b"STORED\r\n",
+    b"END\r\n",
+    b"VERSION 1.6.45\r\nversion\r\n",
+    b"STAT pid 1\r\nEND\r\n",
+    b"OK\r\n",
+    b"HD\r\nmn\r\n",
+    b"MN\r\n",
+    b"EN\r\n",
+    b"5\r\n",
+    b"\r\n",
+    b"\x81\x0b\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\n",
+];
+
+#[test]
+fn text_that_is_no_command_gets_no_answer() {
+    // One worker keeps datagrams in order, so the first answer is to the last datagram.
+    for flags in ["-t 1", "-t 1 -B ascii"] {
+        let (_server, _tcp, udp) = both(flags);
+        for (id, datagram) in (1..).zip(NO_REQUESTS) {
+            udp.say(id, datagram);
+        }
+        udp.request(100, "version\r\n", "VERSION 1.6.45\r\n");
+        // A known command with wrong arguments is a request, and so is an unknown binary opcode.
+        udp.request(101, "get\r\n", "CLIENT_ERROR bad command line format\r\n");
+        udp.request(102, "set a b\r\n", "CLIENT_ERROR bad command line format\r\n");
+        udp.request(103, "mn\r\nnonsense\r\nmn\r\n", "MN\r\n");
+    }
+    let (_server, _tcp, udp) = both("-t 1");
+    udp.say(1, packet(0x7f, &[], &[], &[], 0));
+    assert_eq!(udp.hear(1)[..2], [0x81, 0x7f]);
+}
+
+/// Starts a server of one worker on TCP and UDP. Returns its UDP socket too, to send as the server does.
+fn serve_with_socket(address: &str) -> (TestServer, UdpSocket) {
+    let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind(address));
+    let (tcp, udp) = (tcp.expect("loopback"), udp.expect("loopback"));
+    let line = CommandLine::try_parse_from(["fabcached", "-t", "1"]).expect("valid");
+    let settings = Settings::new(&line.options, &|_| None).expect("valid");
+    let copy = udp.try_clone().expect("a descriptor");
+    let server = Server::start(settings, vec![tcp.into(), copy.into()]).expect("the server starts");
+    (TestServer::of(server), udp)
+}
+
+fn udp_address(server: &TestServer) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, server.addresses()[1].port()).into()
+}
+
+/// Waits until the server has served all earlier datagrams; returns the bytes of those so far.
+fn bytes_read(server: &TestServer) -> u64 {
+    let udp = UdpClient::new(udp_address(server));
+    udp.request(1, "mn\r\n", "MN\r\n");
+    server.server().shared().counters.iter().map(|counters| counters.bytes_read.read()).sum()
+}
+
+#[test]
+fn forged_sources_start_no_loop() {
+    let ((one, one_socket), (other, _)) =
+        (serve_with_socket("127.0.0.1:0"), serve_with_socket("127.0.0.1:0"));
+    let ping = bytes_read(&one);
+    assert_eq!(bytes_read(&other), ping);
+    let framed = |request: &[u8]| [b"\0\x01\0\0\0\x01\0\0", request].concat();
+    // From the first server's port to the second: it answers the request alone, and the first drops that answer.
+    for request in [&b"version\r\n"[..], b"nonsense\r\n", b"VALUE a 0 4\r\nmn\r\n\r\nEND\r\n"] {
+        let (one_before, other_before) = (bytes_read(&one), bytes_read(&other));
+        one_socket.send_to(&framed(request), udp_address(&other)).expect("loopback");
+        let answer = if request == b"version\r\n" { "VERSION 1.6.45\r\n".len() as u64 } else { 0 };
+        for turn in 1..4 {
+            let read = (bytes_read(&other) - other_before, bytes_read(&one) - one_before);
+            let expected = (request.len() as u64 + turn * ping, answer + turn * ping);
+            assert_eq!(read, expected, "{}", request.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn datagrams_from_own_ports_are_dropped() {
+    // The port of a wildcard address is the server's at every address of the host.
+    for address in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let (server, socket) = serve_with_socket(address);
+        let before = bytes_read(&server);
+        for request in ["version", "nonsense"] {
+            let datagram = format!("\0\x01\0\0\0\x01\0\0{request}\r\n");
+            socket.send_to(datagram.as_bytes(), udp_address(&server)).expect("loopback");
+        }
+        assert_eq!(bytes_read(&server), 2 * before, "{address}: only the second ping is read");
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fabcache_transport::{Kind, Link};
+use fabcache_transport::{Kind, Link, Peer};
 
 use super::epoll::Poll;
 use super::inbox::NewLink;
 use crate::bounds::{ACCEPT_PAUSE, ACCEPT_SAID_AGAIN, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
 use crate::commands::Context;
+use crate::networks;
 use crate::settings::AcceptMode;
 use crate::shared::Shared;
 use crate::worker::listener::ListenerEntry;
@@ -144,12 +145,26 @@ impl Accepting {
                 }
             };
             if is_datagrams {
-                kept.push(link);
+                // An answer to a port of this server would come back as a request.
+                if !self.is_own_udp_port(&link.peer()) {
+                    kept.push(link);
+                }
             } else {
                 kept.extend(take(ctx, index, link));
             }
         }
         kept
+    }
+
+    /// Returns whether this server itself receives datagrams there.
+    fn is_own_udp_port(&self, peer: &Peer) -> bool {
+        let Peer::Socket(peer) = peer else { return false };
+        self.listeners.iter().filter(|entry| entry.listener.kind() == Kind::Udp).any(|entry| {
+            let Peer::Socket(local) = entry.listener.local() else { return false };
+            // If the system does not report this host's addresses, the port decides.
+            let is_here = || local.ip().is_unspecified() && networks::is_own(peer.ip()).unwrap_or(true);
+            local.port() == peer.port() && (local.ip() == peer.ip() || is_here())
+        })
     }
 
     /// Logs why no connection is accepted, but not each time: that could be many times a second.

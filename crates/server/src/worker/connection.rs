@@ -77,7 +77,8 @@ impl Connection {
     pub fn new(ctx: &Context, link: Box<dyn Link>, entry: &ListenerEntry, now: Instant) -> Connection {
         let shared = &ctx.shared;
         let required = entry.auth && (shared.users.is_some() || shared.sasl_users.is_some());
-        let mut decoder = Decoder::new(entry.protocol, LIMITS);
+        let decoder_of = if link.kind() == Kind::Udp { Decoder::datagram } else { Decoder::new };
+        let mut decoder = decoder_of(entry.protocol, LIMITS);
         decoder.require_auth(entry.auth && shared.users.is_some());
         let credentials = link.credentials();
         let groups = shared.settings.shm.as_ref().map(|shm| shm.groups_of(&*link)).unwrap_or_default();
