@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::RwLock;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::CreateError;
@@ -50,9 +50,20 @@ impl Backing {
             |what: String| move |errno: rustix::io::Errno| CreateError::System { what, source: errno.into() };
         let fd = match &options.file {
             Some(path) => {
-                let what = format!("cannot open the memory file {}", path.display());
-                let flags = OFlags::CREATE | OFlags::RDWR | OFlags::TRUNC | OFlags::CLOEXEC;
-                rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed(what))?
+                let cannot = |what| failed(format!("cannot {what} the memory file {}", path.display()));
+                let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+                let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(cannot("open"))?;
+                // Nothing in the file changes before the lock is held. The system releases it when this process
+                // ends, however that happens: no other process receives the descriptor of a named file.
+                match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                    Err(rustix::io::Errno::WOULDBLOCK) => {
+                        return Err(CreateError::FileInUse { file: path.clone() });
+                    }
+                    locked => locked.map_err(cannot("lock"))?,
+                }
+                // Whatever an earlier server left.
+                rustix::fs::ftruncate(&fd, 0).map_err(cannot("empty"))?;
+                fd
             }
             None => {
                 let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

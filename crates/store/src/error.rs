@@ -19,6 +19,15 @@ pub enum CreateError {
         /// The largest possible value.
         max: u64,
     },
+    /// Another server uses the memory file.
+    #[error(
+        "cannot use the memory file {}: another server uses it; stop that one, or give this one a file of its own (-e)",
+        file.display()
+    )]
+    FileInUse {
+        /// The file.
+        file: std::path::PathBuf,
+    },
     /// The system could not provide memory.
     #[error("{what}")]
     System {

@@ -60,6 +60,27 @@ fn unavailable_memory_is_a_clear_error() {
     }
 }
 
+#[test]
+fn memory_file_in_use_is_refused_untouched() {
+    let path = std::env::temp_dir().join(format!("fabcache-{}-memory", std::process::id()));
+    let with_file = || {
+        let backing = BackingOptions { file: Some(path.clone()), huge_pages: false };
+        StoreOptions { backing, ..options(8 << 20) }
+    };
+    let first = Arc::new(Store::create(with_file()).expect("a file of its own"));
+    let handle = Handle::new(&first);
+    set(&handle, b"key", b"value").expect("there is room");
+    let error = Store::create(with_file()).expect_err("the first store uses the file");
+    assert!(matches!(error, CreateError::FileInUse { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(path.to_str().expect("text")) && text.contains("-e"), "{text}");
+    assert_eq!(get(&handle, b"key").expect("it was left alone").1, b"value");
+    drop((handle, first));
+    let again = Arc::new(Store::create(with_file()).expect("the file is free again"));
+    assert!(get(&Handle::new(&again), b"key").is_none(), "it starts empty");
+    std::fs::remove_file(&path).expect("the file is there");
+}
+
 /// Runs a test of this file in a process of its own, under limits that a shell sets.
 fn under_limits(limits: &str, test: &str) {
     let program = std::env::current_exe().expect("this program");
