@@ -97,6 +97,13 @@ pub const PREFIXES_MAX: usize = 1 << 16;
 /// Bytes of a `stats cachedump` (memcached's limit).
 pub const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
+/// How long the answer to a wrong password waits, and the connection's further requests with it. With `-c` this bounds
+/// the guesses a second, also of clients that close their connection and open another: the old one counts meanwhile.
+pub const AUTH_FAILURE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Wrong passwords of one connection after which it is closed.
+pub const AUTH_FAILURES_MAX: u32 = 10;
+
 /// Longest line of the authentication file (memcached's limit).
 pub const CREDENTIAL_BYTES_MAX: usize = 256;
 

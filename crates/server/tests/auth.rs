@@ -3,8 +3,10 @@
 mod common;
 
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
-use common::{Answer, Client, Scratch, packet, serve, try_serve};
+use common::{Answer, Client, Scratch, packet, serve, try_serve, wait_until};
+use fabcache_server::bounds::{AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX};
 
 const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
 const FAILURE: &str = "CLIENT_ERROR authentication failure\r\n";
@@ -49,6 +51,45 @@ fn text_clients_authenticate() {
     assert_eq!(c.stat("settings", "auth_enabled_ascii"), "yes");
     let mut d = server.connect();
     d.request(token("bob with space") + "mn\r\n", "STORED\r\nMN\r\n");
+}
+
+#[test]
+fn wrong_passwords_are_slow_and_end_the_connection() {
+    let scratch = Scratch::new("guesses");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-t 1 -Y {0} -S --sasl-pwdb {0}", users.display()));
+    let mut admin = server.connect();
+    admin.request(token("ann secret"), "STORED\r\n");
+    let turns = admin.count("fabcache", "worker_turns");
+    let began = Instant::now();
+    let guesses = AUTH_FAILURES_MAX as usize * 3;
+    // Both protocols, all guesses at once; the first answers are memcached's.
+    let mut text = server.connect();
+    text.say(token("ann wrong").repeat(guesses));
+    let mut binary = server.connect();
+    binary.say(packet(SASL_AUTH, &[], b"PLAIN", b"\0ann\0wrong", 0).repeat(guesses));
+    // A client that does not wait for its answer.
+    let mut gone = server.connect();
+    gone.say(token("ann wrong").repeat(guesses));
+    rustix::net::sockopt::set_socket_linger(&gone.stream, Some(Duration::ZERO)).expect("a socket");
+    drop(gone);
+    text.hear(FAILURE.repeat(AUTH_FAILURES_MAX as usize));
+    text.hear_end();
+    for _ in 0..AUTH_FAILURES_MAX {
+        assert_eq!(binary.hear_packet().status, AUTH_FAILED);
+    }
+    binary.hear_end();
+    assert!(began.elapsed() >= AUTH_FAILURE_PAUSE * AUTH_FAILURES_MAX, "{:?}", began.elapsed());
+    // A pause does not keep the worker busy, not even for the broken connection.
+    let spent = admin.count("fabcache", "worker_turns") - turns;
+    assert!(spent < 2_000, "{spent} turns");
+    wait_until("the connections end", || admin.count("", "curr_connections") == 1);
+    let failed = admin.count("", "auth_errors");
+    assert!((20..30).contains(&failed), "{failed} guesses were answered");
+    // Wrong and right ones on one connection.
+    let mut honest = server.connect();
+    honest
+        .request(token("ann wrong") + &token("ann secret") + "mn\r\n", format!("{FAILURE}STORED\r\nMN\r\n"));
 }
 
 #[test]

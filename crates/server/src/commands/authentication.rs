@@ -2,6 +2,8 @@
 
 use fabcache_protocol::{Command, Encoding, Item, Protocol, Refusal, Reply};
 
+use fabcache_transport::Kind;
+
 use super::{Context, Flow, Session, protocol, refused};
 
 /// Binary status of a request that needs authentication first.
@@ -47,9 +49,7 @@ pub fn text(
     ctx.counters().auth_cmds.inc();
     let admitted = ctx.shared.users.as_ref().is_some_and(|users| users.admit(user, password));
     if !admitted {
-        ctx.counters().auth_errors.inc();
-        encoding.reply(&Reply::AuthFailure, &mut ctx.out);
-        return Flow::Next;
+        return fail(ctx, session, encoding);
     }
     session.access.granted = true;
     encoding.reply(&Reply::Stored(Item::default()), &mut ctx.out);
@@ -72,10 +72,11 @@ pub fn sasl(
     mechanism: &[u8],
     payload: &[u8],
     encoding: &Encoding<'_>,
-) {
-    if !ctx.shared.settings.sasl {
+) -> Flow {
+    // Guesses in datagrams could not be slowed down.
+    if !ctx.shared.settings.sasl || session.info.kind == Kind::Udp {
         encoding.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
-        return;
+        return Flow::Next;
     }
     ctx.counters().auth_cmds.inc();
     let mut fields = payload.splitn(3, |byte| *byte == 0);
@@ -85,12 +86,17 @@ pub fn sasl(
             ctx.shared.sasl_users.as_ref().is_some_and(|users| users.admit(user, password))
         });
     session.access.granted = admitted;
-    let reply = match admitted {
-        true => Reply::Sasl(b"Authenticated"),
-        false => {
-            ctx.counters().auth_errors.inc();
-            Reply::AuthFailure
-        }
-    };
-    encoding.reply(&reply, &mut ctx.out);
+    if !admitted {
+        return fail(ctx, session, encoding);
+    }
+    encoding.reply(&Reply::Sasl(b"Authenticated"), &mut ctx.out);
+    Flow::Next
+}
+
+/// Answers a wrong password.
+fn fail(ctx: &mut Context, session: &mut Session, encoding: &Encoding<'_>) -> Flow {
+    ctx.counters().auth_errors.inc();
+    session.auth_failures += 1;
+    encoding.reply(&Reply::AuthFailure, &mut ctx.out);
+    Flow::Pause
 }

@@ -89,6 +89,8 @@ pub struct Session {
     pub info: Arc<ConnectionInfo>,
     /// The rights.
     pub access: Access,
+    /// Wrong passwords so far.
+    pub auth_failures: u32,
     /// The client's process, as the system reports it.
     pub credentials: Option<Credentials>,
     /// Its supplementary groups, if `--shm-groups` needs them.
@@ -128,6 +130,8 @@ pub enum Flow {
     DiscardValue,
     /// The text client has authenticated.
     Admit,
+    /// A password was wrong: the answers and further requests wait for [`crate::bounds::AUTH_FAILURE_PAUSE`].
+    Pause,
     /// Send the answers, and close the connection.
     Close,
 }
@@ -165,7 +169,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         }
         Command::SaslList => authentication::mechanisms(ctx, &encoding),
         Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
-            authentication::sasl(ctx, session, mechanism, payload, &encoding);
+            return authentication::sasl(ctx, session, mechanism, payload, &encoding);
         }
         Command::Stats(words) => stats::stats(ctx, words, &encoding),
         Command::Watch(words) => admin::watch(ctx, session, words, &encoding),

@@ -13,8 +13,8 @@ use super::input::Input;
 use super::listener::ListenerEntry;
 use super::token::{ConnectionToken, Interest};
 use crate::bounds::{
-    DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX, GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX,
-    JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
+    AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
+    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -31,6 +31,8 @@ pub enum Turn {
     Wait,
     /// It has more work, after others had their turn.
     Yield,
+    /// It does nothing, whatever happens, until then.
+    Pause(Instant),
     /// It has ended.
     End(EndReason),
 }
@@ -65,6 +67,8 @@ pub struct Connection {
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<EndReason>,
+    /// It neither receives nor sends until then.
+    paused_until: Option<Instant>,
     waited_for: Interest,
     /// Whether it has received or sent something since the spin policy was last updated.
     pub(super) is_active: bool,
@@ -97,6 +101,7 @@ impl Connection {
                 queue: OutputQueue::default(),
                 info,
                 access,
+                auth_failures: 0,
                 credentials,
                 groups,
                 is_plain,
@@ -108,6 +113,7 @@ impl Connection {
             place: ConnectionToken::default(),
             client_done: false,
             closing: None,
+            paused_until: None,
             waited_for: Interest { receive: true, send: false },
             is_active: false,
             last_progress: now,
@@ -191,7 +197,12 @@ impl Connection {
 
     /// Returns whether input is received now, rather than after answers were sent.
     fn takes_input(&self) -> bool {
-        !self.client_done && self.closing.is_none() && !self.is_backlogged()
+        !self.client_done && self.closing.is_none() && self.paused_until.is_none() && !self.is_backlogged()
+    }
+
+    /// Returns whether it waits for the end of a pause.
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
     }
 
     /// Returns whether it watches events.
@@ -254,6 +265,13 @@ impl Connection {
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
+            match self.paused_until {
+                Some(until) if now < until => {
+                    self.session.queue.push_bytes(&mut ctx.out);
+                    break Turn::Pause(until);
+                }
+                _ => self.paused_until = None,
+            }
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);
             }
@@ -285,6 +303,7 @@ impl Connection {
             }
             match self.receive(ctx, buffer, &mut left, now) {
                 Ok(true) => {}
+                Ok(false) if self.paused_until.is_some() => {}
                 Ok(false) => {
                     if let Err(ended) = self.send(ctx, now) {
                         return Turn::End(ended);
@@ -416,6 +435,7 @@ impl Connection {
             _ => GATHERED_BYTES_MAX,
         };
         while self.closing.is_none()
+            && self.paused_until.is_none()
             && self.session.offer.is_none()
             && *left > 0
             && ctx.out.len() < gathered_max
@@ -471,10 +491,19 @@ impl Connection {
                 Flow::Next => {}
                 Flow::DiscardValue => self.decoder.discard_value(),
                 Flow::Admit => self.decoder.require_auth(false),
+                Flow::Pause => self.slow_down(),
                 Flow::Close => self.closing = Some(EndReason::Normal),
             }
         }
         used
+    }
+
+    /// Pauses after a wrong password; ends after too many.
+    fn slow_down(&mut self) {
+        self.paused_until = Some(Instant::now() + AUTH_FAILURE_PAUSE);
+        if self.session.auth_failures >= AUTH_FAILURES_MAX {
+            self.closing = Some(EndReason::Error);
+        }
     }
 
     /// Sends pending output, as far as the client accepts it.

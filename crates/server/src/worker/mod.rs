@@ -53,6 +53,8 @@ pub struct Worker {
     free: Vec<usize>,
     /// Connections that have something to do without being ready again.
     runnable: VecDeque<usize>,
+    /// Connections that wait, and until when: in this order, as all pauses are equally long.
+    paused: VecDeque<(Instant, ConnectionToken)>,
     /// The connections that are polled.
     polled: PolledConnections,
     fabric: WorkerFabric,
@@ -106,6 +108,7 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             runnable: VecDeque::new(),
+            paused: VecDeque::new(),
             polled: PolledConnections::default(),
             fabric: WorkerFabric::new(now),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
@@ -163,6 +166,7 @@ impl Worker {
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
             }
+            self.resume_paused();
             self.shed_pins();
             self.accepting.resume(&self.ctx.shared, &self.poll, self.now);
             self.follow_phase();
@@ -176,7 +180,8 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         let mut until = self.drain_until;
-        for at in [self.accepting.resumes_at(), self.next_tick, self.fabric.reopens_at()] {
+        let resumes_at = self.paused.front().map(|(until, _)| *until);
+        for at in [self.accepting.resumes_at(), self.next_tick, self.fabric.reopens_at(), resumes_at] {
             until = [until, at].into_iter().flatten().min();
         }
         until.map(|until| until.saturating_duration_since(Instant::now()))
@@ -247,7 +252,10 @@ impl Worker {
 
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
-        let Some(mut connection) = self.connections[index].connection.take() else { return };
+        let now = self.now;
+        let Some(mut connection) = self.connections[index].connection.take_if(|c| !c.is_paused(now)) else {
+            return;
+        };
         let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
         debug_assert!(self.ctx.out.is_empty(), "leftover output would go to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
@@ -274,7 +282,36 @@ impl Worker {
                 self.queue(index);
                 self.connections[index].connection = Some(connection);
             }
+            Turn::Pause(until) => {
+                // While its descriptor is watched, a broken connection would be reported again and again.
+                self.poll.remove(&connection);
+                self.paused.push_back((until, connection.place));
+                self.connections[index].connection = Some(connection);
+            }
             Turn::End(ended) => self.close(index, connection, ended),
+        }
+    }
+
+    /// Serves the connections whose pause is over.
+    fn resume_paused(&mut self) {
+        while let Some((until, place)) = self.paused.front().copied()
+            && self.now >= until
+        {
+            self.paused.pop_front();
+            let slot = &mut self.connections[place.index];
+            let Some(connection) = slot.connection.take_if(|_| slot.generation == place.generation) else {
+                continue;
+            };
+            match self.poll.add_connection(&connection) {
+                Ok(()) => {
+                    slot.connection = Some(connection);
+                    self.serve_unless_queued(place.index);
+                }
+                Err(error) => {
+                    tracing::warn!("cannot wait for a connection: {error}");
+                    self.close(place.index, connection, EndReason::Error);
+                }
+            }
         }
     }
 
