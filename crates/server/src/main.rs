@@ -111,7 +111,6 @@ fn inherited() -> Result<Vec<OwnedFd>> {
 }
 
 fn announce(server: &Server) {
-    let places: Vec<String> = server.local().iter().map(ToString::to_string).collect();
     let settings = &server.shared().settings;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -119,6 +118,6 @@ fn announce(server: &Server) {
         memory_bytes = settings.memory_bytes,
         threads = settings.threads,
         "ready for memcached clients at {}",
-        places.join(", ")
+        server.places().join(", ")
     );
 }

@@ -16,7 +16,7 @@ use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
-use fabcache_transport::{Listener, Peer};
+use fabcache_transport::{Kind, Listener, Peer};
 
 use crate::addresses::{ListenAddress, Tls};
 use crate::bounds::{FABRIC_GRACE, FABRIC_LEASE, GRACEFUL_TIME_MAX};
@@ -101,6 +101,15 @@ impl Server {
     /// Returns the listen addresses; ports are the actual ones.
     pub fn local(&self) -> &[Peer] {
         &self.local
+    }
+
+    /// Returns the listen addresses as text, with UDP named.
+    pub fn places(&self) -> Vec<String> {
+        let name = |entry: &ListenerEntry| match entry.listener.kind() {
+            Kind::Udp => format!("{} (UDP)", entry.listener.local()),
+            _ => entry.listener.local().to_string(),
+        };
+        places(&self.listeners).map(name).collect()
     }
 
     /// The state of its workers.
@@ -354,8 +363,7 @@ fn write_port_file(settings: &Settings, listeners: &[ListenerEntry]) -> Result<(
     let mut lines = String::new();
     for entry in places(listeners) {
         if let Peer::Socket(address) = entry.listener.local() {
-            let transport =
-                if entry.listener.kind() == fabcache_transport::Kind::Udp { "UDP" } else { "TCP" };
+            let transport = if entry.listener.kind() == Kind::Udp { "UDP" } else { "TCP" };
             let family = if address.is_ipv6() { "INET6" } else { "INET" };
             lines.push_str(&format!("{transport} {family}: {}\n", address.port()));
         }

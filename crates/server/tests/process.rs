@@ -224,6 +224,24 @@ fn ports_are_written_to_a_file() {
     assert_eq!(std::fs::read_to_string(scratch.path("ports.lck")).expect("the file exists"), "precious");
 }
 
+#[test]
+fn log_names_udp_and_says_when_tcp_is_off() {
+    let process = start("-U -1");
+    let at = process.addresses();
+    let expected = format!("clients at {}, {} (UDP) ", at[0], at[1]);
+    assert!(process.log().contains(&expected), "{}", process.log());
+    let scratch = Scratch::new("ways");
+    let log = |flags: &str| {
+        let flags = format!("-s {} --shm {flags}", scratch.path("socket").display());
+        start_command(fabcached(&flags)).log()
+    };
+    let alone = log("");
+    assert!(alone.contains("-s turns TCP off") && alone.contains("-p 11211"), "{alone}");
+    for flags in ["-p 0", "-p -1 -l 127.0.0.1"] {
+        assert!(!log(flags).contains("turns TCP off"), "{flags}");
+    }
+}
+
 /// Starts fabcached like a service manager, with this socket.
 fn activated(socket: OwnedFd, arguments: &str) -> Process {
     let binary = env!("CARGO_BIN_EXE_fabcached");

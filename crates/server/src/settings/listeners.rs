@@ -52,6 +52,12 @@ impl Settings {
     pub(super) fn add_listeners(&mut self, options: &Options) -> Result<()> {
         let sockets_only =
             !options.unix_socket.is_empty() && options.port.is_none() && options.listen.is_empty();
+        if sockets_only && options.listener.is_empty() && options.shm.unwrap_or(false) {
+            self.warnings.push(format!(
+                "-s turns TCP off, so only programs on this host reach the server: give -p {DEFAULT_PORT} to listen on TCP \
+                 too, or -p 0 if that is meant"
+            ));
+        }
         let tables_only = !options.listener.is_empty() && options.port.is_none() && options.listen.is_empty();
         let default_port = if sockets_only || tables_only { 0 } else { i32::from(DEFAULT_PORT) };
         let tcp = port("-p", options.port.unwrap_or(default_port))?;
