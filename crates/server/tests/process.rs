@@ -417,6 +417,19 @@ fn slab_options_are_accepted_with_a_warning() {
 }
 
 #[test]
+fn memory_beyond_the_machine_warns() {
+    let system = rustix::system::sysinfo();
+    let megabytes = (system.totalram * u64::from(system.mem_unit)) >> 20;
+    let warns = |megabytes: u64| {
+        let process = start(&format!("-m {megabytes} -t 1"));
+        connect(process.address()).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+        process.log().contains("this machine has")
+    };
+    assert!(warns(megabytes + 1024));
+    assert!(!warns(megabytes / 2));
+}
+
+#[test]
 fn help_version_and_licence_go_to_stdout() {
     let said = |arguments: &str| {
         let output = output(arguments);

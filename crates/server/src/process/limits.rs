@@ -50,6 +50,18 @@ pub fn allow_connections(connections: u32, threads: usize, has_fabric: bool) -> 
     )))
 }
 
+/// Returns a warning if the machine has less memory than this.
+pub fn memory_beyond_machine(memory_bytes: u64) -> Option<String> {
+    let system = rustix::system::sysinfo();
+    let machine_bytes = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
+    (memory_bytes > machine_bytes).then(|| {
+        format!(
+            "-m allows {memory_bytes} bytes, and this machine has {machine_bytes}: when the cache fills, the system may kill \
+             this process; give less"
+        )
+    })
+}
+
 /// Allows core dumps of any size.
 ///
 /// # Errors

@@ -179,7 +179,7 @@ impl Settings {
             log_json: log_json(options)?,
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
-            warnings: Vec::new(),
+            warnings: too_little_memory(memory_bytes, item_bytes_max).into_iter().collect(),
             slab_growth_factor,
             slab_min_size,
             extended,
@@ -336,6 +336,16 @@ fn item_bytes_max(options: &Options, memory_bytes: u64) -> Result<u64> {
     Ok(bytes)
 }
 
+/// Returns a warning if the largest items take so much of the memory that storing one may fail.
+fn too_little_memory(memory_bytes: u64, item_bytes_max: u64) -> Option<String> {
+    (item_bytes_max > memory_bytes / 4).then(|| {
+        format!(
+            "an item of {item_bytes_max} bytes (-I) takes more than a quarter of the memory ({memory_bytes} bytes, -m): it evicts \
+             most others, or is refused; give more memory, or a smaller -I"
+        )
+    })
+}
+
 fn accept_mode(options: &Options) -> Result<AcceptMode> {
     match options.accept.as_deref() {
         None | Some("balanced") => Ok(AcceptMode::Balanced),
@@ -442,6 +452,17 @@ mod tests {
         ] {
             let error = format!("{:#}", of(wrong).expect_err(wrong));
             assert!(error.contains(needle), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn memory_too_small_for_items_warns() {
+        for line in ["-m 1", "-m 3", "-m 64 -I 17m"] {
+            let warnings = of(line).expect(line).warnings;
+            assert!(warnings.iter().any(|warning| warning.contains("a quarter of the memory")), "{line}");
+        }
+        for line in ["", "-m 4", "-m 64 -I 16m"] {
+            assert_eq!(of(line).expect(line).warnings, [""; 0], "{line}");
         }
     }
 
