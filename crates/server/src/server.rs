@@ -76,7 +76,7 @@ impl Server {
             store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
         }
         let clients = settings.connections_max as usize;
-        let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients);
+        let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients)?;
         let is_shared = settings.shm.is_some() || fabric.opened().is_some();
         let life = is_shared.then(|| start_liveness(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());

@@ -4,9 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 
-use common::process::{fabcached, start, start_command};
+use common::process::{fabcached, spawn, start_without_libfabric};
 use common::{Client, Scratch, connect, connect_unix, packet, serve, try_serve};
-use fabcache_fabric::FILE_VARIABLE;
 use fabcache_fabric::channel::CHANNEL_VERSION;
 use fabcache_layout::format::FORMAT_VERSION;
 
@@ -53,15 +52,12 @@ fn fabric_is_off_by_default() {
     c.request("fabric\r\n", "ERROR\r\n");
 }
 
-/// An unknown provider, which is refused with libfabric and without it.
-const NOBODYS: &str = "--fabric nobodys";
-
 #[test]
 fn only_listed_networks_get_a_hello() {
-    let server = serve(&format!("{NOBODYS} --fabric-peers 192.0.2.0/24,2001:db8::1"));
-    let mut c = server.connect();
+    let server = start_without_libfabric("--fabric --fabric-peers 192.0.2.0/24,2001:db8::1");
+    let mut c = connect(server.address());
     refused(&mut c, "CLIENT_ERROR the fabric is not for this address; see --fabric-peers");
-    assert_eq!(c.stat("settings", "fabric"), "nobodys");
+    assert_eq!(c.stat("settings", "fabric"), "auto");
     assert_eq!(c.stat("settings", "fabric_peers"), "192.0.2.0/24,2001:db8::1/128");
     assert_eq!(c.stat("settings", "fabric_receives"), "1024");
 }
@@ -70,10 +66,9 @@ fn only_listed_networks_get_a_hello() {
 fn only_tcp_clients_may_switch_to_the_fabric() {
     let scratch = Scratch::new("fabric-ways");
     let path = scratch.path("socket");
-    let server = serve(&format!("{NOBODYS} -s {} -p -1 -l 127.0.0.1", path.display()));
+    let server = start_without_libfabric(&format!("--fabric -s {}", path.display()));
     refused(&mut connect_unix(&path), "CLIENT_ERROR the fabric is for clients that come by TCP only");
-    let error =
-        format!("{:#}", try_serve(&format!("{NOBODYS} -s {}", path.display())).err().expect("no TCP"));
+    let error = format!("{:#}", try_serve(&format!("--fabric -s {}", path.display())).err().expect("no TCP"));
     assert!(error.contains("TCP address without TLS"), "{error}");
     drop(server);
 }
@@ -82,8 +77,8 @@ fn only_tcp_clients_may_switch_to_the_fabric() {
 fn unauthenticated_client_gets_no_fabric() {
     let scratch = Scratch::new("fabric-users");
     let users = scratch.file("users", "ann:secret\n");
-    let server = serve(&format!("{NOBODYS} -Y {0} -S --sasl-pwdb {0}", users.display()));
-    let mut c = server.connect();
+    let server = start_without_libfabric(&format!("--fabric -Y {0} -S --sasl-pwdb {0}", users.display()));
+    let mut c = connect(server.address());
     for line in [format!("fabric hello {}\r\n", hello()), format!("fabric attach {END}\r\n")] {
         c.request(line, "CLIENT_ERROR unauthenticated\r\n");
     }
@@ -91,32 +86,29 @@ fn unauthenticated_client_gets_no_fabric() {
     c.say(format!("fabric hello {}\r\n", hello()));
     let why = c.hear_until("\r\n");
     assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
-    let mut d = server.connect();
+    let mut d = connect(server.address());
     d.say(packet(HELLO, b"", b"", hello().as_bytes(), 0));
     assert_eq!(d.hear_packet().status, 0x20);
     d.hear_end();
 }
 
 #[test]
-fn server_without_a_fabric_reports_why_and_serves() {
-    let process = start(NOBODYS);
-    let log = process.log();
-    let error = log.lines().find(|line| line.contains("ERROR")).expect("an error in the log");
-    assert!(error.contains("cannot start the fabric listener (--fabric)"), "{log}");
-    assert!(error.contains("nobodys") || error.contains("libfabric1"), "{log}");
-    let mut c = connect(process.address());
-    c.say(format!("fabric hello {}\r\n", hello()));
-    let why = c.hear_until("\r\n");
-    assert!(why.starts_with("SERVER_ERROR there is no fabric: "), "{why}");
-    assert!(why.contains("nobodys") || why.contains("libfabric1"), "{why}");
-    c.request("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+fn named_fabric_that_is_unavailable_ends_the_start() {
+    // They are refused with libfabric and without it.
+    for named in ["nobodys", "nobodys,none0", "auto,none0"] {
+        let mut process = spawn(fabcached(&format!("-l 127.0.0.1 -p -1 --fabric {named}")));
+        assert!(!process.wait().success(), "{named}");
+        let log = process.log();
+        for needle in [&format!("cannot start the fabric --fabric {named}"), "--fabric auto"] {
+            assert!(log.contains(needle), "{log}");
+        }
+    }
 }
 
 #[test]
 fn server_runs_without_libfabric() {
-    let mut command = fabcached("-l 127.0.0.1 -p -1 --fabric");
-    command.env(FILE_VARIABLE, "/none/libfabric.so.1");
-    let process = start_command(command);
+    let process = start_without_libfabric("--fabric");
+    assert!(process.log().contains("cannot start the fabric listener (--fabric)"), "{}", process.log());
     assert!(process.log().contains("libfabric1"), "{}", process.log());
     let mut c = connect(process.address());
     c.say(format!("fabric hello {}\r\n", hello()));
@@ -130,12 +122,11 @@ fn file_and_command_line_give_the_same_settings() {
     let scratch = Scratch::new("fabric-file");
     let file = scratch.file(
         "config.toml",
-        "fabric = \"nobodys,none0\"\nfabric-peers = [\"local\", \"10.0.0.0/8\"]\nfabric-receives = 64\n",
+        "fabric = true\nfabric-peers = [\"local\", \"10.0.0.0/8\"]\nfabric-receives = 64\n",
     );
-    let process = start_command(fabcached(&format!("-l 127.0.0.1 -p -1 --config {}", file.display())));
+    let process = start_without_libfabric(&format!("--config {}", file.display()));
     let mut c = connect(process.address());
-    for (name, value) in
-        [("fabric", "nobodys,none0"), ("fabric_peers", "local,10.0.0.0/8"), ("fabric_receives", "64")]
+    for (name, value) in [("fabric", "auto"), ("fabric_peers", "local,10.0.0.0/8"), ("fabric_receives", "64")]
     {
         assert_eq!(c.stat("settings", name), value, "{name}");
     }

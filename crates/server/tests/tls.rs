@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use common::process::start_without_libfabric;
 use common::{Client, REPLY_TIMEOUT, Scratch, connect, serve, try_serve, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -94,7 +95,7 @@ fn tls_client_is_not_sent_to_the_unencrypted_fabric() {
     let scratch = Scratch::new("tls-fabric");
     let authority = Authority::new();
     let files = files(&scratch, &authority);
-    let server = serve(&format!("-Z {files} -l 127.0.0.1,notls:127.0.0.1 -p -1 --fabric nobodys"));
+    let server = start_without_libfabric(&format!("-Z {files} -l notls:127.0.0.1 --fabric"));
     let [secret, plain] = server.addresses()[..] else { panic!("two addresses") };
     let mut c = secure(secret, &authority.client(None, ALL));
     c.request(

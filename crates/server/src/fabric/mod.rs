@@ -87,6 +87,11 @@ impl FabricSettings {
 }
 
 impl FabricSettings {
+    /// Returns whether a provider or an interface was named, so that no other will do.
+    pub fn is_named(&self) -> bool {
+        self.provider.is_some() || self.interface.is_some()
+    }
+
     /// Returns the requirements in the option's syntax.
     pub fn requirements(&self) -> String {
         let provider = self.provider.as_deref().unwrap_or(BEST);

@@ -10,7 +10,7 @@ use fabcache_store::Store;
 use fabcache_transport::fabric::{FabricEndpoint, FabricOptions};
 use rustix::process::{Resource, getrlimit};
 
-use super::FabricSettings;
+use super::{BEST, FabricSettings};
 
 /// Whether clients can attach over a fabric.
 #[derive(Debug)]
@@ -39,21 +39,31 @@ pub struct OpenFabric {
 }
 
 impl Fabric {
-    /// Opens the fabric, if it was requested, and an endpoint for each worker, for so many clients. A failure is
-    /// logged; the other listeners work nevertheless.
+    /// Opens the fabric, if it was requested, and an endpoint for each worker, for so many clients. If any fabric would
+    /// do, a failure is logged, and the other listeners work nevertheless.
+    ///
+    /// # Errors
+    /// The requested provider or interface cannot be used.
     pub fn open(
         settings: Option<&FabricSettings>,
         store: &Arc<Store>,
         workers: usize,
         clients: usize,
-    ) -> (Fabric, Vec<FabricEndpoint>) {
-        let Some(settings) = settings else { return (Fabric::Off, Vec::new()) };
+    ) -> Result<(Fabric, Vec<FabricEndpoint>)> {
+        let Some(settings) = settings else { return Ok((Fabric::Off, Vec::new())) };
         match OpenFabric::open(settings, store, workers, clients) {
-            Ok((fabric, ports)) => (Fabric::Open(Box::new(fabric)), ports),
+            Ok((fabric, ports)) => Ok((Fabric::Open(Box::new(fabric)), ports)),
+            Err(error) if settings.is_named() => Err(error).with_context(|| {
+                format!(
+                    "cannot start the fabric --fabric {}; choose another (`fabcache fabric` lists them), or give --fabric \
+                     {BEST} to take what there is and go on without",
+                    settings.requirements()
+                )
+            }),
             Err(error) => {
                 tracing::error!("cannot start the fabric listener (--fabric): {error:#}");
                 // Leaked: clients may receive it as long as the server lives, and a process starts one server.
-                (Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new())
+                Ok((Fabric::Failed(format!("there is no fabric: {error:#}").leak()), Vec::new()))
             }
         }
     }

@@ -35,6 +35,14 @@ pub fn start(arguments: &str) -> Process {
     start_command(fabcached(&format!("-l 127.0.0.1 -p -1 {arguments}")))
 }
 
+/// Like [`start`], where libfabric cannot be found.
+#[track_caller]
+pub fn start_without_libfabric(arguments: &str) -> Process {
+    let mut command = fabcached(&format!("-l 127.0.0.1 -p -1 {arguments}"));
+    command.env(fabcache_fabric::FILE_VARIABLE, "/none/libfabric.so.1");
+    start_command(command)
+}
+
 #[track_caller]
 pub fn start_command(command: Command) -> Process {
     let mut process = spawn(command);
