@@ -82,11 +82,22 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
 fn settings(line: CommandLine) -> Result<Settings> {
     let verbosity = (line.verbose > 0).then_some(line.verbose);
     let given = Options { verbosity, ..line.options };
+    let mut replaced = 0;
     let options = match &line.config {
-        Some(path) => given.or(Options::from_file(path)?),
+        Some(path) => {
+            let file = Options::from_file(path)?;
+            replaced = if given.name_addresses() { file.listener.len() } else { 0 };
+            given.or(file)
+        }
         None => given,
     };
-    Settings::new(&options, &|name| std::env::var(name).ok())
+    let mut settings = Settings::new(&options, &|name| std::env::var(name).ok())?;
+    if replaced > 0 {
+        settings.warnings.push(format!(
+            "the addresses on the command line (-p, -U, -l, -s) replace the {replaced} [[listener]] of the file"
+        ));
+    }
+    Ok(settings)
 }
 
 fn start_log(settings: &Settings) -> Result<()> {

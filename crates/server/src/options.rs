@@ -75,11 +75,13 @@ macro_rules! options {
         }
 
         impl Options {
-            /// These, and where they say nothing, those of `other`.
+            /// These, and where they say nothing, those of `other`. If these name addresses, listeners of `other` do
+            /// not count.
             pub fn or(self, other: Options) -> Options {
+                let others = if self.name_addresses() { Vec::new() } else { other.listener };
                 Options {
+                    listener: self.listener.or_else_use(others),
                     $($name: self.$name.or_else_use(other.$name),)*
-                    listener: self.listener.or_else_use(other.listener),
                     verbosity: self.verbosity.or_else_use(other.verbosity),
                 }
             }
@@ -314,6 +316,14 @@ pub struct ListenerTable {
 }
 
 impl Options {
+    /// Returns whether they say where to listen, apart from `[[listener]]`.
+    pub fn name_addresses(&self) -> bool {
+        self.port.is_some()
+            || self.udp_port.is_some()
+            || !self.listen.is_empty()
+            || !self.unix_socket.is_empty()
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors
@@ -475,7 +485,13 @@ mod tests {
             (both.port, both.memory_limit.as_deref(), both.disable_cas),
             (Some(2), Some("9"), Some(false))
         );
-        assert_eq!((both.verbosity, both.listener.len(), both.listen.len()), (Some(2), 1, 1));
+        assert_eq!((both.verbosity, both.listener.len(), both.listen.len()), (Some(2), 0, 1));
+        let table = "[[listener]]\naddress = \"unix:///x\"\n";
+        for (words, left) in [("-t 1", 1), ("-p 2", 0), ("-U 2", 0), ("-l ::1", 0), ("-s /y", 0)] {
+            let words = std::iter::once("fabcached").chain(words.split(' '));
+            let line = CommandLine::try_parse_from(words).expect("valid").options;
+            assert_eq!(line.or(toml::from_str(table).expect("valid")).listener.len(), left);
+        }
         let error = toml::from_str::<Options>("memory = 1").expect_err("no such option");
         assert!(error.to_string().contains("memory-limit"), "{error}");
     }

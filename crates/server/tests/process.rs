@@ -336,6 +336,21 @@ fn command_line_overrides_the_configuration_file() {
 }
 
 #[test]
+fn addresses_on_the_command_line_replace_listeners_of_the_file() {
+    let scratch = Scratch::new("replaced");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = taken.local_addr().expect("bound");
+    let table = format!("[[listener]]\naddress = \"tcp://{address}\"\n");
+    let file = scratch.file("fabcached.toml", &table);
+    // The file's port is in use, so the server starts only if it leaves that alone.
+    let process = start(&format!("--config {}", file.display()));
+    assert_eq!(process.addresses().len(), 1);
+    assert!(process.log().contains("replace the 1 [[listener]] of the file"), "{}", process.log());
+    let said = refusal(&format!("-t 1 --config {}", file.display()));
+    assert!(said.contains(&address.to_string()), "{said}");
+}
+
+#[test]
 fn configuration_file_errors_are_reported() {
     let scratch = Scratch::new("mistakes");
     for (content, needles) in [
