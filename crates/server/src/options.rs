@@ -5,7 +5,7 @@
 use std::fmt::Formatter;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::bail;
 use clap::{ArgAction, Args, Parser};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -364,6 +364,11 @@ fn size_text<'de, D: Deserializer<'de>>(file: D) -> Result<Option<String>, D::Er
             Ok(text.to_owned())
         }
 
+        fn visit_f64<E: Error>(self, number: f64) -> Result<String, E> {
+            // Refused where the command line's fractions are, with the same advice.
+            Ok(number.to_string())
+        }
+
         fn visit_i64<E: Error>(self, number: i64) -> Result<String, E> {
             if number > 0 {
                 Ok(number.to_string())
@@ -415,18 +420,47 @@ impl<T> FillFrom for Vec<T> {
 
 /// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
 pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let suffix = text[number.len()..].to_ascii_lowercase();
+    let unit = match suffix.strip_suffix("ib").or(suffix.strip_suffix('b')).unwrap_or(&suffix) {
         "" => unit,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
         _ => 0,
     };
-    let bytes = digits.parse::<u64>().ok().filter(|_| unit > 0).and_then(|n| n.checked_mul(unit));
-    bytes
-        .filter(|bytes| *bytes > 0)
-        .with_context(|| format!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}"))
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((whole, part)) = number.split_once('.')
+        && unit > 0
+        && is_number(whole)
+        && is_number(part)
+    {
+        bail!("{option} takes a whole number, not {text:?}{}", in_smaller_unit(number, unit));
+    }
+    if unit == 0 || !is_number(number) {
+        bail!("{option} takes a size such as 64, 512k, 2m or 1g; not {text:?}");
+    }
+    if suffix.ends_with('b') {
+        let letter = suffix.trim_end_matches("ib").trim_end_matches('b');
+        bail!("{option} takes a suffix of one letter, k, m or g: write {number}{letter} for {text:?}");
+    }
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    match bytes {
+        None => bail!("{option} {text} is more than any machine has; the most is {}g", u64::MAX >> 30),
+        Some(0) => bail!("{option} takes a size greater than 0, such as 64, 512k, 2m or 1g"),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+/// Returns advice to write a fraction of a unit as a whole number of the next smaller one.
+fn in_smaller_unit(fraction: &str, unit: u64) -> String {
+    let smaller = match unit {
+        0x4000_0000 => 'm',
+        0x10_0000 => 'k',
+        _ => return String::new(),
+    };
+    let whole = fraction.parse::<f64>().map_or(0.0, |number| (number * 1024.0).floor());
+    if (1.0..1e9).contains(&whole) { format!("; write {whole}{smaller} for it") } else { String::new() }
 }
 
 #[cfg(test)]

@@ -428,7 +428,17 @@ mod tests {
         assert_eq!(of("-m 1").expect("valid").item_bytes_max, 512 << 10);
         for (wrong, needle) in [
             ("-m x", "-m takes a size"),
-            ("-m 0", "-m takes a size"),
+            ("-m 0", "greater than 0"),
+            ("-m 4gb", "-m takes a suffix of one letter, k, m or g: write 4g for \"4gb\""),
+            ("-I 1MiB", "write 1m for"),
+            ("-m 1.5g", "-m takes a whole number, not \"1.5g\"; write 1536m for it"),
+            ("-m 1.5", "write 1536k for it"),
+            ("-I 1.5k", "-I takes a whole number, not \"1.5k\""),
+            ("-m 99999999999999999999", "-m 99999999999999999999 is more than any machine has"),
+            ("-m 20000000000g", "the most is 17179869183g"),
+            ("-m g", "-m takes a size such as"),
+            ("-m 1..5g", "-m takes a size such as"),
+            ("-m 4t", "-m takes a size such as"),
             ("-m 10k", "too little"),
             ("-m 64 -I 40m", "half the memory"),
             ("-I 10", "1k to 1024m"),
