@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::options::nearest;
+
 /// The effect of a `-o` option here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OptionEffect {
@@ -239,12 +241,9 @@ impl ArgumentKind {
 }
 
 fn unknown(name: &str) -> String {
-    let nearest = KNOWN.iter().map(|(known, ..)| (strsim::damerau_levenshtein(name, known), *known)).min();
-    match nearest {
-        Some((distance, known)) if distance <= 3 => {
-            format!("Illegal suboption \"{name}\"; is {known} meant?")
-        }
-        _ => format!("Illegal suboption \"{name}\""),
+    match nearest(name, KNOWN.iter().map(|(known, ..)| *known)) {
+        Some(known) => format!("Illegal suboption \"{name}\"; is {known} meant?"),
+        None => format!("Illegal suboption \"{name}\""),
     }
 }
 

@@ -332,9 +332,45 @@ impl Options {
         let text = std::fs::read_to_string(path).map_err(|error| {
             anyhow::anyhow!("cannot read the configuration file {}: {error}", path.display())
         })?;
-        toml::from_str(&text)
-            .map_err(|error| anyhow::anyhow!("in the configuration file {}: {error}", path.display()))
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let (text, message) = (error.to_string(), error.message());
+            let text = text.trim_end().replace(message, &in_words(message));
+            anyhow::anyhow!("in the configuration file {}: {text}", path.display())
+        })
     }
+}
+
+/// Returns serde's message about a file in the words of docs/operating.md, without types of Rust.
+fn in_words(message: &str) -> String {
+    if let Some(words) = message.strip_prefix("unknown field ") {
+        let mut names = words.split('`').skip(1).step_by(2);
+        let name = names.next().unwrap_or_default();
+        return match nearest(name, names) {
+            Some(known) => format!("unknown key `{name}`; is `{known}` meant?"),
+            None => format!("unknown key `{name}`; the keys are the long names that fabcached -h lists"),
+        };
+    }
+    let message = message.replace("missing field", "missing key");
+    let Some((found, expected)) = message.split_once(", expected ") else { return message };
+    let expected = match expected {
+        "usize" | "i32" => "a whole number",
+        "u32" => "a whole number from 0 to 4294967295",
+        "f64" => "a number such as 1.25",
+        "a boolean" => "true or false",
+        "a sequence" => "a list such as [\"a\", \"b\"]",
+        "a string" => "text in quotes",
+        "a character" => "one character in quotes",
+        "struct ListenerTable" => "a table [[listener]]",
+        other => other,
+    };
+    format!("{}, expected {expected}", found.trim_end_matches(" as i128").trim_end_matches(" as u128"))
+}
+
+/// Returns the known name that was probably meant.
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let (distance, known) = known.map(|known| (strsim::damerau_levenshtein(name, known), known)).min()?;
+    // Half of a short name may not differ: any name would be near it.
+    (distance <= 3.min(name.len() / 2)).then_some(known)
 }
 
 fn count<N: TryFrom<u32>>(text: &str) -> Result<N, String> {

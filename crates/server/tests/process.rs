@@ -354,21 +354,38 @@ fn addresses_on_the_command_line_replace_listeners_of_the_file() {
 fn configuration_file_errors_are_reported() {
     let scratch = Scratch::new("mistakes");
     for (content, needles) in [
-        ("port = 5\nthread = 3\n", &["line 2", "thread", "threads"][..]),
-        ("port = \"x\"\n", &["line 1", "port"]),
+        ("port = 5\nthread = 3\n", &["line 2", "unknown key `thread`; is `threads` meant?"][..]),
+        ("port = 5\nmemory-limt = 3\n", &["line 2", "is `memory-limit` meant?"]),
+        ("memory_limit = 3\n", &["line 1", "is `memory-limit` meant?"]),
+        ("x = 3\n", &["unknown key `x`; the keys"]),
+        ("colour = 3\n", &["line 1", "unknown key `colour`", "fabcached -h"]),
+        ("port = \"x\"\n", &["line 1", "port", "expected a whole number"]),
         ("memory-limit = \n", &["line 1"]),
-        ("listen = \"127.0.0.1\"\n", &["line 1", "listen"]),
-        ("[[listener]]\naddress = \"tcp://127.0.0.1\"\ntsl = \"on\"\n", &["line 3", "tsl"]),
+        ("listen = \"127.0.0.1\"\n", &["line 1", "expected a list such as"]),
+        ("disable-cas = 5\n", &["line 1", "expected true or false"]),
+        ("slab-growth-factor = \"x\"\n", &["line 1", "expected a number such as 1.25"]),
+        ("prefix-delimiter = \"::\"\n", &["line 1", "expected one character"]),
+        ("user = 5\n", &["line 1", "expected text in quotes"]),
+        ("conn-limit = 5000000000\n", &["line 1", "from 0 to 4294967295"]),
+        ("memory-limit = 99999999999999999999\n", &["line 1", "a size such as 64"]),
+        ("[[listener]]\ntls = \"on\"\n", &["line 1", "missing key `address`"]),
+        ("[[listener]]\naddress = \"tcp://127.0.0.1\"\ntsl = \"on\"\n", &["line 3", "is `tls` meant?"]),
+        ("listener = [5]\n", &["line 1", "a table [[listener]]"]),
         ("port = 70000\n", &["-p takes a port", "70000"]),
         ("memory-limit = -5\n", &["line 1", "memory-limit", "-5", "a size such as 64"]),
         ("memory-limit = 1.5\n", &["-m takes a whole number", "1536k"]),
         ("max-item-size = true\n", &["line 1", "max-item-size", "a size such as 64"]),
-        ("threads = -1\n", &["line 1", "threads", "-1"]),
+        ("threads = -1\n", &["line 1", "threads", "-1", "expected a whole number"]),
         ("[[listener]]\naddress = \"127.0.0.1\"\n", &["127.0.0.1", "tcp://"]),
     ] {
         let file = scratch.file("bad.toml", content);
         let said = refusal(&format!("--config {}", file.display()));
         assert!(needles.iter().all(|needle| said.contains(needle)), "{content}: {said}");
+        for foreign in
+            ["usize", "i32", "u32", "f64", "i128", "struct", "sequence", "field", "expected one of"]
+        {
+            assert!(!said.contains(foreign), "{content}: {said}");
+        }
         if content.contains("70000")
             || content.contains("1.5")
             || content.starts_with("[[listener]]\naddress = \"127")
