@@ -79,8 +79,10 @@ pub const FABRIC_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
 /// … and the interval of its checks.
 pub const FABRIC_DRAIN_PAUSE: Duration = Duration::from_micros(200);
 
-/// How long a graceful stop (SIGUSR1, `shutdown graceful`) waits for clients to disconnect.
-pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a graceful stop (SIGUSR1, `shutdown graceful`) waits for clients to disconnect, before it closes idle
+/// connections and completes requests in progress. Pools keep connections for hours, so a longer wait is only a longer
+/// stop; memcached takes 0.4 s.
+pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A connection that pins memory without progress for this long may be closed when others need to pin.
 pub const PINNING_STILL_MAX: Duration = Duration::from_millis(200);
