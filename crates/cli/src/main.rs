@@ -6,7 +6,8 @@
 mod bench;
 mod fabric;
 
-use anyhow::Result;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Tools for memcached-compatible caches.
@@ -26,10 +27,18 @@ enum Command {
     Fabric(fabric::Arguments),
 }
 
-fn main() -> Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
         Command::Bench(command) => bench::run(*command),
         Command::Fabric(arguments) => fabric::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without a backtrace, whatever RUST_BACKTRACE says: a refused connection is no defect of the program.
+        Err(error) => {
+            eprintln!("fabcache: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
