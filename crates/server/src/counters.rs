@@ -65,7 +65,7 @@ fabcache_store::counter_set! {
         idle_kicks,
         /// Connections dropped for stopping in the middle of a request or an answer.
         stalled_kicks,
-        /// Connections closed because they pinned long values while others waited for memory.
+        /// Connections closed because they stalled while others needed the memory of their answers.
         pinning_kicks,
         /// Pauses of accepting because the system had no descriptor left.
         accept_pauses,

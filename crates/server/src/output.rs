@@ -21,7 +21,10 @@ pub struct OutputQueue {
     /// Sent bytes of the first part, if it holds bytes; a value releases sent bytes.
     sent: usize,
     bytes: u64,
-    pinned: u64,
+    /// Whether a part may be a value in excess, which is not pinned between sends.
+    has_excess: bool,
+    /// Whether the memory of an unsent value was used again.
+    is_lost: bool,
 }
 
 impl OutputQueue {
@@ -35,9 +38,14 @@ impl OutputQueue {
         self.bytes
     }
 
-    /// Returns the bytes of these that pin memory.
-    pub fn pinned_bytes(&self) -> u64 {
-        self.pinned
+    /// Returns whether any of these pin memory.
+    pub fn pins_memory(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, OutputPart::Value(value) if value.is_pinned()))
+    }
+
+    /// Returns whether an unsent value was lost because the client stalled: the connection cannot go on.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// Adds bytes; `bytes` is empty afterwards.
@@ -55,15 +63,48 @@ impl OutputQueue {
     /// Adds a long value.
     pub fn push_value(&mut self, value: PinnedValue) {
         self.bytes += value.len();
-        self.pinned += value.len();
+        self.has_excess |= value.is_excess();
         self.parts.push_back(OutputPart::Value(value));
     }
 
     /// Sends as much as the peer takes; returns how many bytes that was.
     ///
     /// # Errors
-    /// The link is broken.
+    /// The link is broken, or the memory of a value in excess was used again while the client stalled.
     pub fn send(&mut self, link: &mut dyn Link) -> io::Result<u64> {
+        self.pin_excess()?;
+        let sent = self.send_pinned(link);
+        self.unpin_excess();
+        sent
+    }
+
+    fn pin_excess(&mut self) -> io::Result<()> {
+        if self.has_excess {
+            let all_pinned = self.values().all(PinnedValue::pin);
+            self.is_lost = !all_pinned;
+            if self.is_lost {
+                return Err(io::Error::other("the client stalled, and the memory of its answer was needed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn unpin_excess(&mut self) {
+        if self.has_excess {
+            self.values().filter(|value| value.is_excess()).for_each(PinnedValue::unpin);
+            let any_left = self.values().any(|value| !value.is_pinned());
+            self.has_excess = any_left;
+        }
+    }
+
+    fn values(&mut self) -> impl Iterator<Item = &mut PinnedValue> {
+        self.parts.iter_mut().filter_map(|part| match part {
+            OutputPart::Value(value) => Some(value),
+            OutputPart::Bytes(_) => None,
+        })
+    }
+
+    fn send_pinned(&mut self, link: &mut dyn Link) -> io::Result<u64> {
         let mut total = 0;
         while !self.parts.is_empty() {
             let sent = {
@@ -103,10 +144,7 @@ impl OutputQueue {
             let now = sent.min(left);
             match first {
                 OutputPart::Bytes(_) => self.sent += now as usize,
-                OutputPart::Value(value) => {
-                    value.advance(now);
-                    self.pinned -= now;
-                }
+                OutputPart::Value(value) => value.advance(now),
             }
             if now < left {
                 return;

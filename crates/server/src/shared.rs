@@ -114,7 +114,7 @@ pub struct Shared {
     pub listen_disabled_us: AtomicU64,
     /// Accepting rests now.
     pub listen_disabled_now: AtomicBool,
-    /// Calls of workers that found too much memory pinned.
+    /// Long values that were read while too much memory was pinned.
     pub pins_wanted: AtomicU64,
     /// The values at the last `stats reset`; subtracted from those shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,

@@ -95,7 +95,7 @@ counter_set! {
         accesses_outside,
         /// Long values whose sending pinned segments.
         pins,
-        /// Pins refused because too much was pinned.
+        /// Of these, beyond the part of memory that senders may pin.
         pins_refused,
         /// Tables of the index that were rebuilt.
         tables_resized,

@@ -27,8 +27,6 @@ pub enum Get {
     Hit(ItemInfo, Payload),
     /// Nothing.
     Miss(Miss),
-    /// The item is there, but senders of long values pin too much memory already.
-    Busy(ItemInfo),
 }
 
 /// The location of a hit's value.
@@ -41,29 +39,36 @@ pub enum Payload {
 }
 
 /// A long value, sent in place from the region. Its bytes stay until they are released.
+///
+/// Beyond the part of memory that senders may pin, a value is [in excess](PinnedValue::is_excess): its sender unpins it
+/// whenever it cannot go on at once.
 #[derive(Debug)]
 pub struct PinnedValue {
     store: Arc<Store>,
-    /// Each pins its segment.
+    /// Each pins its segment, unless the value is unpinned.
     parts: VecDeque<PinnedPart>,
     len: u64,
+    is_excess: bool,
+    is_pinned: bool,
 }
 
 #[derive(Debug)]
 struct PinnedPart {
     segment: u32,
+    generation: u64,
     offset: u64,
     len: usize,
 }
 
 impl PinnedValue {
     fn new(store: Arc<Store>, len: u32) -> PinnedValue {
-        PinnedValue { store, parts: VecDeque::new(), len: u64::from(len) }
+        let is_excess = !store.segments.may_pin();
+        PinnedValue { store, parts: VecDeque::new(), len: u64::from(len), is_excess, is_pinned: true }
     }
 
-    /// Pins the segment and adds a part in it; false if the segment is no longer in `generation`.
-    fn add(&mut self, part: PinnedPart, generation: u64) -> bool {
-        let pinned = self.store.segments.pin(part.segment, generation);
+    /// Pins the segment and adds a part in it; false if the segment is no longer in the part's generation.
+    fn add(&mut self, part: PinnedPart) -> bool {
+        let pinned = self.store.segments.pin(part.segment, part.generation);
         if pinned {
             self.parts.push_back(part);
         }
@@ -80,11 +85,45 @@ impl PinnedValue {
         self.len == 0
     }
 
-    /// The parts of the value.
+    /// Returns whether senders pinned their part of memory before: unpin it rather than wait for the client.
+    pub fn is_excess(&self) -> bool {
+        self.is_excess
+    }
+
+    /// Returns whether its bytes stay.
+    pub fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    /// Lets the memory be used again; [`PinnedValue::pin`] tells whether it was.
+    pub fn unpin(&mut self) {
+        if std::mem::take(&mut self.is_pinned) {
+            self.parts.iter().for_each(|part| self.store.segments.unpin(part.segment));
+        }
+    }
+
+    /// Pins an unpinned value again; false if some of its memory was used again.
+    pub fn pin(&mut self) -> bool {
+        if self.is_pinned {
+            return true;
+        }
+        let segments = &self.store.segments;
+        self.is_excess = !segments.may_pin();
+        let lost = self.parts.iter().position(|part| !segments.pin(part.segment, part.generation));
+        if let Some(lost) = lost {
+            self.parts.range(..lost).for_each(|part| segments.unpin(part.segment));
+        }
+        self.is_pinned = lost.is_none();
+        self.is_pinned
+    }
+
+    /// The parts of the value, which is pinned.
     #[cfg(not(loom))]
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        assert!(self.is_pinned, "only a pinned value has bytes");
         self.parts.iter().map(|part| {
-            // SAFETY: a published value in a segment pinned by the part: it is immutable, and its memory not reused.
+            // SAFETY: a published value in a segment pinned by the part, as asserted, and unpinned only through an
+            // exclusive reference: it is immutable, and its memory not reused.
             unsafe { self.store.memory.bytes(part.offset, part.len) }
         })
     }
@@ -99,8 +138,9 @@ impl PinnedValue {
         value
     }
 
-    /// Releases the first `bytes` bytes, and the pins of the segments that only they needed.
+    /// Releases the first `bytes` bytes of a pinned value, and the pins of the segments that only they needed.
     pub fn advance(&mut self, bytes: u64) {
+        assert!(self.is_pinned, "only a pinned value is sent");
         self.len -= bytes;
         let mut left = bytes as usize;
         while let Some(first) = self.parts.front_mut() {
@@ -118,9 +158,7 @@ impl PinnedValue {
 
 impl Drop for PinnedValue {
     fn drop(&mut self) {
-        for part in &self.parts {
-            self.store.segments.unpin(part.segment);
-        }
+        self.unpin();
     }
 }
 
@@ -143,7 +181,6 @@ impl ItemSnapshot {
 enum ReadFailure {
     ConcurrentChange,
     Miss(Miss),
-    Busy(ItemInfo),
 }
 
 impl Handle {
@@ -164,7 +201,7 @@ impl Handle {
             head(info, out);
             let length = seen.item.value_len;
             if length > COPIED_VALUE_BYTES_MAX {
-                return self.pin(seen, info).map(Payload::Pinned);
+                return self.pin(seen).map(Payload::Pinned);
             }
             if seen.item.is_chained() {
                 return self.copy_chunks(seen, out).map(|()| Payload::Copied);
@@ -178,7 +215,6 @@ impl Handle {
             Err(failed) => {
                 out.truncate(start);
                 match failed {
-                    ReadFailure::Busy(info) => Get::Busy(info),
                     ReadFailure::Miss(miss) => Get::Miss(miss),
                     ReadFailure::ConcurrentChange => unreachable!("a locked read does not fail"),
                 }
@@ -191,7 +227,7 @@ impl Handle {
         match self.read(key, detail, access, |seen, _| self.unchanged(seen)) {
             Ok((info, ())) => Ok(info),
             Err(ReadFailure::Miss(miss)) => Err(miss),
-            Err(_) => unreachable!("a locked read does not fail, and nothing is pinned"),
+            Err(ReadFailure::ConcurrentChange) => unreachable!("a locked read does not fail"),
         }
     }
 
@@ -306,31 +342,31 @@ impl Handle {
         }
     }
 
-    fn pin(&self, seen: &ItemSnapshot, info: &ItemInfo) -> Result<PinnedValue, ReadFailure> {
-        let store = &self.store;
-        if !store.segments.may_pin() {
-            self.unchanged(seen)?;
-            self.counters().pins_refused.inc();
-            return Err(ReadFailure::Busy(*info));
-        }
-        let mut pinned = PinnedValue::new(Arc::clone(store), seen.item.value_len);
+    fn pin(&self, seen: &ItemSnapshot) -> Result<PinnedValue, ReadFailure> {
+        let mut pinned = PinnedValue::new(Arc::clone(&self.store), seen.item.value_len);
         if seen.item.is_chained() {
             self.pin_chunks(seen, &mut pinned)?;
         } else {
-            let offset = seen.offset() + seen.item.payload_at();
-            let part = PinnedPart { segment: seen.segment, offset, len: seen.item.value_len as usize };
-            if !pinned.add(part, seen.generation) {
+            let part = PinnedPart {
+                segment: seen.segment,
+                generation: seen.generation,
+                offset: seen.offset() + seen.item.payload_at(),
+                len: seen.item.value_len as usize,
+            };
+            if !pinned.add(part) {
                 return Err(ReadFailure::ConcurrentChange);
             }
         }
         self.counters().pins.inc();
+        if pinned.is_excess {
+            self.counters().pins_refused.inc();
+        }
         Ok(pinned)
     }
 
     fn pin_chunks(&self, seen: &ItemSnapshot, pinned: &mut PinnedValue) -> Result<(), ReadFailure> {
         for chunk in self.chunks_of(seen)? {
-            let (part, generation) = self.part_of(chunk)?;
-            if !pinned.add(part, generation) {
+            if !pinned.add(self.part_of(chunk)?) {
                 return Err(ReadFailure::ConcurrentChange);
             }
         }
@@ -340,13 +376,13 @@ impl Handle {
     /// Copies a value that is short, but longer than small memory holds in one chunk: pins are for those that take long.
     fn copy_chunks(&self, seen: &ItemSnapshot, out: &mut Vec<u8>) -> Result<(), ReadFailure> {
         for chunk in self.chunks_of(seen)? {
-            let (part, generation) = self.part_of(chunk)?;
+            let part = self.part_of(chunk)?;
             // A header that is being overwritten may describe a payload beyond the segment.
             if part.offset + part.len as u64 > self.store.geometry.segment_end(part.segment) {
                 return Err(ReadFailure::ConcurrentChange);
             }
             self.store.memory.append_to(part.offset, part.len, out);
-            if !self.store.segments.still(part.segment, generation) {
+            if !self.store.segments.still(part.segment, part.generation) {
                 return Err(ReadFailure::ConcurrentChange);
             }
         }
@@ -361,17 +397,15 @@ impl Handle {
         Ok(chunk_entries(&table))
     }
 
-    /// Returns the range of a chunk's bytes, and its segment's generation, if that is still the one in which they were
-    /// written.
-    fn part_of(&self, chunk: ChunkEntry) -> Result<(PinnedPart, u64), ReadFailure> {
+    /// Returns the range of a chunk's bytes, if its segment's generation is still the one in which they were written.
+    fn part_of(&self, chunk: ChunkEntry) -> Result<PinnedPart, ReadFailure> {
         let store = &self.store;
         let segment = store.geometry.segment_of(chunk.offset).ok_or(ReadFailure::ConcurrentChange)?;
         let generation = store.segments.generation(segment);
         let header = Item::read(&store.memory, chunk.offset).ok_or(ReadFailure::ConcurrentChange)?;
         let offset = chunk.offset + header.payload_at();
-        let part = PinnedPart { segment, offset, len: chunk.len as usize };
         if generation as u32 == chunk.generation {
-            Ok((part, generation))
+            Ok(PinnedPart { segment, generation, offset, len: chunk.len as usize })
         } else {
             Err(ReadFailure::ConcurrentChange)
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{SetClock, delete, get, plain, set, set_with, store};
 use fabcache_store::{
-    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, Store, StoreOptions, Upload, Value,
-    Write,
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, PinnedValue, Store, StoreOptions,
+    Upload, Value, Write,
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
@@ -53,6 +53,40 @@ fn value_being_sent_pins_only_its_unsent_chunks() {
     assert_eq!(pinned_segments(), all);
     drop(second);
     assert_eq!(pinned_segments(), 0);
+}
+
+#[test]
+fn value_that_is_unpinned_meanwhile_is_whole_or_lost() {
+    const LEN: usize = 1 << 20;
+    let handle = Handle::new(&store(16 << 20, true, 1).0);
+    let pin = |key: &[u8]| match handle.get(key, Detail::Basic, true, &mut Vec::new(), |_, _| ()) {
+        Get::Hit(_, Payload::Pinned(pinned)) => pinned,
+        other => panic!("{other:?} instead of a pinned value"),
+    };
+    for (i, key) in [b"a", b"b", b"c", b"d", b"e", b"f"].into_iter().enumerate() {
+        set(&handle, key, &pattern(i as u64, LEN)).expect("memory is free");
+    }
+    // The first pin their part of memory, and the next value is in excess.
+    let first: Vec<PinnedValue> = [b"b", b"c", b"d", b"e", b"f"].into_iter().map(|key| pin(key)).collect();
+    let all = handle.store().usage().segments_pinned;
+    let mut value = pin(b"a");
+    assert!(value.is_excess() && value.is_pinned());
+    let half = pattern(0, LEN).split_off(LEN / 2);
+    value.advance(LEN as u64 / 2);
+    value.unpin();
+    assert!(handle.store().usage().segments_pinned <= all && !value.is_pinned());
+    // Neither the index nor this value needs the item any more, but its memory was not used again.
+    delete(&handle, b"a");
+    assert!(value.pin() && value.is_excess() && value.slices().flatten().eq(&half));
+    value.unpin();
+    drop(first);
+    assert!(value.pin() && !value.is_excess() && value.slices().flatten().eq(&half));
+    value.unpin();
+    for i in 0..64 {
+        set(&handle, format!("new{i}").as_bytes(), &pattern(i, LEN)).expect("there is enough to evict");
+    }
+    assert!(!value.pin() && !value.is_pinned());
+    assert_eq!(handle.store().usage().segments_pinned, 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use fabcache_store::clock::TimeSource;
 use fabcache_store::dump::{Cursor, VisitedItem};
 use fabcache_store::{
@@ -102,7 +102,6 @@ impl<'c> Cache<'c> {
             }
             Get::Hit(_, Payload::Pinned(pinned)) => self.content.is_value(number, object, pinned.slices()),
             Get::Miss(_) => return Ok(false),
-            Get::Busy(_) => bail!("the store says that too much is pinned, when nothing is"),
         };
         ensure!(right, "the store returned a wrong value for object {number}");
         Ok(true)

@@ -1,11 +1,11 @@
 //! Reading: get, gets, gat, gats, mg, touch, me, and their binary likes.
 
-use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Refusal, Reply, Touch};
+use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Reply, Touch};
 use fabcache_store::{
     Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
 };
 
-use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, refused, unchanged};
+use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -50,21 +50,15 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &En
         Read::Hit(info, payload) => {
             if get.value {
                 if let Payload::Pinned(value) = payload {
+                    if value.is_excess() {
+                        ctx.shared.want_pins();
+                    }
                     session.queue.push_bytes(&mut ctx.out);
                     session.queue.push_value(value);
                 }
                 encoding.value_tail(&mut ctx.out);
             }
             count(ctx, session, get, encoding, Ok(()), info.len);
-        }
-        Read::Busy(_) => {
-            ctx.shared.want_pins();
-            count(ctx, session, get, encoding, Err(Miss::Absent), 0);
-            let reply = match encoding {
-                Encoding::Text(_) => Reply::OutOfMemory,
-                _ => refused(Refusal::Server("out of memory writing get response")),
-            };
-            encoding.reply(&reply, &mut ctx.out);
         }
         Read::Miss(miss) => {
             count(ctx, session, get, encoding, Err(miss), 0);

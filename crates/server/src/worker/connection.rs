@@ -46,7 +46,7 @@ pub enum EndReason {
     Error,
     /// It was idle for too long.
     Idle,
-    /// It stalled within a request for too long, or pinned memory that others needed.
+    /// It stalled within a request for too long, or while others needed the memory of its answer.
     Slow,
     /// The server stops.
     Shutdown,
@@ -212,7 +212,7 @@ impl Connection {
 
     /// Its unsent answers pin memory.
     pub fn pins_memory(&self) -> bool {
-        self.session.queue.pinned_bytes() > 0
+        self.session.queue.pins_memory()
     }
 
     /// Returns when bytes last moved.
@@ -520,6 +520,10 @@ impl Connection {
             Err(error) => {
                 ctx.out.clear();
                 self.log_broken(ctx, &error);
+                if self.session.queue.is_lost() {
+                    ctx.counters().pinning_kicks.inc();
+                    return Err(EndReason::Slow);
+                }
                 Err(EndReason::Error)
             }
         }
