@@ -23,8 +23,18 @@ pub const GATHERED_IN_MEMORY_BYTES_MAX: usize = 48;
 /// Index groups that a list of keys scans before other connections get their turn, even if they hold few keys.
 pub const DUMPED_GROUPS_MAX: u32 = 16;
 
-/// Unsent answers of one connection beyond which its requests wait. One answer more may come on top.
+/// Connections that `stats conns` lists before others get their turn: some tens of kilobytes.
+pub const LISTED_CONNECTIONS_MAX: usize = 64;
+
+/// Sizes that `stats sizes` keeps while it scans all items; the longer ones take another scan.
+pub const SIZES_MAX: usize = 1024;
+
+/// Unsent answers of one connection beyond which its requests wait. One answer, or a part of a long one, may come on
+/// top.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
+
+/// Unsent answers of all connections, long values apart, beyond which each waits until all of its own are sent.
+pub const UNSENT_BYTES_MAX: u64 = 64 << 20;
 
 /// Longer answers to one datagram are dropped: no client reassembles that many datagrams, and the sender may be
 /// forged.

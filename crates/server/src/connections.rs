@@ -1,5 +1,7 @@
 //! The connections of all workers, for `stats conns`.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -96,29 +98,36 @@ impl ConnectionInfo {
     }
 }
 
+/// A connection's position in the list: by descriptor, without one by address in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position(i32, usize);
+
+impl Position {
+    /// Returns the position of a connection.
+    pub fn of(info: &Arc<ConnectionInfo>) -> Position {
+        Position(info.fd, Arc::as_ptr(info).addr())
+    }
+}
+
 /// All connections, including listeners.
 #[derive(Debug, Default)]
-pub struct Connections(Mutex<Vec<Arc<ConnectionInfo>>>);
+pub struct Connections(Mutex<BTreeMap<Position, Arc<ConnectionInfo>>>);
 
 impl Connections {
     /// Adds one.
     pub fn add(&self, info: &Arc<ConnectionInfo>) {
-        self.lock().push(Arc::clone(info));
+        self.lock().insert(Position::of(info), Arc::clone(info));
     }
 
     /// Removes one.
     pub fn remove(&self, info: &Arc<ConnectionInfo>) {
-        let mut all = self.lock();
-        if let Some(at) = all.iter().position(|other| Arc::ptr_eq(other, info)) {
-            all.swap_remove(at);
-        }
+        self.lock().remove(&Position::of(info));
     }
 
-    /// Returns all of them, by descriptor.
-    pub fn all(&self) -> Vec<Arc<ConnectionInfo>> {
-        let mut all = self.lock().clone();
-        all.sort_by_key(|info| info.fd);
-        all
+    /// Returns the next `most` after a position, by descriptor.
+    pub fn after(&self, position: Option<Position>, most: usize) -> Vec<Arc<ConnectionInfo>> {
+        let after = position.map_or(Bound::Unbounded, Bound::Excluded);
+        self.lock().range((after, Bound::Unbounded)).take(most).map(|(_, info)| Arc::clone(info)).collect()
     }
 
     /// Returns their number.
@@ -128,10 +137,10 @@ impl Connections {
 
     /// Returns the number of listeners.
     pub fn count_listeners(&self) -> usize {
-        self.lock().iter().filter(|info| info.listener.is_none()).count()
+        self.lock().values().filter(|info| info.listener.is_none()).count()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<ConnectionInfo>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Position, Arc<ConnectionInfo>>> {
         self.0.lock().expect("no thread panics while it holds the connections")
     }
 }

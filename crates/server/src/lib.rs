@@ -5,7 +5,7 @@
 //! - `housekeeping.rs`: periodic maintenance, and crawls.
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does.
-//! - `watch.rs`, `prefixes.rs`, `sizes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
+//! - `watch.rs`, `prefixes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
 //! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
 //! - `process/`: the process around the server.
 
@@ -28,7 +28,6 @@ pub mod server;
 pub mod settings;
 pub mod shared;
 pub mod shm;
-pub mod sizes;
 pub mod watch;
 pub mod worker;
 

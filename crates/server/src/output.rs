@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_store::PinnedValue;
 use fabcache_transport::Link;
 
-use crate::bounds::{IDLE_BUFFER_BYTES_MAX, SEND_PARTS_MAX};
+use crate::bounds::{IDLE_BUFFER_BYTES_MAX, QUEUED_BYTES_MAX, SEND_PARTS_MAX, UNSENT_BYTES_MAX};
 
 #[derive(Debug)]
 enum OutputPart {
@@ -14,13 +16,34 @@ enum OutputPart {
     Value(PinnedValue),
 }
 
-/// One connection's unsent answers.
+/// Unsent answers of all connections, long values apart.
 #[derive(Debug, Default)]
+pub struct UnsentBytes(AtomicU64);
+
+impl UnsentBytes {
+    fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > UNSENT_BYTES_MAX
+    }
+}
+
+/// One connection's unsent answers.
+#[derive(Debug)]
 pub struct OutputQueue {
+    of_all: Arc<UnsentBytes>,
     parts: VecDeque<OutputPart>,
     /// Sent bytes of the first part, if it holds bytes; a value releases sent bytes.
     sent: usize,
     bytes: u64,
+    /// Those that are no long values.
+    copied: u64,
     /// Whether a part may be a value in excess, which is not pinned between sends.
     has_excess: bool,
     /// Whether the memory of an unsent value was used again.
@@ -28,6 +51,24 @@ pub struct OutputQueue {
 }
 
 impl OutputQueue {
+    /// Nothing waits; what will is counted among that of all connections.
+    pub fn new(of_all: &Arc<UnsentBytes>) -> OutputQueue {
+        OutputQueue {
+            of_all: Arc::clone(of_all),
+            parts: VecDeque::new(),
+            sent: 0,
+            bytes: 0,
+            copied: 0,
+            has_excess: false,
+            is_lost: false,
+        }
+    }
+
+    /// Returns the number of pending bytes beyond which the connection's requests wait.
+    pub fn bytes_max(&self) -> u64 {
+        if self.of_all.are_too_many() { 0 } else { QUEUED_BYTES_MAX }
+    }
+
     /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
@@ -54,9 +95,15 @@ impl OutputQueue {
             return;
         }
         self.bytes += bytes.len() as u64;
+        self.copied += bytes.len() as u64;
+        self.of_all.add(bytes.len() as u64);
         match self.parts.back_mut() {
             Some(OutputPart::Bytes(last)) if last.len() < IDLE_BUFFER_BYTES_MAX => last.append(bytes),
-            _ => self.parts.push_back(OutputPart::Bytes(bytes.split_off(0))),
+            // A copy has no idle capacity.
+            _ => {
+                self.parts.push_back(OutputPart::Bytes(bytes.clone()));
+                bytes.clear();
+            }
         }
     }
 
@@ -143,7 +190,11 @@ impl OutputQueue {
             };
             let now = sent.min(left);
             match first {
-                OutputPart::Bytes(_) => self.sent += now as usize,
+                OutputPart::Bytes(_) => {
+                    self.sent += now as usize;
+                    self.copied -= now;
+                    self.of_all.remove(now);
+                }
                 OutputPart::Value(value) => value.advance(now),
             }
             if now < left {
@@ -153,5 +204,31 @@ impl OutputQueue {
             self.sent = 0;
             self.parts.pop_front();
         }
+    }
+}
+
+impl Drop for OutputQueue {
+    fn drop(&mut self) {
+        self.of_all.remove(self.copied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connection_waits_for_its_own_answers_while_all_have_too_many() {
+        let of_all = Arc::default();
+        let one = OutputQueue::new(&of_all);
+        let mut others = Vec::new();
+        while one.bytes_max() > 0 {
+            let mut other = OutputQueue::new(&of_all);
+            other.push_bytes(&mut vec![b'x'; 1 << 20]);
+            others.push(other);
+        }
+        assert_eq!(others.len() as u64, (UNSENT_BYTES_MAX >> 20) + 1);
+        others.pop();
+        assert_eq!(one.bytes_max(), QUEUED_BYTES_MAX);
     }
 }

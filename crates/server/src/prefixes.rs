@@ -1,6 +1,7 @@
 //! `stats detail`: requests counted by the prefix of their keys, up to the delimiter.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,7 +36,7 @@ pub enum Request {
 pub struct Prefixes {
     on: AtomicBool,
     delimiter: u8,
-    counts: Mutex<HashMap<Vec<u8>, PrefixCounts>>,
+    counts: Mutex<BTreeMap<Vec<u8>, PrefixCounts>>,
 }
 
 impl Prefixes {
@@ -85,12 +86,16 @@ impl Prefixes {
         }
     }
 
-    /// Returns all prefixes and their counts, in order.
-    pub fn all(&self) -> Vec<(Vec<u8>, PrefixCounts)> {
+    /// Visits prefixes and their counts in order, from the one after `last` on, until `visit` returns false; returns
+    /// whether all were visited.
+    pub fn visit_after(
+        &self,
+        last: Option<&[u8]>,
+        mut visit: impl FnMut(&[u8], &PrefixCounts) -> bool,
+    ) -> bool {
         let counts = self.counts.lock().expect("no thread panics while it counts");
-        let mut all: Vec<_> = counts.iter().map(|(prefix, counts)| (prefix.clone(), *counts)).collect();
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
-        all
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        counts.range::<[u8], _>((after, Bound::Unbounded)).all(|(prefix, counts)| visit(prefix, counts))
     }
 
     /// Forgets all counts.

@@ -14,9 +14,9 @@ use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::housekeeping::Housekeeping;
+use crate::output::UnsentBytes;
 use crate::prefixes::Prefixes;
 use crate::settings::{Settings, TlsSettings};
-use crate::sizes::Sizes;
 use crate::watch::Watchers;
 use crate::worker::inbox::Inbox;
 
@@ -92,10 +92,10 @@ pub struct Shared {
     pub connections_now: AtomicU32,
     /// The clients that watch.
     pub watchers: Arc<Watchers>,
+    /// Unsent answers of all connections.
+    pub unsent: Arc<UnsentBytes>,
     /// Counts by prefix.
     pub prefixes: Prefixes,
-    /// Histogram of item sizes, if enabled.
-    pub sizes: Option<Sizes>,
     /// Users of text clients.
     pub users: Option<Credentials>,
     /// Users of binary clients.
@@ -156,7 +156,7 @@ impl Shared {
             connections_now: AtomicU32::new(0),
             watchers,
             prefixes: Prefixes::new(settings.prefix_delimiter, settings.detail),
-            sizes: settings.extended.track_sizes.then(Sizes::default),
+            unsent: Arc::default(),
             users,
             sasl_users,
             tls,

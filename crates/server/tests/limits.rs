@@ -493,6 +493,45 @@ fn stalled_readers_of_long_values_cause_no_misses() {
 }
 
 #[test]
+fn unread_statistics_use_little_memory() {
+    const PREFIXES: usize = 65_536;
+    let scratch = Scratch::new("unread");
+    let socket = scratch.path("socket");
+    let process = start_command(fabcached(&format!("-t 2 --stall-timeout 0 -s {}", socket.display())));
+    let mut c = connect_unix(&socket);
+    c.request("stats detail on\r\n", "OK\r\n");
+    let all: Vec<usize> = (0..PREFIXES).collect();
+    for some in all.chunks(1024) {
+        let requests: String = some.iter().map(|i| format!("mg {i:0>220}:k q\r\n")).collect();
+        c.request(requests + "mn\r\n", "MN\r\n");
+    }
+    let before = process.resident_bytes();
+    let requests =
+        ["stats detail dump\r\n".to_owned(), "stats conns\r\n".repeat(2_000), "stats\r\n".repeat(2_000)];
+    let mut slow: Vec<_> = requests
+        .iter()
+        .cycle()
+        .take(60)
+        .map(|request| {
+            let mut client = connect_unix(&socket);
+            client.say(request);
+            client
+        })
+        .collect();
+    wait_until("all answers wait", || {
+        c.stats("conns").iter().filter(|(_, value)| value == "conn_mwrite").count() >= slow.len()
+    });
+    let grown = process.resident_bytes().saturating_sub(before);
+    assert!(grown < 32 << 20, "60 unread answers cost {grown} bytes");
+    // An answer that is read late is whole.
+    for some in all.chunks(1024) {
+        let lines = some.iter().map(|i| format!("PREFIX {i:0>220} get 1 hit 0 set 0 del 0\r\n"));
+        slow[0].hear(lines.collect::<String>());
+    }
+    slow[0].request("mn\r\n", "END\r\nMN\r\n");
+}
+
+#[test]
 fn untouchable_item_is_a_miss_in_text() {
     let server = serve("-m 2 -M -t 1");
     let mut c = server.connect();

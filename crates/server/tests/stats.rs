@@ -317,6 +317,59 @@ fn stats_items_slabs_and_sizes_are_reported() {
 }
 
 #[test]
+fn statistics_of_many_parts_are_whole() {
+    const COUNT: usize = 1_500;
+    let server = serve("-m 128 -o track_sizes -U -1");
+    let mut c = server.connect();
+    c.request("stats detail on\r\n", "OK\r\n");
+    // Each item has a size and a prefix of its own.
+    for i in 0..COUNT {
+        c.request(format!("set {i:0>50}:k 0 0 {}\r\n{}\r\n", i * 32, "x".repeat(i * 32)), "STORED\r\n");
+    }
+    let sizes: Vec<u64> = c
+        .stats("sizes")
+        .iter()
+        .map(|(size, count)| size.parse::<u64>().expect("a size") * u64::from(count == "1"))
+        .collect();
+    assert_eq!(sizes.len(), COUNT);
+    assert!(sizes.is_sorted_by(|one, next| one < next), "{sizes:?}");
+    let lines: String =
+        (0..COUNT).map(|i| format!("PREFIX {i:0>50} get 0 hit 0 set 1 del 0\r\n")).collect::<String>()
+            + "END\r\n";
+    c.request("stats detail dump\r\nmn\r\n", lines.clone() + "MN\r\n");
+    common::UdpClient::new(server.addresses()[1]).request(
+        1,
+        "stats detail dump\r\nmn\r\n",
+        lines.clone() + "MN\r\n",
+    );
+    let mut binary = server.connect();
+    binary.say(packet(0x10, &[], b"detail dump", &[], 0));
+    let mut heard = Vec::new();
+    loop {
+        let answer = binary.hear_packet();
+        if answer.key.is_empty() {
+            break;
+        }
+        assert_eq!(answer.key, b"detailed");
+        heard.extend_from_slice(&answer.value);
+    }
+    assert!(heard == lines.as_bytes(), "{} bytes instead of {}", heard.len(), lines.len());
+    c.say("stats cachedump 1 1200\r\n");
+    assert_eq!(c.hear_until("END\r\n").lines().filter(|line| line.starts_with("ITEM ")).count(), 1_200);
+    let _others: Vec<_> = (0..150)
+        .map(|_| {
+            let mut other = server.connect();
+            other.request("mn\r\n", "MN\r\n");
+            other
+        })
+        .collect();
+    let connections =
+        c.stats("conns").iter().filter(|(name, _)| name.ends_with(":secs_since_last_cmd")).count();
+    // Those of this test, and the listeners.
+    assert!(connections >= 152, "{connections}");
+}
+
+#[test]
 fn connections_are_listed() {
     let scratch = Scratch::new("conns");
     let path = scratch.path("socket");

@@ -6,10 +6,11 @@ use fabcache_protocol::command::Words;
 use fabcache_protocol::number::{parse_i64, parse_u64};
 use fabcache_protocol::{Command, Encoding, Exptime, Refusal, Reply};
 use fabcache_store::Expiry;
+use fabcache_store::dump::Cursor;
 use fabcache_store::info::RELATIVE_SECONDS_MAX;
 use fabcache_transport::Kind;
 
-use super::dump::{Dump, DumpKind};
+use super::dump::{Dump, KeysFormat, List};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
 use crate::shared::ProcessRequest;
 use crate::watch::topic;
@@ -209,8 +210,8 @@ pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_
     let switches = &ctx.shared.switches;
     let reply = match words.next() {
         Some(verb @ (b"metadump" | b"mgdump")) => {
-            let kind = if verb == b"metadump" { DumpKind::Metadump } else { DumpKind::Mgdump };
-            return dump(ctx, session, kind, words, encoding);
+            let format = if verb == b"metadump" { KeysFormat::Metadump } else { KeysFormat::Mgdump };
+            return dump(ctx, session, format, words, encoding);
         }
         Some(b"crawl") => crawl(ctx, words),
         Some(verb @ (b"tocrawl" | b"sleep")) => match words.next().map(parse_u64) {
@@ -272,14 +273,21 @@ fn crawl(ctx: &Context, words: Words<'_>) -> Reply<'static> {
     }
 }
 
-fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'_>, encoding: &Encoding<'_>) {
+fn dump(
+    ctx: &mut Context,
+    session: &mut Session,
+    format: KeysFormat,
+    words: Words<'_>,
+    encoding: &Encoding<'_>,
+) {
     let reply = if !ctx.shared.settings.dump_enabled {
-        let text = if kind == DumpKind::Metadump { "metadump not allowed" } else { "key dump not allowed" };
+        let text =
+            if format == KeysFormat::Metadump { "metadump not allowed" } else { "key dump not allowed" };
         refused(Refusal::Error(text))
     } else if session.info.kind == Kind::Udp {
         refused(Refusal::Client("a dump needs a connection"))
     } else if !session.queue.is_empty() || !ctx.out.is_empty() {
-        let verb = if kind == DumpKind::Metadump { "metadump" } else { "mgdump" };
+        let verb = if format == KeysFormat::Metadump { "metadump" } else { "mgdump" };
         let line = format!("ERROR cannot pipeline other commands before {verb}");
         encoding.reply(&Reply::Line(line.as_bytes()), &mut ctx.out);
         return;
@@ -290,7 +298,8 @@ fn dump(ctx: &mut Context, session: &mut Session, kind: DumpKind, words: Words<'
             Err(reply) => reply,
             Ok(all) => {
                 ctx.out.extend_from_slice(b"OK\r\n");
-                session.role = Role::Dumping(Box::new(Dump::new(kind, all)));
+                let list = List::Keys(format, all.then_some(Cursor::START));
+                session.role = Role::Dumping(Box::new(Dump::new(list, encoding)));
                 return;
             }
         }

@@ -1,17 +1,19 @@
-//! Long lists of keys: metadump, mgdump. They are made as the client takes them, a group of buckets at a time.
+//! Long answers, made in parts as the client takes them: lists of keys, connections, prefixes and sizes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
+use fabcache_protocol::{Encoding, Reply, SavedEncoding};
 use fabcache_store::dump::{Cursor, VisitedItem};
 
-use super::{Context, ITEM_CLASS};
+use super::stats::{ConnectionList, PrefixList, SizeList};
+use super::{Context, ITEM_CLASS, saved};
 use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
 use crate::watch::push_encoded;
 
-/// Which list.
+/// Which list of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DumpKind {
+pub enum KeysFormat {
     /// `key=… exp=… la=… cas=… fetch=… cls=… size=… flags=…`
     Metadump,
     /// `mg KEY`
@@ -21,35 +23,61 @@ pub enum DumpKind {
 /// A list on its way.
 #[derive(Debug)]
 pub struct Dump {
-    kind: DumpKind,
-    cursor: Option<Cursor>,
+    encoding: SavedEncoding,
+    list: List,
+}
+
+/// What is listed, and how far the list is.
+#[derive(Debug)]
+pub enum List {
+    /// `lru_crawler metadump` and `mgdump`: all keys, from a cursor; none of them if there is none.
+    Keys(KeysFormat, Option<Cursor>),
+    /// `stats cachedump`.
+    Items(ItemList),
+    /// `stats sizes`.
+    Sizes(SizeList),
+    /// `stats conns`.
+    Connections(ConnectionList),
+    /// `stats detail dump`.
+    Prefixes(PrefixList),
 }
 
 impl Dump {
-    /// Starts a list; of nothing if `all` is false.
-    pub fn new(kind: DumpKind, all: bool) -> Dump {
-        Dump { kind, cursor: all.then_some(Cursor::START) }
+    /// Starts a list, in the form of this request's answer.
+    pub fn new(list: List, encoding: &Encoding<'_>) -> Dump {
+        Dump { encoding: saved(encoding), list }
     }
 
     /// Makes a part of the list, some tens of kilobytes at most; true when it was the last.
     pub fn go_on(&mut self, ctx: &mut Context) -> bool {
-        let mut groups = 0;
-        while let Some(cursor) = self.cursor.filter(|cursor| !cursor.is_done()) {
-            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
-                return false;
-            }
-            groups += 1;
-            let (kind, origin) = (self.kind, ctx.shared.store.clock_origin());
-            let out = &mut ctx.out;
-            let visit = |visited: VisitedItem<'_>| match kind {
-                DumpKind::Metadump => metadump_line(&visited, origin, out),
-                DumpKind::Mgdump => mgdump_line(visited.key, out),
-            };
-            self.cursor = Some(ctx.handle.walk(cursor, visit, |_| {}));
+        let encoding = self.encoding.encoding();
+        match &mut self.list {
+            List::Keys(format, cursor) => go_on_with_keys(*format, cursor, ctx),
+            List::Items(items) => items.go_on(ctx, &encoding),
+            List::Sizes(sizes) => sizes.go_on(ctx, &encoding),
+            List::Connections(connections) => connections.go_on(ctx, &encoding),
+            List::Prefixes(prefixes) => prefixes.go_on(ctx, &encoding),
         }
-        ctx.out.extend_from_slice(if self.kind == DumpKind::Metadump { b"END\r\n" } else { b"EN\r\n" });
-        true
     }
+}
+
+fn go_on_with_keys(format: KeysFormat, cursor: &mut Option<Cursor>, ctx: &mut Context) -> bool {
+    let mut groups = 0;
+    while let Some(at) = cursor.filter(|cursor| !cursor.is_done()) {
+        if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
+            return false;
+        }
+        groups += 1;
+        let origin = ctx.shared.store.clock_origin();
+        let out = &mut ctx.out;
+        let visit = |visited: VisitedItem<'_>| match format {
+            KeysFormat::Metadump => metadump_line(&visited, origin, out),
+            KeysFormat::Mgdump => mgdump_line(visited.key, out),
+        };
+        *cursor = Some(ctx.handle.walk(at, visit, |_| {}));
+    }
+    ctx.out.extend_from_slice(if format == KeysFormat::Metadump { b"END\r\n" } else { b"EN\r\n" });
+    true
 }
 
 fn metadump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {
@@ -92,35 +120,60 @@ fn mgdump_line(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// `stats cachedump`: at most `limit` items (0 for all), and at most two megabytes of them.
-pub fn cachedump(ctx: &mut Context, limit: u64) {
-    let origin = ctx.shared.store.clock_origin();
-    let start = ctx.out.len();
-    let mut left = if limit == 0 { u64::MAX } else { limit };
-    let mut cursor = Cursor::START;
-    while !cursor.is_done() && left > 0 {
-        let out = &mut ctx.out;
-        let visit = |visited: VisitedItem<'_>| {
-            if left == 0 || out.len() - start > CACHEDUMP_BYTES_MAX {
-                left = 0;
-                return;
-            }
-            left -= 1;
-            out.extend_from_slice(b"ITEM ");
-            if is_plain(visited.key) {
-                out.extend_from_slice(visited.key)
-            } else {
-                push_encoded(visited.key, out)
-            }
-            out.extend_from_slice(b" [");
-            push_u64(out, visited.info.len);
-            out.extend_from_slice(b" b; ");
-            match visited.info.expiry.second() {
-                0 => out.push(b'0'),
-                second => push_u64(out, origin + u64::from(second)),
-            }
-            out.extend_from_slice(b" s]\r\n");
-        };
-        cursor = ctx.handle.walk(cursor, visit, |_| {});
+/// `stats cachedump`: a limited number of items, and at most two megabytes of them.
+#[derive(Debug)]
+pub struct ItemList {
+    cursor: Cursor,
+    items_left: u64,
+    bytes: usize,
+}
+
+impl ItemList {
+    /// Lists at most `limit` items, 0 for all.
+    pub fn new(limit: u64) -> ItemList {
+        let items_left = if limit == 0 { u64::MAX } else { limit };
+        ItemList { cursor: Cursor::START, items_left, bytes: 0 }
     }
+
+    fn go_on(&mut self, ctx: &mut Context, encoding: &Encoding<'_>) -> bool {
+        let origin = ctx.shared.store.clock_origin();
+        let mut groups = 0;
+        while !self.cursor.is_done() && self.items_left > 0 {
+            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
+                return false;
+            }
+            groups += 1;
+            let out = &mut ctx.out;
+            let visit = |visited: VisitedItem<'_>| {
+                if self.items_left == 0 || self.bytes > CACHEDUMP_BYTES_MAX {
+                    self.items_left = 0;
+                    return;
+                }
+                self.items_left -= 1;
+                let start = out.len();
+                cachedump_line(&visited, origin, out);
+                self.bytes += out.len() - start;
+            };
+            self.cursor = ctx.handle.walk(self.cursor, visit, |_| {});
+        }
+        encoding.reply(&Reply::StatsEnd, &mut ctx.out);
+        true
+    }
+}
+
+fn cachedump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"ITEM ");
+    if is_plain(visited.key) {
+        out.extend_from_slice(visited.key)
+    } else {
+        push_encoded(visited.key, out)
+    }
+    out.extend_from_slice(b" [");
+    push_u64(out, visited.info.len);
+    out.extend_from_slice(b" b; ");
+    match visited.info.expiry.second() {
+        0 => out.push(b'0'),
+        second => push_u64(out, origin + u64::from(second)),
+    }
+    out.extend_from_slice(b" s]\r\n");
 }

@@ -171,7 +171,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
             return authentication::sasl(ctx, session, mechanism, payload, &encoding);
         }
-        Command::Stats(words) => stats::stats(ctx, words, &encoding),
+        Command::Stats(words) => stats::stats(ctx, session, words, &encoding),
         Command::Watch(words) => admin::watch(ctx, session, words, &encoding),
         Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &encoding),
         Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &encoding),

@@ -14,7 +14,7 @@ use super::listener::ListenerEntry;
 use super::token::{ConnectionToken, Interest};
 use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
-    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, QUEUED_BYTES_MAX,
+    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::ConnectionInfo;
@@ -98,7 +98,7 @@ impl Connection {
             decoder,
             session: Session {
                 role: Role::Serving,
-                queue: OutputQueue::default(),
+                queue: OutputQueue::new(&shared.unsent),
                 info,
                 access,
                 auth_failures: 0,
@@ -255,8 +255,13 @@ impl Connection {
     }
 
     fn is_backlogged(&self) -> bool {
-        let bytes = self.session.queue.bytes();
-        bytes > QUEUED_BYTES_MAX && (bytes > DATAGRAM_ANSWER_BYTES_MAX || !self.is_one_shot())
+        let queue = &self.session.queue;
+        let max = if self.is_one_shot() { DATAGRAM_ANSWER_BYTES_MAX } else { queue.bytes_max() };
+        queue.bytes() > max
+    }
+
+    fn is_dumping(&self) -> bool {
+        matches!(self.session.role, Role::Dumping(_))
     }
 
     // ---- serving ----
@@ -337,7 +342,10 @@ impl Connection {
         }
         ctx.counters().bytes_read.add(len as u64);
         let mut used = 0;
-        while used < len && self.closing.is_none() && !self.starved && !self.is_backlogged() {
+        while (used < len && !self.starved || self.is_dumping())
+            && self.closing.is_none()
+            && !self.is_backlogged()
+        {
             let mut left = u32::MAX;
             used += self.work(ctx, &buffer[used..len], &mut left);
             // The whole answer must exist before it is cut into datagrams.
@@ -360,7 +368,7 @@ impl Connection {
     /// There is something to do without receiving more.
     fn has_work(&self) -> bool {
         let has_input = !self.input.is_empty() || self.decoder.is_at_value_end();
-        has_input && !self.starved || matches!(self.session.role, Role::Dumping(_))
+        has_input && !self.starved || self.is_dumping()
     }
 
     /// Receives once and processes the input; false if nothing is available now.

@@ -1,4 +1,4 @@
-//! `stats items`, `stats slabs`, `stats sizes`: the store in memcached's terms, all of it class 1. `stats fabcache`:
+//! `stats items`, `stats slabs`: the store in memcached's terms, all of it class 1. `stats fabcache`:
 //! the store in its own.
 
 use super::{Context, ITEM_CLASS, Report};
@@ -80,18 +80,6 @@ pub fn slabs(ctx: &Context, mut report: Report<'_>) {
     }
     report.stat("active_slabs", u8::from(pages > 0));
     report.stat("total_malloced", pages * usage.segment_bytes);
-    report.end();
-}
-
-pub fn sizes(ctx: &Context, mut report: Report<'_>) {
-    match &ctx.shared.sizes {
-        None => report.stat("sizes_status", "disabled"),
-        Some(sizes) => {
-            for (bytes, items) in sizes.histogram(&ctx.handle) {
-                report.stat(&bytes.to_string(), items);
-            }
-        }
-    }
     report.end();
 }
 

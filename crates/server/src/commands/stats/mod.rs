@@ -1,8 +1,8 @@
 //! `stats` and its subcommands, for text and binary.
 
-mod counts;
 mod engine;
 mod general;
+mod lists;
 mod settings;
 
 use std::fmt::Display;
@@ -10,7 +10,9 @@ use std::fmt::Display;
 use fabcache_protocol::command::Words;
 use fabcache_protocol::{Encoding, Protocol, Refusal, Reply};
 
-use super::{Context, ITEM_CLASS, dump, protocol, refused};
+use super::dump::{Dump, ItemList, List};
+use super::{Context, ITEM_CLASS, Role, Session, protocol, refused};
+pub use lists::{ConnectionList, PrefixList, SizeList};
 
 /// Slab classes that memcached has names for.
 const CLASSES: u64 = 64;
@@ -45,9 +47,10 @@ impl<'a> Report<'a> {
 }
 
 /// Answers `stats`, plain or with a subcommand.
-pub fn stats(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) {
+pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, encoding: &Encoding<'_>) {
     let mut out = std::mem::take(&mut ctx.out);
-    let report = Report::new(encoding, &mut out);
+    let mut report = Report::new(encoding, &mut out);
+    let mut list = None;
     let refusal = match words.next() {
         None => {
             general::report(ctx, report);
@@ -66,11 +69,16 @@ pub fn stats(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) {
             None
         }
         Some(b"sizes") => {
-            engine::sizes(ctx, report);
+            if ctx.shared.settings.extended.track_sizes {
+                list = Some(List::Sizes(SizeList::new()));
+            } else {
+                report.stat("sizes_status", "disabled");
+                report.end();
+            }
             None
         }
         Some(b"conns") => {
-            counts::connections(ctx, report);
+            list = Some(List::Connections(ConnectionList::default()));
             None
         }
         Some(b"fabcache") => {
@@ -82,27 +90,20 @@ pub fn stats(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) {
             encoding.reply(&Reply::Line(b"RESET"), &mut out);
             None
         }
-        Some(b"detail") => detail(ctx, words, encoding, &mut out),
-        Some(b"cachedump") => {
-            ctx.out = out;
-            let refusal = cachedump(ctx, words, encoding);
-            out = std::mem::take(&mut ctx.out);
-            refusal
-        }
+        Some(b"detail") => detail(ctx, words, &mut list),
+        Some(b"cachedump") => cachedump(ctx, words, encoding, &mut list),
         Some(_) => Some(refused(Refusal::UnknownCommand)),
     };
     if let Some(refusal) = refusal {
         encoding.reply(&refusal, &mut out);
     }
     ctx.out = out;
+    if let Some(list) = list {
+        session.role = Role::Dumping(Box::new(Dump::new(list, encoding)));
+    }
 }
 
-fn detail(
-    ctx: &Context,
-    mut words: Words<'_>,
-    encoding: &Encoding<'_>,
-    out: &mut Vec<u8>,
-) -> Option<Reply<'static>> {
+fn detail(ctx: &Context, mut words: Words<'_>, list: &mut Option<List>) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats detail not allowed")));
     }
@@ -112,14 +113,19 @@ fn detail(
             Some(Reply::Ok)
         }
         Some(b"dump") => {
-            counts::prefixes(ctx, encoding, out);
+            *list = Some(List::Prefixes(PrefixList::default()));
             None
         }
         _ => Some(refused(Refusal::Client("usage: stats detail on|off|dump"))),
     }
 }
 
-fn cachedump(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) -> Option<Reply<'static>> {
+fn cachedump(
+    ctx: &Context,
+    mut words: Words<'_>,
+    encoding: &Encoding<'_>,
+    list: &mut Option<List>,
+) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
     }
@@ -136,8 +142,9 @@ fn cachedump(ctx: &mut Context, mut words: Words<'_>, encoding: &Encoding<'_>) -
         // The list is text; binary clients get its end.
         return Some(Reply::StatsEnd);
     }
-    if class == u64::from(ITEM_CLASS) {
-        dump::cachedump(ctx, limit);
+    if class != u64::from(ITEM_CLASS) {
+        return Some(Reply::StatsEnd);
     }
-    Some(Reply::StatsEnd)
+    *list = Some(List::Items(ItemList::new(limit)));
+    None
 }
