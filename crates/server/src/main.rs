@@ -9,7 +9,7 @@ use clap::Parser;
 use fabcache_server::options::{CommandLine, MEMCACHED_VERSION, Options};
 use fabcache_server::process::background::{self, Foreground};
 use fabcache_server::process::pidfile::PidFile;
-use fabcache_server::process::{environment, limits, privileges, signals};
+use fabcache_server::process::{environment, heap, limits, privileges, signals};
 use fabcache_server::{Server, Settings};
 use sd_notify::NotifyState;
 
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
 }
 
 fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
+    // SAFETY: threads are started below.
+    unsafe { heap::return_freed_memory() };
     let mut settings = settings(line)?;
     if settings.fabric.is_some() {
         // SAFETY: threads are started below.

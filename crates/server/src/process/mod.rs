@@ -1,8 +1,9 @@
-//! The process: its user, limits, CPUs, background, and the service manager; the processes of its clients.
+//! The process: its user, limits, CPUs, heap, background, and the service manager; the processes of its clients.
 
 pub mod background;
 pub mod cpus;
 pub mod environment;
+pub mod heap;
 pub mod limits;
 pub mod peer;
 pub mod pidfile;
