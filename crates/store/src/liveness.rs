@@ -110,8 +110,10 @@ fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
         Err(error) => return meanwhile(Err(error)),
     };
     let list = page.0.as_ptr();
-    // SAFETY: the mapping has room for a list, and only this function has its address: the pointers to its parts are in it.
-    let (first, link) = unsafe { (&raw mut (*list).head.list, &raw mut (*list).link) };
+    // SAFETY: the mapping has room for a list, so the pointer to its part is within it; nothing is read.
+    let first = unsafe { &raw mut (*list).head.list };
+    // SAFETY: as for `first`.
+    let link = unsafe { &raw mut (*list).link };
     let futex_offset = (word as isize).wrapping_sub(link as isize) as libc::c_long;
     let head =
         RobustListHead { list: RobustListNode { next: link }, futex_offset, pending: std::ptr::null_mut() };
