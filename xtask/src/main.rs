@@ -14,6 +14,7 @@ mod python;
 mod rdma;
 mod report;
 mod servers;
+mod snippets;
 mod torture;
 mod workspace;
 
@@ -58,6 +59,8 @@ enum Task {
     Rdma(rdma::Args),
     /// Check reports of measurements in a browser
     Report(report::Args),
+    /// Run the code blocks of the documents
+    Snippets(snippets::Args),
     /// Read a region from another process while it is written at full rate
     Torture(torture::Args),
 }
@@ -78,6 +81,7 @@ fn main() -> Result<()> {
         Task::Python(args) => python::run(&args),
         Task::Rdma(args) => rdma::run(&args),
         Task::Report(args) => report::run(&args),
+        Task::Snippets(args) => snippets::run(&args),
         Task::Torture(args) => torture::run(&args),
     }
 }

@@ -38,16 +38,13 @@ pub struct Args {
 /// # Errors
 /// A requirement is missing, the wheel does not build, or a check fails.
 pub fn run(args: &Args) -> Result<()> {
-    let package = workspace::folder().join("bindings/python");
-    let place = workspace::target().join("python");
-    let environment = Environment::new(&place.join("venv"))?;
-    environment.install(&["--requirement", "requirements.txt"], &package)?;
-    let wheel = environment.build(&package, &place)?;
+    let package = package();
+    let (environment, wheel) = build()?;
     println!("{}", wheel.display());
     if args.build {
         return Ok(());
     }
-    environment.pip(&["install", "--quiet", "--force-reinstall", "--no-deps"], Some(&wheel), &package)?;
+    environment.install_wheel(&wheel)?;
     let server = workspace::build_server()?;
     if args.bench {
         environment.install(&["pylibmc==1.6.3"], &package)?;
@@ -70,6 +67,29 @@ pub fn run(args: &Args) -> Result<()> {
     }
     tests.env("FABCACHED", &server).env("SOAK_SECONDS", args.soak_seconds.to_string());
     succeeds(tests.current_dir(&package), "the wheel's tests")
+}
+
+/// Builds and installs the wheel; returns a command that runs Python with it.
+///
+/// # Errors
+/// A requirement is missing, or the wheel does not build.
+pub fn with_wheel() -> Result<Command> {
+    let (environment, wheel) = build()?;
+    environment.install_wheel(&wheel)?;
+    Ok(environment.program("python"))
+}
+
+fn package() -> PathBuf {
+    workspace::folder().join("bindings/python")
+}
+
+/// Builds the wheel, with the environment that it is tested in.
+fn build() -> Result<(Environment, PathBuf)> {
+    let (package, place) = (package(), workspace::target().join("python"));
+    let environment = Environment::new(&place.join("venv"))?;
+    environment.install(&["--requirement", "requirements.txt"], &package)?;
+    let wheel = environment.build(&package, &place)?;
+    Ok((environment, wheel))
 }
 
 /// Checks the formatting and lints of the wheel, which is a separate workspace.
@@ -145,6 +165,10 @@ impl Environment {
         let arguments: Vec<&str> = ["install", "--quiet"].iter().chain(what).copied().collect();
         self.pip(&arguments, None, at)
             .context("the requirements of the wheel's checks cannot be installed; pip must reach PyPI")
+    }
+
+    fn install_wheel(&self, wheel: &Path) -> Result<()> {
+        self.pip(&["install", "--quiet", "--force-reinstall", "--no-deps"], Some(wheel), &package())
     }
 
     /// Builds the wheel.

@@ -99,6 +99,11 @@
 //! effect.
 #![forbid(unsafe_code)]
 
+/// Compiles the Rust code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
+
 mod address;
 mod admin;
 mod answer;

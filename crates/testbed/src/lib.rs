@@ -5,6 +5,7 @@
 //! | [`server`] | starts, watches and stops a server process |
 //! | `local` | a server in this process, for tests (feature `in-process`) |
 //! | [`cleanup`] | stops server processes and removes folders when a signal ends this process |
+//! | [`documents`] | the code blocks of the documents |
 //! | [`ports`] | free ports |
 //! | [`bytes`] | values whose bytes can be checked |
 //! | [`random`] | reproducible random numbers |
@@ -13,6 +14,7 @@
 
 pub mod bytes;
 pub mod cleanup;
+pub mod documents;
 #[cfg(feature = "in-process")]
 pub mod local;
 pub mod ports;

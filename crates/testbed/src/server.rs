@@ -19,7 +19,7 @@ use crate::ports;
 /// A server that does not answer by then has failed to start.
 pub const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Another process may take a free port before the server binds it.
-const START_ATTEMPTS_MAX: u32 = 5;
+pub const START_ATTEMPTS_MAX: u32 = 5;
 /// Between two checks of whether a server answers or has ended.
 const POLL_PERIOD: Duration = Duration::from_millis(5);
 /// The last lines of a server's output that are kept.
@@ -150,7 +150,8 @@ impl Drop for ServerProcess {
     }
 }
 
-fn is_port_taken(error: &anyhow::Error) -> bool {
+/// Returns whether a server failed to start because a process took its port meanwhile: it may succeed on another one.
+pub fn is_port_taken(error: &anyhow::Error) -> bool {
     format!("{error:#}").to_lowercase().contains("in use")
 }
 
