@@ -262,7 +262,7 @@ fabcache_code fabcache_options_failures(fabcache_options *options,
 
 /*
  Sets whether a client of a Unix socket uses the server's shared memory: FABCACHE_SHARED_MEMORY_OFFERED, _REQUIRED or
- _NEVER.
+ _NEVER. With _REQUIRED, fabcache_open() refuses addresses other than Unix sockets.
  */
 fabcache_code fabcache_options_shared_memory(fabcache_options *options,
                                              int shared_memory);

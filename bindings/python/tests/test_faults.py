@@ -106,6 +106,9 @@ def test_required_shared_memory(folder):
         insisting = fabcache.Client(str(folder / "plain.sock"), timeout=5, connect_timeout=5, shared_memory=True)
         assert "shares no memory" in str(raised(lambda: insisting.get("a")))
         listener.shutdown(socket.SHUT_RDWR)
+    for place in [("127.0.0.1", 1), "fab://127.0.0.1:1"]:
+        with pytest.raises(ValueError, match="shared memory is required"):
+            fabcache.Client(place, shared_memory=True)
 
 
 def test_invalid_arguments_raise():

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fabcache_fabric::RegistrationCache;
 
-use crate::address::Address;
+use crate::address::{Address, ServerEndpoint};
 use crate::answer::{Answer, Flags};
 use crate::arithmetic::count;
 use crate::bounds::{REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX};
@@ -23,7 +23,7 @@ use crate::item::Ttl;
 use crate::item::checked;
 use crate::item::stored;
 use crate::item::storing;
-use crate::options::Options;
+use crate::options::{Options, SharedMemory};
 use crate::read_result::ReadResult;
 use crate::server::Server;
 use crate::{admin, multiget};
@@ -51,7 +51,8 @@ impl Client {
     /// Creates a client of the servers at these addresses ([`Address`]). It connects when a call needs a server.
     ///
     /// # Errors
-    /// An address is invalid, there are no addresses, or a bucket names a server that does not exist.
+    /// An address is invalid, or cannot share memory although [`SharedMemory::Required`] asks for it; there are no
+    /// addresses; or a bucket names a server that does not exist.
     pub fn new<A: AsRef<str>>(
         addresses: impl IntoIterator<Item = A>,
         options: Options,
@@ -61,6 +62,13 @@ impl Client {
         let addresses = parsed?;
         if addresses.is_empty() {
             return Err(Error::NoServers);
+        }
+        let is_local = |address: &&Address| matches!(address.place, ServerEndpoint::Unix(_));
+        if options.shared_memory == SharedMemory::Required
+            && let Some(remote) = addresses.iter().find(|address| !is_local(address))
+        {
+            let why = "shared memory is required, and only a Unix socket leads to it: give unix:///PATH";
+            return Err(Error::Address { address: remote.to_string(), why });
         }
         if let Some(server) = options.distribution.unknown_server(addresses.len()) {
             return Err(Error::Bucket { server, servers: addresses.len() });

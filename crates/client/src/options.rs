@@ -74,7 +74,8 @@ pub enum SharedMemory {
     /// Use it if the server offers it; else the socket.
     #[default]
     Offered,
-    /// It must be shared: otherwise calls fail with the reason.
+    /// It must be shared: otherwise calls fail with the reason, and [`crate::Client::new`] refuses addresses other than
+    /// Unix sockets.
     Required,
     /// Never.
     Never,

@@ -213,6 +213,20 @@ fn reason_for_no_shared_memory_is_reported() {
 }
 
 #[test]
+fn required_shared_memory_refuses_other_addresses() {
+    for address in ["tcp://127.0.0.1:1", "127.0.0.1:1", "fab://127.0.0.1:1"] {
+        let options = Options { shared_memory: SharedMemory::Required, ..Options::default() };
+        let error =
+            Client::new(["unix:///run/fabcached.sock", address], options).expect_err("not by a socket");
+        let reported = error.to_string();
+        assert!(
+            reported.contains("127.0.0.1:1") && reported.contains("shared memory is required"),
+            "{reported}"
+        );
+    }
+}
+
+#[test]
 fn memory_is_shared_with_listed_users_only() {
     let (_server, address) = sharing("users", "--shm-users 4242");
     let cache = client(&address);

@@ -165,7 +165,7 @@ pub unsafe extern "C" fn fabcache_options_failures(
 }
 
 /// Sets whether a client of a Unix socket uses the server's shared memory: FABCACHE_SHARED_MEMORY_OFFERED, _REQUIRED or
-/// _NEVER.
+/// _NEVER. With _REQUIRED, fabcache_open() refuses addresses other than Unix sockets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fabcache_options_shared_memory(options: *mut Options, shared_memory: c_int) -> Code {
     const OFFERED: c_int = SharedMemory::Offered as c_int;

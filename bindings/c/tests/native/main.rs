@@ -639,6 +639,11 @@ fn options_take_effect() {
     let cache = Open::with(&[&keeping.address], options(SharedMemory::Required));
     assert_eq!(cache.set("key", b"v"), Code::Refused);
     assert!(last_error().starts_with(&keeping.address), "{}", last_error());
+    let (remote, mut none) = (c"tcp://127.0.0.1:1".as_ptr(), std::ptr::null_mut());
+    let required = options(SharedMemory::Required);
+    assert_eq!(call!(fabcache_open(&raw const remote, 1, required, &raw mut none)), Code::BadAddress);
+    assert!(last_error().contains("shared memory is required"), "{}", last_error());
+    call!(fabcache_options_free(required));
     // A key that only the other protocols can carry.
     for spoken in [Spoken::Auto, Spoken::Meta, Spoken::Binary, Spoken::Text] {
         let carries_all = !matches!(spoken, Spoken::Text);

@@ -154,7 +154,7 @@ impl Server {
     }
 
     fn must_share_memory(&self) -> bool {
-        self.shared_memory == SharedMemory::Required && matches!(self.address.place, ServerEndpoint::Unix(_))
+        self.shared_memory == SharedMemory::Required
     }
 
     fn over_fabric(
