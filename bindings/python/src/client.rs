@@ -270,7 +270,7 @@ impl BaseClient {
 
     // ---- storing ----
 
-    /// Store a value. With noreply what the server refuses is not told.
+    /// Store a value. With noreply no refusal raises: False if the server, or this library, refuses.
     #[pyo3(signature = (key, value, expire=Expire::NEVER, noreply=None, flags=None), text_signature = "($self, key, value, expire=0, noreply=None, flags=None)")]
     fn set<'py>(
         &self,
@@ -366,11 +366,8 @@ impl BaseClient {
         let given = multiget::Values::new(&current.settings, values, flags)?;
         let Some(ttl) = expire.ttl_or(py, NO_COMMAND, noreply)? else { return Ok(PyList::empty(py)) };
         let cache = cache(&current)?;
-        let stored = given.store(py, cache, ttl);
-        match stored {
-            Err(error) if !(noreply && is_refusal(&error)) => Err(raised(py, &error)),
-            _ => Ok(PyList::empty(py)),
-        }
+        let refused = given.store(py, cache, ttl, noreply).map_err(|error| raised(py, &error))?;
+        PyList::new(py, refused)
     }
 
     // ---- changing ----
@@ -666,7 +663,8 @@ impl BaseClient {
         let is_stored = match py.detach(|| cache.store(whole, value, mode, ttl, flags)) {
             Err(error) if !(noreply && is_refusal(&error)) => return Err(raised(py, &error)),
             Ok(Stored::NotFound) if !noreply => return Ok(py.None().into_bound(py)),
-            stored => noreply || matches!(stored, Ok(Stored::Stored)),
+            Ok(stored) => noreply || stored == Stored::Stored,
+            Err(_) => false,
         };
         Ok(PyBool::new(py, is_stored).to_owned().into_any())
     }

@@ -69,7 +69,12 @@ fn failed(py: Python<'_>, error: &Error, failure: &Failure) -> PyErr {
 /// A failure of the system: Python makes the class from its number.
 fn system(cause: &io::Error, error: &Error) -> PyErr {
     match cause.kind() {
-        io::ErrorKind::UnexpectedEof => python::MemcacheUnexpectedCloseError::new_err(()),
+        io::ErrorKind::UnexpectedEof => {
+            let server = if let Error::Server { server, .. } = error { &**server } else { "a server" };
+            let why =
+                format!("{server}: the server closed the connection; a change may or may not have been made");
+            python::MemcacheUnexpectedCloseError::new_err(why)
+        }
         io::ErrorKind::TimedOut => PyTimeoutError::new_err(("timed out",)),
         _ => match cause.raw_os_error() {
             Some(number) => PyOSError::new_err((number, error.to_string())),

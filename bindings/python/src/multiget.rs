@@ -6,6 +6,7 @@ use fabcache_client::{Client, Error, Found, Ttl};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::errors::is_refusal;
 use crate::settings::{KEY_BYTES_MAX, Settings};
 
 /// Values that are on their way at once.
@@ -104,24 +105,40 @@ impl<'py> Values<'py> {
     }
 
     /// Stores them, some at once. All were asked for when this returns, unless the server failed; the error is the first.
+    /// With noreply, refusals are no errors: returns the keys whose values were refused.
     ///
     /// # Errors
     /// The server fails, or refuses one of them.
-    pub fn store(&self, py: Python<'py>, cache: &Client, ttl: Ttl) -> Result<(), Error> {
+    pub fn store(
+        &self,
+        py: Python<'py>,
+        cache: &Client,
+        ttl: Ttl,
+        noreply: bool,
+    ) -> Result<Vec<&Bound<'py, PyAny>>, Error> {
         let values: Vec<(&[u8], u32)> =
             self.values.iter().map(|(value, flags)| (value.as_bytes(), *flags)).collect();
         let keys = self.keys.whole();
-        py.detach(|| {
+        let refused = py.detach(|| {
             let mut window: Vec<_> = (0..WINDOW.min(keys.len())).map(|_| cache.request()).collect();
-            let mut done = Ok(());
+            let (mut done, mut refused) = (Ok(()), Vec::new());
+            let mut end = |number: usize, result: Result<(), Error>| match result {
+                Err(error) if noreply && is_refusal(&error) => refused.push(number),
+                Err(error) if done.is_ok() => done = Err(error),
+                _ => {}
+            };
             for (number, (key, (value, flags))) in keys.iter().zip(&values).enumerate() {
                 let request = &mut window[number % WINDOW];
                 if number >= WINDOW {
-                    done = done.and(request.wait().result.map(|_| ()));
+                    end(number - WINDOW, request.wait().result.map(|_| ()));
                 }
                 request.bset_with_flags(key, value, ttl, *flags);
             }
-            window.iter_mut().fold(done, |done, request| done.and(request.wait().result.map(|_| ())))
-        })
+            for number in keys.len().saturating_sub(WINDOW)..keys.len() {
+                end(number, window[number % WINDOW].wait().result.map(|_| ()));
+            }
+            done.map(|()| refused)
+        })?;
+        Ok(refused.into_iter().map(|number| &self.keys.given[number]).collect())
     }
 }

@@ -70,6 +70,9 @@ def test_server_faults_raise(answer, closes, kind):
         # After a refusal more bytes are due, and are awaited.
         assert type(raised(lambda: ours.get_many(["a", "b"]))) is kind
     assert type(raised(lambda: ours.iget("a").wait())) is kind
+    if kind is fabcache.MemcacheUnexpectedCloseError:
+        for call in (lambda: ours.get("a"), lambda: ours.iget("a").wait(), lambda: ours.raw_command("version", "END\r\n")):
+            assert "closed the connection" in str(raised(call))
     server.listener.close()
 
 
@@ -96,6 +99,19 @@ def test_restarted_server_is_used_again(new_server):
         assert cache.get("a") is None
         assert cache.set("a", "2") and cache.get("a") == b"2"
         again.kill()
+
+
+def test_refused_values_are_not_reported_as_stored(server, way):
+    cache = fabcache.Client(server.place, timeout=30)
+    large = b"x" * (2 << 20)
+    assert cache.default_noreply and cache.set("small", b"x") is True
+    for store in (cache.set, cache.add, cache.replace):
+        assert store("small", large) is False
+    many = {f"k{i}": large if i % 70 == 0 else b"x" for i in range(150)}
+    assert sorted(cache.set_many(many)) == ["k0", "k140", "k70"]
+    assert cache.get_many(["k0", "k1", "k149"]) == {"k1": b"x", "k149": b"x"}
+    with pytest.raises(fabcache.MemcacheServerError, match="too large"):
+        cache.set("small", large, noreply=False)
 
 
 def test_required_shared_memory(folder):

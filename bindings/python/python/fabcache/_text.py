@@ -91,7 +91,7 @@ class TextConnection:
             looked = max(0, len(received) - len(end) + 1)
             part = self._socket.recv(_RECEIVE_BYTES)
             if not part:
-                raise MemcacheUnexpectedCloseError()
+                raise MemcacheUnexpectedCloseError("the server closed the connection before its answer was complete")
             received += part
         self._rest = bytes(received[at + len(end) :])
         return bytes(received[:at])
