@@ -175,6 +175,17 @@ impl BaseClient {
         }))
     }
 
+    /// Why the server is not reached by shared memory or the fabric although that was asked for; None if it is, or was not asked for.
+    fn transport_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let current = self.current(py)?;
+        let transports = cache(&current)?.transports();
+        Ok(transports.into_iter().next().flatten().and_then(|transport| match transport {
+            Transport::Unix { why } => why,
+            Transport::InsteadOfFabric { why } => Some(why),
+            _ => None,
+        }))
+    }
+
     /// The key with a prefix, as the server gets it.
     fn check_key<'py>(
         &self,

@@ -114,6 +114,19 @@ def test_refused_values_are_not_reported_as_stored(server, way):
         cache.set("small", large, noreply=False)
 
 
+def test_reason_for_no_shared_memory(folder, local):
+    path = str(folder / "reason.sock")
+    keeping = type(local)("--shm-users", "4242", path=path)
+    cache = fabcache.Client(path, timeout=30)
+    assert cache.transport() is None and cache.transport_reason() is None
+    cache.get("a")
+    assert cache.transport() == "unix" and "--shm-users" in cache.transport_reason()
+    sharing = fabcache.Client(local.place, timeout=30)
+    sharing.get("a")
+    assert sharing.transport() == "shared memory" and sharing.transport_reason() is None
+    keeping.stop()
+
+
 def test_required_shared_memory(folder):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "plain.sock"))

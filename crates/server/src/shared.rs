@@ -17,6 +17,7 @@ use crate::housekeeping::Housekeeping;
 use crate::output::UnsentBytes;
 use crate::prefixes::Prefixes;
 use crate::settings::{Settings, TlsSettings};
+use crate::shm::LoggedRefusals;
 use crate::watch::Watchers;
 use crate::worker::inbox::Inbox;
 
@@ -104,6 +105,8 @@ pub struct Shared {
     pub tls: Option<TlsContexts>,
     /// The fabric, if there is one.
     pub fabric: Fabric,
+    /// Refusals of shared memory that the log has.
+    pub shm_refusals: LoggedRefusals,
     /// Switches.
     pub switches: Switches,
     /// The state of the housekeeping thread.
@@ -161,6 +164,7 @@ impl Shared {
             sasl_users,
             tls,
             fabric,
+            shm_refusals: LoggedRefusals::default(),
             switches,
             housekeeping: Housekeeping::default(),
             listen_disabled: AtomicU64::new(0),

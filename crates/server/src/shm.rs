@@ -1,6 +1,6 @@
 //! Access to shared memory, and its limits.
 
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use fabcache_layout::channel::{
@@ -18,6 +18,8 @@ const DEFAULT_SLOTS: u32 = 64;
 const DEFAULT_SLOT_SIZE: &str = "1k";
 /// Bytes of each staging area. Its pages are touched only by clients with values longer than a slot.
 const DEFAULT_STAGING: &str = "1m";
+/// Refusals that are logged at most: each reason once for each user, as clients ask again on each connection.
+const REFUSALS_LOGGED_MAX: usize = 64;
 
 /// What `--shm` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +134,22 @@ fn group_of(text: &str) -> Result<u32> {
     let group = Group::from_name(text)
         .with_context(|| format!("cannot look up the group {text:?} (--shm-groups)"))?;
     Ok(group.with_context(|| format!("there is no group {text:?} (--shm-groups)"))?.gid.as_raw())
+}
+
+/// The refusals that the log already has: the reason, and the client's user.
+#[derive(Debug, Default)]
+pub struct LoggedRefusals(Mutex<Vec<(&'static str, Option<u32>)>>);
+
+impl LoggedRefusals {
+    /// Logs a refusal, if it is new.
+    pub fn log(&self, why: &'static str, user: Option<u32>) {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < REFUSALS_LOGGED_MAX && !logged.contains(&(why, user)) {
+            logged.push((why, user));
+            let user = user.map(|user| format!(" of user {user}")).unwrap_or_default();
+            tracing::info!("a client{user} asked for shared memory and keeps its socket: {why}");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use common::{Scratch, connect_unix, serve, try_serve};
+use common::process::start;
+use common::{Scratch, connect_unix, serve, try_serve, wait_until};
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::format::FORMAT_VERSION;
 
@@ -89,5 +90,27 @@ fn unsupported_shm_versions_are_refused_with_the_supported_ones() {
     let why = format!("CLIENT_ERROR this server's memory has formats of other versions: {versions}\r\n");
     for others in [(CHANNEL_VERSION, 0), (0, FORMAT_VERSION)] {
         connect_unix(&path).request(format!("shm attach {} {}\r\n", others.0, others.1), &why);
+    }
+}
+
+#[test]
+fn refusals_of_shared_memory_are_logged_once_with_the_user() {
+    let scratch = Scratch::new("refusals");
+    for (flags, why) in [("", "shared memory is off"), ("--shm --shm-users 4242", "see --shm-users")] {
+        let path = scratch.path(if flags.is_empty() { "off" } else { "others" });
+        let process = start(&format!("-s {} {flags}", path.display()));
+        let user = rustix::process::geteuid().as_raw();
+        for _ in 0..3 {
+            let mut client = connect_unix(&path);
+            client.say(format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n"));
+            let answer = client.hear_until("\r\n");
+            assert!(answer.contains(why), "{answer}");
+        }
+        let line = format!("a client of user {user} asked for shared memory and keeps its socket: ");
+        wait_until("the refusal is logged", || process.log().contains(&line));
+        connect_unix(&path).request("mn\r\n", "MN\r\n");
+        let log = process.log();
+        let logged: Vec<&str> = log.lines().filter(|logged| logged.contains(&line)).collect();
+        assert!(logged.len() == 1 && logged[0].contains(why), "{log}");
     }
 }

@@ -67,6 +67,9 @@ class BaseClient:
     def transport(self) -> Optional[str]:
         """How the server is reached: "shared memory", "unix", "fabric" or "tcp"; None before the first call."""
 
+    def transport_reason(self) -> Optional[str]:
+        """Why the server is not reached by shared memory or the fabric although that was asked for; None if it is, or was not asked for."""
+
     def check_key(self, key: _Key, key_prefix: bytes) -> bytes:
         """The key with a prefix, as the server gets it."""
 

@@ -26,14 +26,19 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 
 /// Shares memory with the client, if it may use it and supports these versions of its format.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, encoding: &Encoding<'_>) {
+    let refuse = |why| {
+        let user = session.credentials.map(|who| who.user);
+        ctx.shared.shm_refusals.log(why, user);
+        Refusal::Client(why)
+    };
     let refusal = match &ctx.shared.settings.shm {
-        None => Refusal::Client("shared memory is off; start the server with --shm"),
+        None => refuse("shared memory is off; start the server with --shm"),
         Some(_) if session.info.kind != Kind::Unix => {
-            Refusal::Client("memory is shared with clients that come by a Unix socket only")
+            refuse("memory is shared with clients that come by a Unix socket only")
         }
-        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => Refusal::Client(&OTHER_VERSIONS),
+        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => refuse(&OTHER_VERSIONS),
         Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who, &session.groups)) => {
-            Refusal::Client("shared memory is not for this user; see --shm-users and --shm-groups")
+            refuse("shared memory is not for this user; see --shm-users and --shm-groups")
         }
         Some(shm) => match NewChannel::create(&shm.shape) {
             Ok(channel) => {
