@@ -60,3 +60,31 @@ fn build(what: &[&str]) -> Result<PathBuf> {
     ensure!(status.success(), "{} does not build", what.join(" "));
     Ok(target.join("release"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Returns the version and date of the newest release in a changelog.
+    fn newest(changelog: &str) -> Option<(&str, &str)> {
+        let mut heads = changelog.lines().filter_map(|line| line.strip_prefix("## ["));
+        let (_, release) = (heads.next().filter(|head| *head == "Unreleased]")?, heads.next()?);
+        release.split_once("] - ")
+    }
+
+    #[test]
+    fn version_is_the_changelogs_newest() {
+        let read = |name: &str| fs::read_to_string(folder().join(name)).expect("a file of the repository");
+        let changelog = read("CHANGELOG.md");
+        let (version, date) = newest(&changelog).expect("[Unreleased], and below it [X.Y.Z] - YYYY-MM-DD");
+        assert_eq!(version, env!("CARGO_PKG_VERSION"), "CHANGELOG.md and Cargo.toml");
+        let numbers: Vec<&str> = date.split('-').collect();
+        assert!(numbers.iter().map(|number| number.len()).eq([4, 2, 2]), "{date}: not YYYY-MM-DD");
+        assert!(numbers.iter().all(|number| number.parse::<u16>().is_ok()), "{date}: not YYYY-MM-DD");
+        let wheel = read("bindings/python/Cargo.toml");
+        let line = wheel.lines().find(|line| line.starts_with("version = ")).expect("a version");
+        assert_eq!(line, format!("version = \"{version}\""), "bindings/python/Cargo.toml");
+    }
+}
