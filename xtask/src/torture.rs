@@ -6,8 +6,8 @@
 //! items.
 
 use anyhow::{Context, Result, ensure};
+use fabcache_testbed::fabric::ENVIRONMENT;
 
-use crate::rdma::ENVIRONMENT;
 use crate::workspace;
 
 /// Guards that can be compiled out, and the tests that must then fail.

@@ -122,3 +122,8 @@ fn requirements_that_nothing_meets_are_reported() {
         assert!(culprits.iter().all(|culprit| error.contains(culprit)), "{error}");
     }
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

@@ -714,3 +714,8 @@ fn memory_of_a_closed_link_is_not_written() {
         wait_until("the memory of ended reads is released", is_given_back);
     }
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

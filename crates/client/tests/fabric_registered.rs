@@ -407,3 +407,8 @@ fn upgrade(address: &str) {
         assert!(buffer.value() == found, "{key}");
     }
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

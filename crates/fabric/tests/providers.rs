@@ -716,3 +716,8 @@ fn concurrent_reads_fill_parts_of_one_buffer() {
     let whole = parts.join().expect("all parts are free").into_own().expect("the caller's memory");
     assert!(whole == pattern);
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

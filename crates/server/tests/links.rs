@@ -575,3 +575,8 @@ fn cpu_ns(process: &Process) -> u64 {
     };
     threads.filter_map(of).sum()
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

@@ -6,6 +6,7 @@
 //! | `local` | a server in this process, for tests (feature `in-process`) |
 //! | [`cleanup`] | stops server processes and removes folders when a signal ends this process |
 //! | [`documents`] | the code blocks of the documents |
+//! | [`fabric`] | runs the tests that need libfabric, where it is installed |
 //! | [`ports`] | free ports |
 //! | [`bytes`] | values whose bytes can be checked |
 //! | [`random`] | reproducible random numbers |
@@ -15,6 +16,7 @@
 pub mod bytes;
 pub mod cleanup;
 pub mod documents;
+pub mod fabric;
 #[cfg(feature = "in-process")]
 pub mod local;
 pub mod ports;

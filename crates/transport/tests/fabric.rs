@@ -664,3 +664,8 @@ fn arrivals_wake_a_sleeping_worker() {
         });
     }
 }
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

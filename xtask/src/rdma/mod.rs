@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fabcache_testbed::fabric::ENVIRONMENT;
 
 use crate::clients::install::make_packages_ready;
 use crate::process::{self, Interrupt, Scratch};
@@ -25,17 +26,6 @@ use programs::{LeftOut, Program};
 
 /// The software providers, available on every machine.
 const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
-
-/// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
-/// cache, libfabric lets peers write memory that was registered for reading. Without the shared context, ofi_rxm of
-/// 1.17 crashes over verbs at a message without a posted receive, and takes more memory with each peer.
-pub const ENVIRONMENT: &[(&str, &str)] = &[
-    ("FI_MR_CACHE_MAX_COUNT", "0"),
-    ("FI_OFI_RXM_USE_SRX", "1"),
-    ("FI_AV_REMOVE_CLEANUP", "1"),
-    ("FI_OFI_RXM_MSG_TX_SIZE", "64"),
-    ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
-];
 
 /// The environment of tests in the virtual machine: everything is emulated there, so they repeat less; and the
 /// command that takes the link between rxe0 and rxe1 down or up.

@@ -7,3 +7,8 @@ mod lines;
 mod messages;
 mod regions;
 mod scripted;
+
+#[test]
+fn fabric_tests_run_where_libfabric_is_installed() {
+    fabcache_testbed::fabric::run_ignored_tests(fabcache_fabric::Library::open().map(|_| ()));
+}

@@ -1,0 +1,59 @@
+//! Runs the tests that need libfabric, where it is installed.
+//!
+//! They are ignored, and one test of their program starts that program again for them: each of them takes many endpoints of
+//! tens of megabytes, and relies on settings that libfabric reads once for a process. So they run one at a time, in a process
+//! of their own. `cargo xtask rdma` runs the same tests over other providers.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::server::ServerProcess;
+
+/// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
+/// cache, libfabric lets peers write memory that was registered for reading. Without the shared context, ofi_rxm of
+/// 1.17 crashes over verbs at a message without a posted receive, and takes more memory with each peer.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("FI_MR_CACHE_MAX_COUNT", "0"),
+    ("FI_OFI_RXM_USE_SRX", "1"),
+    ("FI_AV_REMOVE_CLEANUP", "1"),
+    ("FI_OFI_RXM_MSG_TX_SIZE", "64"),
+    ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
+];
+
+/// The provider that every libfabric has. Its killed clients leave no lock behind, unlike those of `shm`.
+const PROVIDER: &str = "tcp;ofi_rxm";
+/// Far more than the tests of a program take: a call that never returns ends here.
+const TIME_MAX: Duration = Duration::from_secs(900);
+
+/// Runs the ignored tests of this test program if `library` is `Ok`; otherwise reports that and why they are not run.
+///
+/// # Panics
+/// A test fails, or they do not end.
+pub fn run_ignored_tests<E: Display>(library: Result<(), E>) {
+    let program = std::env::current_exe().expect("the system knows this program");
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Err(why) = library {
+        report(&format!("NOT RUN: the tests of {name} that need libfabric: {why}"));
+        return;
+    }
+    let mut command = Command::new(&program);
+    command.args(["--ignored", "--test-threads=1"]);
+    command.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", PROVIDER);
+    let mut tests = ServerProcess::start(&name, command, &|| true).expect("the program starts");
+    let status = tests.wait(TIME_MAX);
+    let output = tests.output_tail();
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "the tests of {name} over {PROVIDER}: {status:?}{output}"
+    );
+    let result = output.lines().rfind(|line| line.contains("test result: ")).unwrap_or_default();
+    report(&format!("{name} over {PROVIDER}: {}", result.trim()));
+}
+
+/// Writes a line that the test runner does not capture.
+fn report(line: &str) {
+    // Nobody may read it.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
