@@ -3,10 +3,10 @@
 //! All are shared mappings of a file descriptor, because readers receive the descriptor. Pages are allocated on first
 //! touch.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::RwLock;
+use std::sync::{OnceLock, RwLock};
 
 use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -34,6 +34,8 @@ pub struct Backing {
     page_bytes: u64,
     /// Nothing is released any more.
     kept: RwLock<bool>,
+    /// The file for readers, once it is sealed: not open for writing, which would let them allocate its holes.
+    for_readers: OnceLock<OwnedFd>,
 }
 
 // SAFETY: the base is only given out as a raw pointer, whose user is responsible for its accesses.
@@ -97,7 +99,14 @@ impl Backing {
         }
         .map_err(failed(advice))?;
         let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
-        Ok(Backing { fd, base, len: mapped, page_bytes, kept: RwLock::new(false) })
+        Ok(Backing {
+            fd,
+            base,
+            len: mapped,
+            page_bytes,
+            kept: RwLock::new(false),
+            for_readers: OnceLock::new(),
+        })
     }
 
     /// Returns the start of the mapping.
@@ -123,10 +132,33 @@ impl Backing {
         *self.kept.write().expect("no thread panics while it releases pages") = true;
     }
 
-    /// Seals the file: no other process can write it or change its size from now on.
+    /// Seals the file: no other process can write it, change its size or add seals from now on. Only its owner can open it
+    /// anew, for reading.
+    ///
+    /// # Errors
+    /// The file has a name, `/proc` is not mounted, or the kernel does not enforce the seal on huge pages (before 5.13).
     pub fn seal(&self) -> std::io::Result<()> {
-        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW;
-        Ok(rustix::fs::fcntl_add_seals(&self.fd, seals)?)
+        rustix::fs::fchmod(&self.fd, Mode::RUSR)?;
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let for_readers = rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&self.fd, seals)?;
+        if self.can_be_mapped_for_writing() {
+            let why =
+                "this kernel lets others write sealed huge pages; leave out -L, or use Linux 5.13 or later";
+            return Err(std::io::Error::other(why));
+        }
+        let _ = self.for_readers.set(for_readers);
+        Ok(())
+    }
+
+    fn can_be_mapped_for_writing(&self) -> bool {
+        let (anywhere, bytes) = (std::ptr::null_mut(), self.page_bytes as usize);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice, which nothing accesses.
+        let mapped = unsafe { rustix::mm::mmap(anywhere, bytes, access, MapFlags::SHARED, &self.fd, 0) };
+        // SAFETY: the mapping was just made, and nothing refers to it.
+        mapped.is_ok_and(|at| unsafe { rustix::mm::munmap(at, bytes) }.is_ok())
     }
 
     /// Touches and locks all pages.
@@ -137,8 +169,9 @@ impl Backing {
 }
 
 impl AsFd for Backing {
+    /// Returns the file for readers.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.for_readers.get().unwrap_or(&self.fd).as_fd()
     }
 }
 
@@ -153,6 +186,20 @@ impl Drop for Backing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sealed_file_is_shared_for_reading_only() {
+        let backing = Backing::create(&BackingOptions::default(), 8 << 12).expect("memory");
+        backing.seal().expect("/proc");
+        let flags = rustix::fs::fcntl_getfl(&backing).expect("open");
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY);
+        let allocated = rustix::fs::fallocate(&backing, FallocateFlags::empty(), 0, 8 << 12);
+        assert_eq!(allocated, Err(rustix::io::Errno::BADF), "readers cannot fill the file's holes");
+        assert_eq!(rustix::fs::fstat(&backing).expect("open").st_mode & 0o777, 0o400);
+        let more = rustix::fs::fcntl_add_seals(&backing.fd, SealFlags::WRITE);
+        assert_eq!(more, Err(rustix::io::Errno::PERM), "no seal can be added");
+        assert!(!backing.can_be_mapped_for_writing());
+    }
 
     #[test]
     fn kept_pages_are_not_released() {
