@@ -6,10 +6,10 @@ use fabcache_client::{Credentials, Fabric, FabricMode, Options, Protocol, Shared
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// A time of which no clock knows the end.
+/// A timeout that never expires.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// What is said of the fabric: the mode, provider, interface, and whether TCP will do instead.
+/// The arguments about the fabric: the mode, provider, interface, and whether TCP will do instead.
 pub type FabricGiven = (String, Option<String>, Option<String>, bool);
 
 /// The client library's options, made of Python's arguments. `login` is a user's name and password.

@@ -345,7 +345,7 @@ enum DecoderState {
         multiget: Multiget,
         /// Bytes left of the line, without its end.
         text: usize,
-        /// Returns the bytes of the line end.
+        /// Bytes of the line end.
         end: usize,
     },
     Value {

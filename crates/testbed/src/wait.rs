@@ -19,7 +19,7 @@ pub fn time_max() -> Duration {
     if std::env::var_os(EMULATED).is_some() { TIME_MAX * EMULATED_FACTOR } else { TIME_MAX }
 }
 
-/// Returns how much of something to do that is only more of the same: `emulated` where `FABCACHE_EMULATED` is set.
+/// Returns how often to repeat a check: `emulated` where `FABCACHE_EMULATED` is set, else `usual`.
 pub fn amount(usual: usize, emulated: usize) -> usize {
     if std::env::var_os(EMULATED).is_some() { emulated } else { usual }
 }

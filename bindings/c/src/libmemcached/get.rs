@@ -62,7 +62,7 @@ pub unsafe extern "C" fn memcached_get_by_key(
     })
 }
 
-/// Tells that an argument is too long.
+/// Reports an argument that is too long.
 #[cold]
 fn refused_get(ptr: Option<&memcached_st>, wanted: Outputs<'_>, code: memcached_return_t) -> *mut c_char {
     if ptr.is_some() {

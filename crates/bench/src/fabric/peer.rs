@@ -59,7 +59,7 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
     while input.read_line(&mut line)? > 0 {
         let said = match line.trim_end().split_once(' ') {
             Some(("connect", name)) => {
-                served.client = Some(served.port.connect(&unhex(name)?)?);
+                served.client = Some(served.endpoint.connect(&unhex(name)?)?);
                 "connected"
             }
             None if line.trim_end() == "serve" => "serving",
@@ -77,7 +77,7 @@ pub fn run(identity: &str, bytes: usize, input: &mut dyn BufRead, output: &mut d
 
 /// The exposed memory and the endpoint.
 struct PeerMemory {
-    port: Endpoint,
+    endpoint: Endpoint,
     /// Buffers for messages and responses.
     pool: Pool,
     readable: SharedArea,
@@ -88,21 +88,21 @@ struct PeerMemory {
 impl PeerMemory {
     fn open(provider: &Provider, bytes: usize) -> Result<PeerMemory> {
         let domain = Domain::open(provider)?;
-        let mut port =
+        let mut endpoint =
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, LocalUse::ANY, 2 * RECEIVES, bytes)?;
         for token in 0..RECEIVES {
             let buffer = pool.take().context("buffers are as many as receives")?;
-            port.receive(buffer, token as u64).map_err(|refused| refused.error)?;
+            endpoint.receive(buffer, token as u64).map_err(|refused| refused.error)?;
         }
-        let readable = SharedArea::new(&mut port, bytes, PeerAccess::Read)?;
-        let writable = SharedArea::new(&mut port, bytes, PeerAccess::Write)?;
-        Ok(PeerMemory { port, pool, readable, writable, client: None })
+        let readable = SharedArea::new(&mut endpoint, bytes, PeerAccess::Read)?;
+        let writable = SharedArea::new(&mut endpoint, bytes, PeerAccess::Write)?;
+        Ok(PeerMemory { endpoint, pool, readable, writable, client: None })
     }
 
     fn introduction(&self) -> String {
         let (read, write) = (self.readable.remote(), self.writable.remote());
-        let name = hex(self.port.name());
+        let name = hex(self.endpoint.name());
         format!("{name} {} {} {} {}", read.address, read.key, write.address, write.key)
     }
 
@@ -111,10 +111,14 @@ impl PeerMemory {
         let mut ended: Vec<Completion> = Vec::new();
         let (mut polls, mut last) = (0u32, Instant::now());
         loop {
-            self.port.poll(&mut ended)?;
+            self.endpoint.poll(&mut ended)?;
             polls = polls.wrapping_add(1);
             if polls.is_multiple_of(POLLS) {
-                ensure!(last.elapsed() < 6 * ANSWER_TIMEOUT, "no request arrives");
+                ensure!(
+                    last.elapsed() < 6 * ANSWER_TIMEOUT,
+                    "no request within {:?}; check that the client is running",
+                    6 * ANSWER_TIMEOUT
+                );
             }
             for done in ended.drain(..) {
                 let bytes = done.result?;
@@ -122,12 +126,12 @@ impl PeerMemory {
                     continue;
                 }
                 last = Instant::now();
-                ensure!(bytes >= 4, "a message is too short");
+                ensure!(bytes >= 4, "a message has {bytes} bytes; at least 4 are needed");
                 let wanted = u32::from_le_bytes(done.buffer[..4].try_into().expect("four bytes"));
-                self.port.receive(done.buffer, done.token).map_err(|refused| refused.error)?;
+                self.endpoint.receive(done.buffer, done.token).map_err(|refused| refused.error)?;
                 let answer = if wanted == STOP { 4 } else { wanted as usize };
                 let client = self.client.context("no client is connected")?;
-                let _sent = send_blocking(&mut self.port, &self.pool, client, answer, |_| {})?;
+                let _sent = send_blocking(&mut self.endpoint, &self.pool, client, answer, |_| {})?;
                 if wanted == STOP {
                     self.settle()?;
                     return Ok(());
@@ -139,9 +143,9 @@ impl PeerMemory {
     /// Waits until the last response is sent: nothing polls afterwards.
     fn settle(&mut self) -> Result<()> {
         let until = Instant::now() + ANSWER_TIMEOUT;
-        while self.port.in_flight() > RECEIVES {
+        while self.endpoint.in_flight() > RECEIVES {
             ensure!(Instant::now() < until, "an answer cannot be sent");
-            self.port.poll(&mut Vec::new())?;
+            self.endpoint.poll(&mut Vec::new())?;
         }
         Ok(())
     }
@@ -154,7 +158,7 @@ impl PeerMemory {
 /// # Errors
 /// The message is not sent within the time limit.
 pub fn send_blocking(
-    port: &mut Endpoint,
+    endpoint: &mut Endpoint,
     pool: &Pool,
     peer: Peer,
     bytes: usize,
@@ -162,13 +166,13 @@ pub fn send_blocking(
 ) -> Result<Vec<Completion>> {
     let mut ended = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
-    if bytes <= port.domain().provider().inject_bytes {
+    if bytes <= endpoint.domain().provider().inject_bytes {
         let mut message = [0; 1 << 14];
         let message = message.get_mut(..bytes).context("a short message is too long")?;
         fill(message);
-        while let Err(error) = port.inject(peer, message) {
+        while let Err(error) = endpoint.inject(peer, message) {
             ensure!(error.is_again() && Instant::now() < until, error);
-            port.poll(&mut ended)?;
+            endpoint.poll(&mut ended)?;
         }
         return Ok(ended);
     }
@@ -176,15 +180,15 @@ pub fn send_blocking(
         // Completions of earlier responses return their buffers.
         match pool.take() {
             Some(buffer) => break buffer,
-            None => port.poll(&mut Vec::new())?,
+            None => endpoint.poll(&mut Vec::new())?,
         }
         ensure!(Instant::now() < until, "no buffer becomes free");
     };
     fill(&mut buffer);
-    while let Err(refused) = port.send(peer, buffer, bytes, 0) {
+    while let Err(refused) = endpoint.send(peer, buffer, bytes, 0) {
         ensure!(refused.error.is_again() && Instant::now() < until, refused.error);
         buffer = refused.buffer;
-        port.poll(&mut ended)?;
+        endpoint.poll(&mut ended)?;
     }
     Ok(ended)
 }

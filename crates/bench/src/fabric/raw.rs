@@ -23,7 +23,7 @@ const RECEIVES: usize = 2;
 /// An endpoint, and a peer that serves it.
 #[derive(Debug)]
 pub struct Raw {
-    port: Endpoint,
+    endpoint: Endpoint,
     pool: Pool,
     peer: Peer,
     process: PeerProcess,
@@ -46,23 +46,23 @@ impl Raw {
         let mut process = PeerProcess::start(program, provider, bytes)?;
         process.process().pin(&SERVER_CPU.into())?;
         let domain = Domain::open(own)?;
-        let mut port =
+        let mut endpoint =
             Endpoint::open(&domain, EndpointOptions { operations: OPERATIONS, peers: 1, waits: false })?;
         let pool = Pool::new(&domain, LocalUse::ANY, window + RECEIVES + 2, bytes)?;
         for _ in 0..RECEIVES {
             let buffer = pool.take().context("no free buffer")?;
-            port.receive(buffer, 0).map_err(|refused| refused.error)?;
+            endpoint.receive(buffer, 0).map_err(|refused| refused.error)?;
         }
-        process.order(&format!("connect {}", hex(port.name())), "connected")?;
-        let peer = port.connect(&process.name)?;
-        Ok(Raw { port, pool, peer, process, ended: Vec::new() })
+        process.order(&format!("connect {}", hex(endpoint.name())), "connected")?;
+        let peer = endpoint.connect(&process.name)?;
+        Ok(Raw { endpoint, pool, peer, process, ended: Vec::new() })
     }
 
     /// Returns whether the peer's CPU serves reads.
     pub fn reads(&self) -> Reads {
-        if self.port.is_one_sided() {
+        if self.endpoint.is_one_sided() {
             Reads::ByDevice
-        } else if self.port.domain().provider().trusts_peers() {
+        } else if self.endpoint.domain().provider().trusts_peers() {
             Reads::BySystem
         } else {
             Reads::ByPeer
@@ -125,7 +125,7 @@ impl Raw {
 
     fn request(&mut self, bytes: usize, wanted: u32) -> Result<()> {
         let fill = |message: &mut [u8]| message[..4].copy_from_slice(&wanted.to_le_bytes());
-        let ended = send_blocking(&mut self.port, &self.pool, self.peer, bytes, fill)?;
+        let ended = send_blocking(&mut self.endpoint, &self.pool, self.peer, bytes, fill)?;
         self.ended.extend(ended);
         Ok(())
     }
@@ -137,11 +137,11 @@ impl Raw {
                 let len = done.result?;
                 if done.kind == Kind::Received {
                     ensure!(len == bytes, "an answer has {len} bytes, not {bytes}");
-                    self.port.receive(done.buffer, 0).map_err(|refused| refused.error)?;
+                    self.endpoint.receive(done.buffer, 0).map_err(|refused| refused.error)?;
                     return Ok(());
                 }
             }
-            self.port.poll(&mut self.ended)?;
+            self.endpoint.poll(&mut self.ended)?;
             polls += 1;
             ensure!(
                 !polls.is_multiple_of(POLLS) || started.elapsed() < ANSWER_TIMEOUT,
@@ -152,9 +152,9 @@ impl Raw {
 
     fn post(&mut self, buffer: Buffer, bytes: usize, reads: bool) -> Result<(), RejectedOperation> {
         if reads {
-            self.port.read(self.peer, self.process.readable, buffer, 0..bytes, 1)
+            self.endpoint.read(self.peer, self.process.readable, buffer, 0..bytes, 1)
         } else {
-            self.port.write(self.peer, self.process.writable, buffer, 0..bytes, 1)
+            self.endpoint.write(self.peer, self.process.writable, buffer, 0..bytes, 1)
         }
     }
 
@@ -164,7 +164,7 @@ impl Raw {
         while let Err(refused) = self.post(buffer, bytes, reads) {
             ensure!(refused.error.is_again() && started.elapsed() < ANSWER_TIMEOUT, refused.error);
             buffer = refused.buffer;
-            self.port.poll(&mut self.ended)?;
+            self.endpoint.poll(&mut self.ended)?;
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Raw {
                     return Ok(());
                 }
             }
-            self.port.poll(&mut self.ended)?;
+            self.endpoint.poll(&mut self.ended)?;
             polls += 1;
             ensure!(
                 !polls.is_multiple_of(POLLS) || started.elapsed() < ANSWER_TIMEOUT,
@@ -199,7 +199,7 @@ impl Raw {
         let (mut started, mut count, mut last) = (Instant::now(), 0u64, Instant::now());
         let mut is_counted = false;
         let end = loop {
-            self.port.poll(&mut self.ended)?;
+            self.endpoint.poll(&mut self.ended)?;
             let now = Instant::now();
             for done in std::mem::take(&mut self.ended) {
                 done.result?;
@@ -216,8 +216,8 @@ impl Raw {
                 break now;
             }
         };
-        while self.port.in_flight() > RECEIVES {
-            self.port.poll(&mut self.ended)?;
+        while self.endpoint.in_flight() > RECEIVES {
+            self.endpoint.poll(&mut self.ended)?;
             ensure!(end.elapsed() < ANSWER_TIMEOUT, "no operation completes");
         }
         self.ended.drain(..).try_for_each(|done| done.result.map(drop))?;

@@ -69,9 +69,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!((0.0..=60_000.0).contains(&penalty), "--penalty {penalty}: give from 0 to 60000 ms");
     ensure!(hot > 0.0 && hot <= 100.0, "--hot {hot}: give one above 0 and up to 100");
     ensure!((1..=1 << 30).contains(&arguments.value_bytes), "--value-bytes: give from 1 to {}", 1 << 30);
-    ensure!(arguments.iterations != Some(0), "--iterations is at least 1");
+    ensure!(arguments.iterations != Some(0), "--iterations 0: give at least 1");
     let memory = arguments.memory.map(|megabytes| megabytes.checked_mul(1 << 20).filter(|bytes| *bytes > 0));
-    ensure!(memory != Some(None), "--memory: give from 1 MB on what a server may have");
+    ensure!(memory != Some(None), "--memory 0: give at least 1, in megabytes");
     let standard = Hybrid::standard(common.quick, common.verify, common.key_bytes)?;
     let hybrid = Hybrid {
         scans: arguments.scan.0.clone(),

@@ -108,7 +108,7 @@ impl<O> UnconfirmedEndpoints<O> {
         UnconfirmedEndpoints { kept: Vec::new(), opening: Vec::new() }
     }
 
-    /// Returns a permit for one more endpoint, if there is room.
+    /// Registers one more endpoint being opened; returns false if there is no room.
     fn has_taken_room(&mut self) -> bool {
         // Permits of a parent process do not count here.
         self.opening.retain(|process| process.is_current());

@@ -18,7 +18,7 @@ pub struct MetadataCache {
     generations: Box<[Generation]>,
     /// Counts changes of cached generations.
     stamp: u64,
-    published: Option<StatusLine>,
+    status_line: Option<StatusLine>,
     now: u32,
     /// The counters of emptied segments, as last fetched.
     counts: Option<[u64; RECYCLED_COUNTS]>,
@@ -60,28 +60,28 @@ impl MetadataCache {
             partitions: vec![Partition::default(); geometry.partitions()].into(),
             generations: vec![Generation::default(); geometry.segments as usize].into(),
             stamp: 0,
-            published: None,
+            status_line: None,
             now: 0,
             counts: None,
         }
     }
 
     /// Returns what to fetch for [`MetadataCache::begin`].
-    pub const fn published_line() -> Step {
+    pub const fn fetch_status_line() -> Step {
         Step::Bytes { offset: STATUS_AT, len: STATUS_BYTES }
     }
 
     /// Begins a batch of GETs with the status line, which was fetched after the first of them was requested, and the
     /// second of the region's clock by the client's own monotonic clock.
-    pub fn begin(&mut self, published: &[u8; STATUS_BYTES], now: u32) {
-        let published = StatusLine::from_bytes(published);
-        self.now = now.max(published.clock);
-        self.published = Some(published);
+    pub fn begin(&mut self, status_line: &[u8; STATUS_BYTES], now: u32) {
+        let status_line = StatusLine::from_bytes(status_line);
+        self.now = now.max(status_line.clock);
+        self.status_line = Some(status_line);
     }
 
     /// Stores a status line and the counts of emptied segments that follow it. A later line already stored stays.
     pub(super) fn begin_counted(&mut self, bytes: &[u8; STATUS_AND_COUNTS_BYTES], now: u32) {
-        let epoch = self.published.map_or(0, |line| line.flush_epoch);
+        let epoch = self.status_line.map_or(0, |line| line.flush_epoch);
         let line = bytes.first_chunk().expect("the line is the first of these bytes");
         self.begin(line, now);
         self.set_flush_epoch(epoch);
@@ -106,18 +106,18 @@ impl MetadataCache {
     }
 
     /// Returns the status line, unless its clock has stopped.
-    pub(super) fn published(&self) -> Option<StatusLine> {
-        self.published.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
+    pub(super) fn status_line(&self) -> Option<StatusLine> {
+        self.status_line.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
     }
 
     /// Returns whether a server was running when the status line was fetched. Items of a region without a server are
     /// as they were, not as they are.
     pub fn is_alive(&self) -> bool {
-        self.published.is_some_and(|line| line.is_alive)
+        self.status_line.is_some_and(|line| line.is_alive)
     }
 
     pub(super) fn set_flush_epoch(&mut self, epoch: u64) {
-        if let Some(line) = &mut self.published {
+        if let Some(line) = &mut self.status_line {
             line.flush_epoch = line.flush_epoch.max(epoch);
         }
     }

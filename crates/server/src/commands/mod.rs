@@ -230,7 +230,7 @@ fn expiry(ctx: &Context, exptime: Exptime) -> Expiry {
     expiry_at(ctx, exptime, ctx.shared.store.now())
 }
 
-/// Executes a request at second `now`.
+/// Converts a client's expiry time, at second `now`.
 fn expiry_at(ctx: &Context, exptime: Exptime, now: u32) -> Expiry {
     Expiry::from_client(exptime.0, now, ctx.shared.store.clock_origin())
 }

@@ -65,8 +65,10 @@ pub fn attached(ctx: &Context) -> String {
 /// Counts reads that the server did not see as if it had served them.
 pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, encoding: &Encoding<'_>) {
     if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
-        encoding
-            .reply(&refused(Refusal::Client("only who reads the memory itself tells of that")), &mut ctx.out);
+        encoding.reply(
+            &refused(Refusal::Client("only clients over shared memory or a fabric report reads")),
+            &mut ctx.out,
+        );
         return;
     }
     let accesses = accesses.iter().map(|(hash, reads)| Access { hash: KeyHash(hash), reads });

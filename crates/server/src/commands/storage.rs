@@ -20,7 +20,7 @@ pub struct Receiving {
     cfd: i32,
 }
 
-/// The result of a store.
+/// How a store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Stored,
@@ -30,7 +30,7 @@ enum Outcome {
     TooLarge,
 }
 
-/// The result of a store.
+/// How a store ended, and what was stored or sent.
 struct StoreResult {
     outcome: Outcome,
     /// The bytes of the value that was stored, or sent.

@@ -236,7 +236,7 @@ impl Connection {
             || matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
     }
 
-    /// Some timeout may strike it.
+    /// A timeout applies to it.
     pub fn may_time_out(&self, ctx: &Context) -> bool {
         let settings = &ctx.shared.settings;
         settings.idle_timeout.is_some() && !self.is_watching()

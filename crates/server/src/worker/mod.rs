@@ -49,7 +49,7 @@ pub struct Worker {
     poll: Poll,
     accepting: Accepting,
     /// By token; the token's upper half distinguishes connections that had the same index.
-    connections: Vec<Slot>,
+    connections: Vec<ConnectionSlot>,
     free: Vec<usize>,
     /// Connections that have something to do without being ready again.
     runnable: VecDeque<usize>,
@@ -68,7 +68,7 @@ pub struct Worker {
 }
 
 #[derive(Default)]
-struct Slot {
+struct ConnectionSlot {
     generation: u32,
     /// Whether it is in the run queue, once.
     queued: bool,
@@ -225,7 +225,7 @@ impl Worker {
             return;
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(Slot::default());
+            self.connections.push(ConnectionSlot::default());
             self.connections.len() - 1
         });
         connection.place = ConnectionToken { index, generation: self.connections[index].generation };

@@ -264,7 +264,7 @@ impl Index {
         same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
     }
 
-    /// Handles a moved group of the current table.
+    /// Returns whether the key's group of the current table has moved.
     fn is_source_moved(&self, partition: usize, head: Head, hash: KeyHash) -> bool {
         let group = hash.group(self.geometry.partition_bits, head.groups);
         directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)

@@ -98,8 +98,7 @@ impl Store {
         })
     }
 
-    /// What moving the live items of a segment would gain. Without eviction what no item fitted into does not count:
-    /// moving does not gain that.
+    /// Returns the bytes that moving the segment's live items would free. Without eviction, unwritten space does not count.
     fn dead(&self, segment: &SealedSegment) -> u64 {
         let filled = if self.evicts() { self.geometry.segment_bytes() } else { u64::from(segment.used) };
         filled.saturating_sub(segment.live_bytes)

@@ -157,7 +157,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         metadata: &mut MetadataCache,
         just_fetched: bool,
     ) -> Step {
-        let (Some(judged), Some(line)) = (&self.judged, metadata.published()) else {
+        let (Some(judged), Some(line)) = (&self.judged, metadata.status_line()) else {
             return self.ask_server(FallbackReason::Clock);
         };
         let item = judged.item;

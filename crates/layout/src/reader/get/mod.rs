@@ -380,7 +380,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 metadata.set_flush_epoch(word);
                 self.judge_epoch(reader, metadata, true)
             }
-            Stage::HeadStill if word == self.search.head && metadata.published().is_some() => {
+            Stage::HeadStill if word == self.search.head && metadata.status_line().is_some() => {
                 self.done(ReadOutcome::Miss(Miss::Absent))
             }
             Stage::HeadStill if word == self.search.head => self.ask_server(FallbackReason::Clock),
@@ -490,7 +490,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     fn start(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
-        if metadata.published().is_none() && !self.is_apart {
+        if metadata.status_line().is_none() && !self.is_apart {
             return self.ask_server(FallbackReason::Clock);
         }
         if !self.by_location {
