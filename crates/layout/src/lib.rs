@@ -15,7 +15,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the region is little endian and is read in place");
 
-mod bounds;
+pub mod bounds;
 pub mod channel;
 pub mod checksum;
 pub mod directory;

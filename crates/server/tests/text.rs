@@ -258,6 +258,24 @@ fn without_eviction_memory_runs_out_and_recovers() {
 }
 
 #[test]
+fn without_eviction_keys_with_similar_hashes_are_refused() {
+    let server = serve("-m 8 -M");
+    let store = &server.server().shared().store;
+    let mut keys = (0_u64..).map(|n| format!("k{n}")).filter(|key| store.hash(key.as_bytes()).0 >> 54 == 0);
+    let mut c = server.connect();
+    let full = "SERVER_ERROR out of memory: too many keys have similar hashes\r\n";
+    let refused = keys.find(|key| {
+        c.say(format!("set {key} 0 0 1\r\nx\r\n"));
+        c.hear_until("\r\n") != "STORED\r\n"
+    });
+    let refused = refused.expect("the group fills up");
+    c.request(format!("ms {refused} 1\r\nx\r\n"), full);
+    c.request(format!("ma {refused} N0\r\n"), full);
+    c.request("set other 0 0 1\r\nx\r\n", "STORED\r\n");
+    assert_eq!(c.stat("", "evictions"), "0");
+}
+
+#[test]
 fn full_server_allows_touch_and_drops_unreplaceable_items() {
     let server = serve("-m 8 -M");
     let mut c = server.connect();

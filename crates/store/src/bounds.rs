@@ -11,9 +11,15 @@ pub const GROUP_LOCKS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 /// that every read ends.
 pub const READ_RETRIES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
 
-/// Buckets that a chain of one group may have. Far beyond what hashing yields; a longer chain is a damaged one, and
-/// the walk must end.
-pub const CHAIN_BUCKETS_MAX: u32 = 4096;
+/// Buckets that writes link to one group: with them it holds twice its home slots, far beyond what hashing yields.
+/// Keys that are made to collide meet this bound, so that the work of a write and of moving a group has one, too.
+pub const CHAIN_BUCKETS_MAX: u32 = if cfg!(loom) { 2 } else { 32 };
+const _: () = assert!(CHAIN_BUCKETS_MAX <= fabcache_layout::bounds::LINKS_READ_MAX);
+/// Buckets of a chain that a lock-free search visits before it takes the lock. Growth without eviction may put the keys
+/// of two full groups into one.
+pub const CHAIN_BUCKETS_SEARCHED_MAX: u32 = 2 * CHAIN_BUCKETS_MAX;
+/// Groups of the next table that the keys of one group go to at most: it is at most twice as large.
+pub const GROUPS_MOVED_TO_MAX: u64 = 3;
 
 /// While memory is free, a table grows when its items exceed this part of its home slots, in 1/128: beyond it a lookup
 /// reads the overflow area more often than it need …
@@ -25,10 +31,6 @@ pub const LOAD_MAX_FULL_PER_128: u32 = 123;
 pub const GROWTH_DIVISOR_ROOMY: u32 = 3;
 /// … and by this part once memory is full. Each item written then moves as many.
 pub const GROWTH_DIVISOR_FULL: u32 = 16;
-
-/// Where nothing may be evicted, chain buckets that are ready before a group moves: beyond its own places in the new
-/// table they hold a quarter of its keys.
-pub const CHAIN_BUCKETS_READY_MIN: u64 = if cfg!(loom) { 1 } else { 8 };
 
 /// Values up to this many bytes are copied into the answer; longer ones are pinned and sent from where they lie.
 pub const COPIED_VALUE_BYTES_MAX: u32 = if cfg!(loom) { 16 } else { 16 << 10 };

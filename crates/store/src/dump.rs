@@ -27,7 +27,7 @@ impl Handle {
     ) -> Cursor {
         let store = &*self.store;
         let now = store.now();
-        store.index.walk(cursor, store, |at, _hash| {
+        store.index.walk(cursor, self, |at, _hash| {
             let offset = at.slot.offset();
             let Some(item) = Item::read(&store.memory, offset) else { return };
             let mut key = [0; KEY_BYTES_MAX];

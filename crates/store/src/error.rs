@@ -48,10 +48,16 @@ fn region_and_advice(bytes: u64, region_bytes: u64) -> String {
     }
 }
 
-/// Nothing may be evicted, and nothing is free.
+/// A write found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("out of memory")]
-pub struct OutOfMemory;
+pub enum OutOfMemory {
+    /// Nothing may be evicted, and nothing is free.
+    #[error("out of memory")]
+    Full,
+    /// Nothing may be evicted, and the index has no place for the key: too many keys have similar hashes.
+    #[error("out of memory: too many keys have similar hashes")]
+    GroupFull,
+}
 
 /// The memory limit could not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -125,7 +125,7 @@ impl Handle {
         }
         let mut groups = 0;
         while let Some(partition) = store.index.growing_partition() {
-            match store.index.grow(partition, store.is_roomy(), store, &|| store.index_segment()) {
+            match store.index.grow(partition, store.is_roomy(), self, &|| store.index_segment()) {
                 Growth::None | Growth::Blocked => break,
                 Growth::Moved => self.counters().groups_moved.inc(),
                 Growth::Finished => {

@@ -8,7 +8,7 @@ use fabcache_layout::format::LEASE_MAX;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use fabcache_layout::{Geometry, KeyHash, Memory, Secret, Slot};
+use fabcache_layout::{Geometry, KeyHash, Memory, Secret};
 
 use crate::bounds::{
     CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GROUP_LOCKS_MAX,
@@ -19,8 +19,9 @@ use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
+use crate::handle::Handle;
 use crate::index::resize::Rehash;
-use crate::index::{Index, NoIndexBlock};
+use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
 use crate::segments::{ClaimPurpose, Segments};
@@ -481,20 +482,23 @@ impl Store {
 }
 
 /// The index asks the store for hashes of keys it moves.
-impl Rehash for Store {
+impl Rehash for Handle {
     fn may_evict(&self) -> bool {
-        self.evicts()
+        self.store.evicts()
     }
 
     fn hash_at(&self, offset: u64) -> KeyHash {
-        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
-        self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
+        let store = &*self.store;
+        let item = Item::read(&store.memory, offset).expect("a slot points into the region");
+        store.hash(store.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
     }
 
-    fn evict(&self, slot: Slot, unlink: impl FnOnce()) {
-        let item = Item::read(&self.memory, slot.offset()).expect("a slot points into the region");
-        self.kill_chunks(slot.offset(), &item);
-        self.end_item(slot.offset(), &item, unlink);
+    fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        let (store, offset) = (&*self.store, seen.slot.offset());
+        let item = Item::read(&store.memory, offset).expect("a slot points into the region");
+        store.note_eviction(self.counters(), hash, seen, &item);
+        store.kill_chunks(offset, &item);
+        store.end_item(offset, &item, unlink);
     }
 }
 

@@ -159,7 +159,7 @@ impl CompletedUpload {
                     bytes = &bytes[chunk.len as usize..];
                 }
                 Err(NoSpace::Full) => handle.make_room(ClaimPurpose::New, 0)?,
-                Err(NoSpace::TooLong) => return Err(OutOfMemory),
+                Err(NoSpace::TooLong) => return Err(OutOfMemory::Full),
             }
         }
         Ok(())

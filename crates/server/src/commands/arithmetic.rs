@@ -3,7 +3,7 @@
 use fabcache_protocol::{Arithmetic, Encoding, Item, Reply};
 use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
 
-use super::{Context, expiry_at, item, unchanged};
+use super::{Context, expiry_at, item, no_room, unchanged};
 
 /// The longest value that is parsed as a number: beyond twenty digits only zeros can precede them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -71,7 +71,7 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, encoding: &Enc
         }
         Ok((Outcome::Exists, _)) => Reply::Exists,
         Ok((Outcome::NonNumeric, _)) => Reply::NonNumeric,
-        Err(_) => Reply::OutOfMemory,
+        Err(why) => no_room(why),
     };
     encoding.reply(&reply, &mut ctx.out);
 }

@@ -14,7 +14,7 @@ mod storage;
 use std::sync::Arc;
 
 use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
-use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, Write};
+use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, OutOfMemory, Write};
 use fabcache_transport::Credentials;
 use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::NewChannel;
@@ -257,6 +257,16 @@ fn saved(encoding: &Encoding<'_>) -> SavedEncoding {
 
 fn refused(refusal: Refusal) -> Reply<'static> {
     Reply::Refused(refusal)
+}
+
+/// The answer to a write that found no room.
+fn no_room(why: OutOfMemory) -> Reply<'static> {
+    match why {
+        OutOfMemory::Full => Reply::OutOfMemory,
+        OutOfMemory::GroupFull => {
+            refused(Refusal::Server("out of memory: too many keys have similar hashes"))
+        }
+    }
 }
 
 /// The protocol of a form.

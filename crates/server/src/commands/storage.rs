@@ -3,9 +3,9 @@
 use fabcache_protocol::{
     Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, Value as Sent,
 };
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Upload, Value, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
 
-use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, refused};
+use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, refused};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -86,11 +86,12 @@ fn refuse_no_memory(
     store: &Store<'_>,
     len: u64,
     encoding: &Encoding<'_>,
+    why: OutOfMemory,
 ) {
     ctx.counters().store_no_memory.inc();
     remove_replaced(ctx, key, store, encoding);
     notify_watchers(ctx, cfd, key, store, "no_memory", len);
-    encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
+    encoding.reply(&no_room(why), &mut ctx.out);
 }
 
 /// If a value cannot be stored, removes the value that it should replace, so that no client reads the old value as
@@ -106,14 +107,12 @@ fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, encoding: &Enco
 /// A part of a value that is coming in.
 pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
-    if receiving.upload.write(&ctx.handle, bytes).is_ok() {
-        return Flow::Next;
-    }
+    let Err(why) = receiving.upload.write(&ctx.handle, bytes) else { return Flow::Next };
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };
     let Receiving { encoding, key, store, upload, cfd } = *receiving;
-    refuse_no_memory(ctx, cfd, &key, &store, upload.len(), &encoding.encoding());
+    refuse_no_memory(ctx, cfd, &key, &store, upload.len(), &encoding.encoding(), why);
     Flow::DiscardValue
 }
 
@@ -129,7 +128,7 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     let len = upload.len();
     match upload.finish(&ctx.handle) {
         Ok(uploaded) => write(ctx, cfd, &key, &store, Value::CompletedUpload(&uploaded), &encoding),
-        Err(_) => refuse_no_memory(ctx, cfd, &key, &store, len, &encoding),
+        Err(why) => refuse_no_memory(ctx, cfd, &key, &store, len, &encoding, why),
     }
 }
 
@@ -162,7 +161,7 @@ fn write(
     });
     let (outcome, final_len, written) = match done {
         Ok((StoreResult { outcome, len: final_len }, written)) => (outcome, final_len, written),
-        Err(_) => return refuse_no_memory(ctx, cfd, key, store, len, encoding),
+        Err(why) => return refuse_no_memory(ctx, cfd, key, store, len, encoding, why),
     };
     if store.compare.is_some() {
         let counters = ctx.counters();

@@ -50,34 +50,56 @@ impl Blocks {
 #[derive(Debug, Default)]
 pub struct ChainBuckets {
     blocks: Vec<u64>,
-    next: u64,
-    end: u64,
+    buckets_per_block: u64,
+    /// Buckets in use: the first ones of the blocks.
+    taken: u64,
+    /// Of the others, those for the group that is moving.
+    reserved: u64,
+}
+
+/// Which chain buckets a key may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainUse {
+    /// Those that nobody reserved, up to the bound of its group.
+    Bounded,
+    /// Reserved ones, as many as it takes.
+    Reserved,
 }
 
 impl ChainBuckets {
     /// Returns the buckets available without another block.
     pub fn ready(&self) -> u64 {
-        (self.end - self.next) / BUCKET_BYTES
+        self.blocks.len() as u64 * self.buckets_per_block - self.taken - self.reserved
     }
 
     /// Adds a block, a zeroed one.
     pub fn add_block(&mut self, block: u64, block_bytes: u64) {
         debug_assert!(block_bytes.is_multiple_of(GROUP_BYTES));
         self.blocks.push(block);
-        (self.next, self.end) = (block, block + block_bytes);
+        self.buckets_per_block = block_bytes / BUCKET_BYTES;
+    }
+
+    /// Reserves buckets that are ready, in place of those that were reserved.
+    pub fn reserve(&mut self, buckets: u64) {
+        self.reserved = 0;
+        debug_assert!(buckets <= self.ready());
+        self.reserved = buckets;
     }
 
     /// A bucket, if one is ready.
-    pub fn take(&mut self) -> Option<u64> {
-        (self.ready() > 0).then(|| {
-            self.next += BUCKET_BYTES;
-            self.next - BUCKET_BYTES
-        })
+    pub fn take(&mut self, chain_use: ChainUse) -> Option<u64> {
+        match chain_use {
+            ChainUse::Bounded if self.ready() == 0 => return None,
+            ChainUse::Bounded => {}
+            ChainUse::Reserved => self.reserved = self.reserved.checked_sub(1)?,
+        }
+        let (block, bucket) = (self.taken / self.buckets_per_block, self.taken % self.buckets_per_block);
+        self.taken += 1;
+        Some(self.blocks[block as usize] + bucket * BUCKET_BYTES)
     }
 
     /// Takes all blocks, which are then no longer the index's.
     pub fn clear(&mut self) -> Vec<u64> {
-        (self.next, self.end) = (0, 0);
-        std::mem::take(&mut self.blocks)
+        std::mem::take(self).blocks
     }
 }

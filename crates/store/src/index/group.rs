@@ -8,7 +8,8 @@ use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::{Index, NoIndexBlock, SlotSnapshot};
+use super::blocks::ChainUse;
+use super::{Index, NoPlace, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_MAX;
 
 /// A locked group. Only its holder changes its slots, except for their frequency.
@@ -70,42 +71,49 @@ impl<'i> LockedGroup<'i> {
         self.index.partitions[self.partition].items.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Adds a key that is not there.
-    pub fn insert(&self, hash: KeyHash, slot: Slot) -> Result<(), NoIndexBlock> {
-        let at = self.place_for(hash)?;
+    /// Adds a key that is not there, at the place found for it.
+    pub fn insert_at(&self, at: u64, slot: Slot) {
         let old = self.index.load_slot(at);
         debug_assert!(old.is_empty());
         self.index.store_slot(at, slot.with_overflowed_of(old));
         self.index.partitions[self.partition].items.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 
-    /// An empty slot where a key with this hash may be.
-    fn place_for(&self, hash: KeyHash) -> Result<u64, NoIndexBlock> {
+    /// Returns an empty slot where a key with this hash may be.
+    pub fn place_for(&self, hash: KeyHash, chain_use: ChainUse) -> Result<u64, NoPlace> {
         let places = BucketOffsets::of(self.group, hash);
         for bucket in [places.home, places.neighbour] {
             if let Some(at) = self.empty_in(bucket, bucket + BUCKET_BYTES) {
                 return Ok(at);
             }
         }
+        let at = self.place_in_overflow(places, chain_use)?;
         // Set before the key is there, so that a reader that finds no mark need not search the overflow area.
         let first = self.index.load_slot(places.home);
         if !first.is_overflowed() {
             self.index.store_slot(places.home, first.with_overflowed());
         }
+        Ok(at)
+    }
+
+    fn place_in_overflow(&self, places: BucketOffsets, chain_use: ChainUse) -> Result<u64, NoPlace> {
         let (mut start, mut end) = (places.overflow, places.overflow_end);
-        for _ in 0..CHAIN_BUCKETS_MAX {
+        let mut buckets = 0;
+        loop {
             if let Some(at) = self.empty_in(start, end) {
                 return Ok(at);
             }
             let last = self.index.load_slot(end - 8);
             let next = match last.link_offset() {
                 Some(link) => link,
-                None => self.add_chain_bucket(end - 8, last)?,
+                None if chain_use == ChainUse::Bounded && buckets >= CHAIN_BUCKETS_MAX => {
+                    return Err(NoPlace::GroupFull);
+                }
+                None => self.add_chain_bucket(end - 8, last, chain_use)?,
             };
+            buckets += 1;
             (start, end) = (next, next + BUCKET_BYTES);
         }
-        Err(NoIndexBlock)
     }
 
     fn empty_in(&self, start: u64, end: u64) -> Option<u64> {
@@ -113,10 +121,10 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Links a bucket in the slot at `at`, whose item moves there first.
-    fn add_chain_bucket(&self, at: u64, item: Slot) -> Result<u64, NoIndexBlock> {
+    fn add_chain_bucket(&self, at: u64, item: Slot, chain_use: ChainUse) -> Result<u64, NoPlace> {
         let bucket = {
             let mut chains = self.index.chains(self.partition);
-            chains[self.table].take().ok_or(NoIndexBlock)?
+            chains[self.table].take(chain_use).ok_or(NoPlace::NoBucket)?
         };
         self.index.store_slot(bucket, item);
         self.index.store_slot(at, Slot::link(bucket));
@@ -130,19 +138,48 @@ impl<'i> LockedGroup<'i> {
         self.visit_chain(chain, &mut visit)
     }
 
+    /// Visits every slot where a key with this hash may be put.
+    pub fn visit_usable<R>(
+        &self,
+        hash: KeyHash,
+        mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+    ) -> ControlFlow<R> {
+        let places = BucketOffsets::of(self.group, hash);
+        self.visit_homes(places, &mut visit)?;
+        self.visit_overflow(places, &mut visit)
+    }
+
+    /// Visits every slot where a key with this hash may be found.
     fn visit_places<R>(
         &self,
         hash: KeyHash,
         mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R> {
         let places = BucketOffsets::of(self.group, hash);
-        self.visit_range(places.home, places.home + BUCKET_BYTES, &mut visit)?;
-        self.visit_range(places.neighbour, places.neighbour + BUCKET_BYTES, &mut visit)?;
+        self.visit_homes(places, &mut visit)?;
         if !self.index.load_slot(places.home).is_overflowed() {
             return ControlFlow::Continue(());
         }
-        let chain = self.visit_range(places.overflow, places.overflow_end, &mut visit)?;
-        self.visit_chain(chain, &mut visit)
+        self.visit_overflow(places, &mut visit)
+    }
+
+    fn visit_homes<R>(
+        &self,
+        places: BucketOffsets,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+    ) -> ControlFlow<R> {
+        self.visit_range(places.home, places.home + BUCKET_BYTES, visit)?;
+        self.visit_range(places.neighbour, places.neighbour + BUCKET_BYTES, visit)?;
+        ControlFlow::Continue(())
+    }
+
+    fn visit_overflow<R>(
+        &self,
+        places: BucketOffsets,
+        visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+    ) -> ControlFlow<R> {
+        let chain = self.visit_range(places.overflow, places.overflow_end, visit)?;
+        self.visit_chain(chain, visit)
     }
 
     fn visit_chain<R>(
@@ -150,8 +187,7 @@ impl<'i> LockedGroup<'i> {
         mut link: Option<u64>,
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R> {
-        for _ in 0..CHAIN_BUCKETS_MAX {
-            let Some(bucket) = link else { break };
+        while let Some(bucket) = link {
             link = self.visit_range(bucket, bucket + BUCKET_BYTES, visit)?;
         }
         ControlFlow::Continue(())

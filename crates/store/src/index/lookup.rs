@@ -8,7 +8,7 @@ use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::{KeyHash, Slot};
 
 use super::{Index, SlotSnapshot};
-use crate::bounds::CHAIN_BUCKETS_MAX;
+use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
 
 /// The result of a lock-free search.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Search<R> {
     Found(R),
     /// All places were searched, and the key is in none.
     Absent,
-    /// A table was replaced or a group moved meanwhile: search again.
+    /// A table was replaced or a group moved meanwhile, or a chain is too long: search again, at last under the lock.
     Changed,
 }
 
@@ -26,6 +26,8 @@ pub enum Search<R> {
 struct GroupScan {
     moved: bool,
     overflow: bool,
+    /// The chain goes on behind what was searched.
+    cut: bool,
 }
 
 impl Index {
@@ -57,8 +59,8 @@ impl Index {
         } else if seen.moved {
             return (Search::Changed, seen.overflow);
         }
-        // Nothing found in tables that were replaced meanwhile says nothing.
-        let same = self.is_head_still(partition, word);
+        // Nothing found in tables that were replaced meanwhile, or in a part of a chain, says nothing.
+        let same = self.is_head_still(partition, word) && !seen.cut;
         (if same { Search::Absent } else { Search::Changed }, seen.overflow)
     }
 
@@ -131,7 +133,8 @@ impl Index {
         seen: &mut GroupScan,
     ) -> ControlFlow<R> {
         let (mut start, mut end) = (places.overflow, places.overflow_end);
-        for _ in 0..CHAIN_BUCKETS_MAX {
+        // The overflow area, and its chain.
+        for _ in 0..=CHAIN_BUCKETS_SEARCHED_MAX {
             for bucket in (start..end).step_by(BUCKET_BYTES as usize) {
                 self.search_bucket(bucket, hash, visit, seen)?;
             }
@@ -143,9 +146,10 @@ impl Index {
                 Some(link) if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(8) => {
                     (start, end) = (link, link + BUCKET_BYTES);
                 }
-                _ => break,
+                _ => return ControlFlow::Continue(()),
             }
         }
+        seen.cut = true;
         ControlFlow::Continue(())
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Keys are spread over partitions; each has a table of groups, in hash order. A group is 32 home buckets and a few
 //! overflow buckets, all under one of the server's locks. A key is in its home bucket, else in the neighbour bucket
-//! (both are adjacent, one read), else in the group's overflow area, whose last slot may link to further buckets.
+//! (both are adjacent, one read), else in the group's overflow area, whose last slot may link to further buckets. They
+//! are few: who can read the hash seed can make keys collide, and may harm only the keys of one group.
 //! Nothing is ever moved to make room, so a reader that saw all places of a key saw the key if it was there.
 //!
 //! - `lookup.rs`: reading without locks.
@@ -11,7 +12,7 @@
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
-//! Locks: a writer holds one group's lock and takes no other. Only the resizer holds two, and `resizing` admits one
+//! Locks: a writer holds one group's lock and takes no other. Only the resizer holds several, and `resizing` admits one
 //! resizer at a time, so there is no deadlock.
 
 pub mod blocks;
@@ -40,6 +41,15 @@ use group::LockedGroup;
 /// The index needs a segment, and none is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoIndexBlock;
+
+/// Why a group has no place for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// The table has no chain bucket ready ([`Index::add_chain_memory`]).
+    NoBucket,
+    /// The group's chain is as long as it may be.
+    GroupFull,
+}
 
 /// The server's own part of a partition.
 #[derive(Debug, Default)]
@@ -159,6 +169,8 @@ impl Index {
 
     #[inline]
     fn load_slot(&self, at: u64) -> Slot {
+        #[cfg(all(test, not(loom)))]
+        tests::count_slot_load();
         // Acquire: pairs with the release of `store_slot`, so that the item behind a slot is whole.
         Slot(self.memory.load(at, Ordering::Acquire))
     }

@@ -12,6 +12,7 @@ use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
+use super::blocks::ChainUse;
 use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::{Index, SlotSnapshot};
@@ -52,8 +53,8 @@ impl Rehash for World {
         true
     }
 
-    fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
-        panic!("there is memory enough for {slot:?}");
+    fn evict(&self, _hash: KeyHash, seen: SlotSnapshot, _unlink: impl FnOnce()) {
+        panic!("there is memory enough for {seen:?}");
     }
 }
 
@@ -85,7 +86,12 @@ impl World {
     }
 
     fn insert(&self, hash: KeyHash) {
-        while self.index.lock(hash).insert(hash, item(hash, 0)).is_err() {
+        loop {
+            let group = self.index.lock(hash);
+            if let Ok(at) = group.place_for(hash, ChainUse::Bounded) {
+                return group.insert_at(at, item(hash, 0));
+            }
+            drop(group);
             let take = || take_segment(&self.segments_taken);
             self.index.add_chain_memory(hash, &take).expect("memory for chains");
         }

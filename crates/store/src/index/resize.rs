@@ -3,34 +3,38 @@
 //! ```text
 //!  settled --start: other table made--> migrating --last group moved--> settled, on the other table
 //! ```
-//! There is no way back from migrating: keys are in both tables. While a group moves, its lock and that of the group
-//! a key goes to are held. The key is in the new table before its old slot reads MOVED, so a reader finds it in one
+//! There is no way back from migrating: keys are in both tables. While a group moves, its lock and those of the groups
+//! its keys go to are held. The key is in the new table before its old slot reads MOVED, so a reader finds it in one
 //! of them; a writer that meets a moved group goes on in the new table, whose groups are not written for a key before
 //! the key's old group is moved as a whole.
+//!
+//! A group that is moved holds no more than writes put there, so the move takes a bounded time. Where live items are
+//! evicted, its keys find no more room in the new table than writes do. Where they are not, they find all the room
+//! that they need: the chain buckets for it are reserved before the first key moves.
 
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::format::GROUP_BYTES;
+use fabcache_layout::format::{GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::sync::{MutexGuard, Ordering, fence};
 use fabcache_layout::{KeyHash, Slot};
 
-use super::blocks::ChainBuckets;
+use super::blocks::{ChainBuckets, ChainUse};
 use super::group::LockedGroup;
-use super::{Index, NoIndexBlock, SlotSnapshot};
-use crate::bounds::{CHAIN_BUCKETS_READY_MIN, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
+use super::{Index, NoIndexBlock, NoPlace, SlotSnapshot};
+use crate::bounds::{GROUPS_MOVED_TO_MAX, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
 
 /// The store's part in moving keys.
 pub trait Rehash {
     /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
     fn hash_at(&self, offset: u64) -> KeyHash;
 
-    /// Returns whether an item may be evicted if the new table lacks memory.
+    /// Returns whether an item may be evicted if the new table lacks room.
     fn may_evict(&self) -> bool;
 
-    /// There is no memory for the slot's item in the new table. Called with the lock of the slot.
+    /// There is no room for the slot's item in the new table. Called with the lock of the slot.
     /// The item's slot no longer points to it once `unlink` was called.
-    fn evict(&self, slot: Slot, unlink: impl FnOnce());
+    fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce());
 }
 
 /// The result of a step of growth.
@@ -69,11 +73,10 @@ impl Index {
             }
             None => return Growth::None,
         };
-        if !rehash.may_evict() && !self.has_chains_ready(partition, 1 - head.current, take_segment) {
+        let group = self.partitions[partition].next_group.load(Ordering::Relaxed);
+        if self.move_group(partition, head, next_groups, group, rehash, take_segment).is_err() {
             return Growth::Blocked;
         }
-        let group = self.partitions[partition].next_group.load(Ordering::Relaxed);
-        self.move_group(partition, head, next_groups, group, rehash, take_segment);
         self.partitions[partition].next_group.store(group + 1, Ordering::Relaxed);
         if group + 1 < head.groups {
             return Growth::Moved;
@@ -129,6 +132,7 @@ impl Index {
         Ok(())
     }
 
+    /// Moves a group, or nothing of it if the memory for its chains cannot be reserved.
     fn move_group(
         &self,
         partition: usize,
@@ -137,24 +141,35 @@ impl Index {
         group: u32,
         rehash: &impl Rehash,
         take_segment: &impl Fn() -> Option<u64>,
-    ) {
+    ) -> Result<(), NoIndexBlock> {
         let table = 1 - head.current;
-        let lock = self.lock_of(partition, head.current, group);
         let (guard, offset) = self.lock_group(partition, head.current, group);
         let old = LockedGroup::new(self, guard, partition, head.current, offset);
+        let chain_use = if rehash.may_evict() { ChainUse::Bounded } else { ChainUse::Reserved };
+        if chain_use == ChainUse::Reserved {
+            self.reserve_chains(partition, table, &old, take_segment)?;
+        }
+        let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
             let hash = rehash.hash_at(seen.slot.offset());
             let group = hash.group(self.geometry.partition_bits, next_groups);
-            let new = self.lock_second(lock, partition, table, group);
+            let new = &new_groups[(group - first_new) as usize];
             // The frequency may change until the old slot is marked; at most one count is lost.
             let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
-            if new.insert(hash, slot).is_ok() {
-                return mark();
+            let mut place = new.place_for(hash, chain_use);
+            if place == Err(NoPlace::NoBucket) && self.add_chain_block(partition, table, take_segment).is_ok()
+            {
+                place = new.place_for(hash, chain_use);
             }
-            let more = self.add_chain_block(partition, table, take_segment);
-            match more.and_then(|()| new.insert(hash, slot)) {
-                Ok(()) => mark(),
-                Err(NoIndexBlock) => rehash.evict(slot, mark),
+            match place {
+                Ok(at) => {
+                    new.insert_at(at, slot);
+                    mark();
+                }
+                Err(why) => {
+                    debug_assert!(chain_use == ChainUse::Bounded, "{why:?} of what is reserved");
+                    rehash.evict(hash, SlotSnapshot { at: seen.at, slot }, mark);
+                }
             }
         };
         let _ = old.visit_all(|seen| {
@@ -173,17 +188,65 @@ impl Index {
         } else {
             old.mark_moved();
         }
+        self.chains(partition)[table].reserve(0);
+        Ok(())
     }
 
-    /// Locks a group of the new table while that of an old one, `held`, is held. Two groups may share a lock.
-    fn lock_second(&self, held: usize, partition: usize, table: usize, group: u32) -> LockedGroup<'_> {
-        if self.lock_of(partition, table, group) != held {
-            let (guard, offset) = self.lock_group(partition, table, group);
-            return LockedGroup::new(self, guard, partition, table, offset);
+    /// Locks the groups of the new table to which keys of an old one go, which is locked; returns the number of the
+    /// first one, too. Several groups may share a lock.
+    fn lock_new_groups(
+        &self,
+        partition: usize,
+        head: Head,
+        next_groups: u32,
+        group: u32,
+    ) -> (u32, Vec<LockedGroup<'_>>) {
+        let table = 1 - head.current;
+        let bits = self.geometry.partition_bits;
+        let new_group = |hash: KeyHash| hash.group(bits, next_groups);
+        let first = new_group(KeyHash::first_of(partition, bits, group, head.groups));
+        let end = KeyHash::first_of(partition, bits, group + 1, head.groups);
+        let last = new_group(KeyHash(end.0.wrapping_sub(1)));
+        let mut held = vec![self.lock_of(partition, head.current, group)];
+        let locked = (first..=last).map(|group| {
+            let lock = self.lock_of(partition, table, group);
+            if !held.contains(&lock) {
+                held.push(lock);
+                let (guard, offset) = self.lock_group(partition, table, group);
+                return LockedGroup::new(self, guard, partition, table, offset);
+            }
+            let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group)
+                .expect("a table being filled is in the region");
+            LockedGroup::under_other_lock(self, partition, table, offset)
+        });
+        (first, locked.collect())
+    }
+
+    /// Reserves chain buckets for all keys of a group, wherever they belong.
+    fn reserve_chains(
+        &self,
+        partition: usize,
+        table: usize,
+        old: &LockedGroup<'_>,
+        take_segment: &impl Fn() -> Option<u64>,
+    ) -> Result<(), NoIndexBlock> {
+        let mut items = 0;
+        let _ = old.visit_all(|seen| {
+            items += u64::from(seen.slot.is_item());
+            ControlFlow::<()>::Continue(())
+        });
+        // Each gains one slot less than it has: its link takes one.
+        let buckets = items / (SLOTS_PER_BUCKET as u64 - 1) + GROUPS_MOVED_TO_MAX;
+        loop {
+            {
+                let mut chains = self.chains(partition);
+                if chains[table].ready() >= buckets {
+                    chains[table].reserve(buckets);
+                    return Ok(());
+                }
+            }
+            self.add_chain_block(partition, table, take_segment)?;
         }
-        let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group)
-            .expect("a table being filled is in the region");
-        LockedGroup::under_other_lock(self, partition, table, offset)
     }
 
     fn finish_growth(&self, partition: usize, head: Head, next_groups: u32) {
@@ -202,7 +265,7 @@ impl Index {
         }));
     }
 
-    /// Adds a block to the chains of the tables that may hold `hash`, after [`LockedGroup::insert`] failed.
+    /// Adds a block to the chains of the tables that may hold `hash`, after [`LockedGroup::place_for`] found none.
     pub fn add_chain_memory(
         &self,
         hash: KeyHash,
@@ -218,17 +281,6 @@ impl Index {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the table has chain buckets for all keys of a group, wherever they belong.
-    fn has_chains_ready(
-        &self,
-        partition: usize,
-        table: usize,
-        take_segment: &impl Fn() -> Option<u64>,
-    ) -> bool {
-        let ready = self.chains(partition)[table].ready();
-        ready >= CHAIN_BUCKETS_READY_MIN || self.add_chain_block(partition, table, take_segment).is_ok()
     }
 
     fn add_chain_block(

@@ -1,17 +1,28 @@
 //! The index alone, over a made-up heap in which each "item" is the hash of its key.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
-use super::Index;
+use super::blocks::ChainUse;
 use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::walk::Cursor;
+use super::{Index, NoPlace, SlotSnapshot};
 use crate::backing::{Backing, BackingOptions};
-use crate::bounds::GROUP_LOCKS_MIN;
+use crate::bounds::{CHAIN_BUCKETS_MAX, GROUP_LOCKS_MIN};
+
+thread_local! {
+    static SLOTS_LOADED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts a slot that is loaded under a group's lock.
+pub(super) fn count_slot_load() {
+    SLOTS_LOADED.set(SLOTS_LOADED.get() + 1);
+}
 
 /// A region whose upper half holds hashes, one in each eight bytes.
 struct World {
@@ -20,20 +31,25 @@ struct World {
     next_segment: std::sync::atomic::AtomicU32,
     geometry: Geometry,
     next_item: u64,
+    /// Whether growth may evict, and the keys that it evicted.
+    evicts: bool,
+    evicted: RefCell<Vec<KeyHash>>,
     _backing: Backing,
 }
 
-impl Rehash for Memory {
+impl Rehash for World {
     fn hash_at(&self, offset: u64) -> KeyHash {
-        KeyHash(self.load(offset, Ordering::Relaxed))
+        KeyHash(self.memory.load(offset, Ordering::Relaxed))
     }
 
     fn may_evict(&self) -> bool {
-        true
+        self.evicts
     }
 
-    fn evict(&self, slot: Slot, _unlink: impl FnOnce()) {
-        panic!("there is memory enough for {slot:?}");
+    fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        assert!(self.evicts && self.hash_at(seen.slot.offset()) == hash);
+        unlink();
+        self.evicted.borrow_mut().push(hash);
     }
 }
 
@@ -47,28 +63,52 @@ impl World {
         let take = || take_segment(&next_segment, &geometry);
         let index =
             Index::new(memory.clone(), geometry, GROUP_LOCKS_MIN, take).expect("memory for the first tables");
-        World { memory, index, next_segment, geometry, next_item: bytes / 2, _backing: backing }
+        World {
+            memory,
+            index,
+            next_segment,
+            geometry,
+            next_item: bytes / 2,
+            evicts: true,
+            evicted: RefCell::default(),
+            _backing: backing,
+        }
     }
 
     fn insert(&mut self, hash: KeyHash) -> u64 {
+        self.try_insert(hash).expect("room in its group")
+    }
+
+    fn try_insert(&mut self, hash: KeyHash) -> Result<u64, NoPlace> {
         let offset = self.next_item;
         self.next_item += 8;
         self.memory.store(offset, hash.0, Ordering::Relaxed);
         let slot = Slot::item(hash.tag(), offset, 0, 0);
         loop {
-            let inserted = self.index.lock(hash).insert(hash, slot);
-            if inserted.is_ok() {
-                return offset;
+            let group = self.index.lock(hash);
+            match group.place_for(hash, ChainUse::Bounded) {
+                Ok(at) => {
+                    group.insert_at(at, slot);
+                    return Ok(offset);
+                }
+                Err(NoPlace::GroupFull) => return Err(NoPlace::GroupFull),
+                Err(NoPlace::NoBucket) => {}
             }
+            drop(group);
             let take = || take_segment(&self.next_segment, &self.geometry);
             self.index.add_chain_memory(hash, &take).expect("memory for chains");
         }
     }
 
+    /// Inserts keys from `hashes` until their group is full.
+    fn fill(&mut self, hashes: impl Iterator<Item = KeyHash>) -> Vec<KeyHash> {
+        hashes.take_while(|hash| self.try_insert(*hash).is_ok()).collect()
+    }
+
     fn find(&self, hash: KeyHash) -> Option<u64> {
-        let locked = self.index.lock(hash).find(hash, |slot| self.memory.hash_at(slot.offset()) == hash);
+        let locked = self.index.lock(hash).find(hash, |slot| self.hash_at(slot.offset()) == hash);
         let (search, _) = self.index.search(hash, |seen| {
-            if self.memory.hash_at(seen.slot.offset()) == hash {
+            if self.hash_at(seen.slot.offset()) == hash {
                 ControlFlow::Break(seen.slot)
             } else {
                 ControlFlow::Continue(())
@@ -77,7 +117,8 @@ impl World {
         let found = match search {
             Search::Found(slot) => Some(slot.offset()),
             Search::Absent => None,
-            Search::Changed => panic!("nothing else is going on"),
+            // A chain too long to be searched without the lock.
+            Search::Changed => locked.map(|at| at.slot.offset()),
         };
         assert_eq!(locked.map(|at| at.slot.offset()), found, "both lookups agree");
         found
@@ -85,18 +126,18 @@ impl World {
 
     fn remove(&self, hash: KeyHash) {
         let group = self.index.lock(hash);
-        let at = group.find(hash, |slot| self.memory.hash_at(slot.offset()) == hash).expect("the key exists");
+        let at = group.find(hash, |slot| self.hash_at(slot.offset()) == hash).expect("the key exists");
         group.clear(at.at);
     }
 
     fn grow(&self, hash: KeyHash) -> Growth {
         let take = || take_segment(&self.next_segment, &self.geometry);
-        self.index.grow(self.index.partition_of(hash), true, &self.memory, &take)
+        self.index.grow(self.index.partition_of(hash), true, self, &take)
     }
 
     fn walk(&self, cursor: Cursor, seen: &mut Vec<u64>) -> Cursor {
-        self.index.walk(cursor, &self.memory, |at, hash| {
-            assert_eq!(self.memory.hash_at(at.slot.offset()), hash);
+        self.index.walk(cursor, self, |at, hash| {
+            assert_eq!(self.hash_at(at.slot.offset()), hash);
             seen.push(hash.0);
         })
     }
@@ -137,19 +178,25 @@ fn keys_are_found_while_tables_grow() {
     assert_eq!(world.index.items(), 0);
 }
 
+/// Hashes of one partition, group, bucket and tag: only the keys themselves differ.
+fn colliding(start: u64) -> impl Iterator<Item = KeyHash> {
+    (0..10_000).map(move |n| KeyHash(start + (n << 20)))
+}
+
+/// Slots that a key may use: home, neighbour, the overflow area and its chain. Each bucket but the last has a link.
+const USABLE_SLOTS: u64 = 8 + 8 + 4 * 8 + CHAIN_BUCKETS_MAX as u64 * 7;
+
 #[test]
-fn colliding_keys_are_chained() {
+fn colliding_keys_are_chained_up_to_a_bound() {
     let mut world = World::new(64 << 20);
-    // The same partition, group, bucket and tag: only the key itself distinguishes them.
-    let same: Vec<KeyHash> = (0..2_000u64).map(|n| KeyHash(0xabcd << 48 | n << 20)).collect();
-    for hash in &same {
-        world.insert(*hash);
-    }
-    assert!(world.index.chain_buckets() > 100);
+    let same = world.fill(colliding(0xabcd << 48));
+    assert_eq!(same.len() as u64, USABLE_SLOTS);
+    assert_eq!(world.index.chain_buckets(), u64::from(CHAIN_BUCKETS_MAX));
     for hash in &same {
         assert!(world.find(*hash).is_some());
     }
     while world.grow(same[0]) != Growth::None {}
+    assert!(world.evicted.borrow().is_empty());
     for hash in &same {
         assert!(world.find(*hash).is_some(), "a rebuilt table has them all");
         world.remove(*hash);
@@ -159,13 +206,110 @@ fn colliding_keys_are_chained() {
 }
 
 #[test]
+fn work_on_colliding_keys_is_bounded() {
+    let mut world = World::new(64 << 20);
+    world.fill(colliding(0xabcd << 48));
+    let mut other = colliding(0xabcd << 48).skip(9_000);
+    SLOTS_LOADED.set(0);
+    for hash in other.by_ref().take(100) {
+        assert!(world.find(hash).is_none() && world.try_insert(hash) == Err(NoPlace::GroupFull));
+    }
+    // To find nothing, and no place: each usable slot once or twice, and the links.
+    let loaded = SLOTS_LOADED.get() / 100;
+    assert!(loaded < 3 * USABLE_SLOTS, "{loaded} slots for a write");
+    SLOTS_LOADED.set(0);
+    assert_eq!(world.grow(other.next().expect("another")), Growth::Finished, "its one group moves");
+    let loaded = SLOTS_LOADED.get();
+    assert!(loaded < USABLE_SLOTS * USABLE_SLOTS, "{loaded} slots for a move");
+}
+
+/// Fills two groups with keys that go to one group of the next table: those at both sides of half of the hashes.
+fn two_groups_that_merge() -> (World, Vec<KeyHash>) {
+    let mut world = World::new(64 << 20);
+    let half = 1 << (63 - world.geometry.partition_bits);
+    let (mut below, mut above) = (colliding(half - (10_000 << 20)), colliding(half));
+    let mut keys = Vec::new();
+    for hash in below.by_ref().take(130).chain(above.by_ref().take(130)) {
+        world.insert(hash);
+        keys.push(hash);
+    }
+    while world.grow(keys[0]) != Growth::None {}
+    keys.extend(world.fill(below));
+    keys.extend(world.fill(above));
+    assert_eq!(keys.len() as u64, 2 * USABLE_SLOTS, "both of two groups are full");
+    (world, keys)
+}
+
+#[test]
+fn growth_evicts_what_finds_no_room_in_a_full_group() {
+    let (world, keys) = two_groups_that_merge();
+    while world.grow(keys[0]) != Growth::None {}
+    let evicted = world.evicted.borrow();
+    assert_eq!(evicted.len() as u64, USABLE_SLOTS);
+    for hash in &keys {
+        assert_eq!(world.find(*hash).is_none(), evicted.contains(hash));
+    }
+    assert_eq!(world.index.items(), USABLE_SLOTS);
+}
+
+#[test]
+fn growth_without_eviction_keeps_every_key() {
+    let (mut world, keys) = two_groups_that_merge();
+    world.evicts = false;
+    while world.grow(keys[0]) != Growth::None {}
+    for hash in &keys {
+        assert!(world.find(*hash).is_some(), "{hash:?}");
+    }
+    assert_eq!(world.index.items(), keys.len() as u64);
+    let more = world.fill(colliding(keys[0].0 ^ 1 << 40));
+    assert!(more.len() < 8, "writes fill the last bucket of the chain and add none");
+    for hash in keys.iter().chain(&more) {
+        world.remove(*hash);
+    }
+    assert_eq!(world.index.items(), 0);
+}
+
+#[test]
+fn growth_without_eviction_waits_for_memory() {
+    let (mut world, keys) = two_groups_that_merge();
+    world.evicts = false;
+    let partition = world.index.partition_of(keys[0]);
+    // Enough for the next table, and not for its chains.
+    let blocks = Cell::new(0);
+    let take = || (blocks.replace(1) == 0).then(|| take_segment(&world.next_segment, &world.geometry))?;
+    let mut free = Vec::new();
+    while let Ok(block) = world.index.blocks.take(1, &|| None) {
+        free.extend(block);
+    }
+    let mut growth = world.index.grow(partition, true, &world, &take);
+    let mut taken = world.index.blocks.take(1, &|| None);
+    while growth == Growth::Moved {
+        // Nothing is left of that segment.
+        while taken.is_ok() {
+            taken = world.index.blocks.take(1, &|| None);
+        }
+        growth = world.index.grow(partition, true, &world, &take);
+    }
+    assert_eq!(growth, Growth::Blocked, "the second group brings more than there is room for");
+    for hash in &keys {
+        assert!(world.find(*hash).is_some(), "{hash:?}");
+    }
+    world.index.blocks.give_back(free);
+    while world.grow(keys[0]) != Growth::None {}
+    for hash in &keys {
+        assert!(world.find(*hash).is_some(), "{hash:?}");
+    }
+    assert_eq!(world.index.items(), keys.len() as u64);
+}
+
+#[test]
 fn walk_visits_each_key_once_while_tables_grow() {
     let mut world = World::new(64 << 20);
-    let before: Vec<KeyHash> = hashes(20_000).collect();
+    let before: Vec<KeyHash> = hashes(12_000).collect();
     for hash in &before {
         world.insert(*hash);
     }
-    let mut later = hashes(120_000).skip(20_000);
+    let mut later = hashes(120_000).skip(12_000);
     let mut seen = Vec::new();
     let mut cursor = Cursor::START;
     while !cursor.is_done() {
@@ -197,7 +341,7 @@ fn failed_growth_keeps_the_tables() {
     let mut blocked = 0;
     for partition in partitions {
         while world.index.wants_growth(partition, true) {
-            if world.index.grow(partition, true, &world.memory, &|| None) == Growth::Blocked {
+            if world.index.grow(partition, true, &world, &|| None) == Growth::Blocked {
                 blocked += 1;
                 break;
             }

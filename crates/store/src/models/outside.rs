@@ -297,7 +297,7 @@ fn two_readers_agree() {
 /// The key's group moves to another table.
 fn a_group_that_moves(mode: usize) {
     check(1, move || {
-        let (store, _) = store_that_uses(224);
+        let (store, _) = store_that_uses(288);
         let main = Handle::new(&store);
         set(&main, b"a", &value(1), Expiry::NEVER);
         for other in [b"b", b"c"] {

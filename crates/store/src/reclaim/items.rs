@@ -1,5 +1,7 @@
 //! Empties a segment: each item is dropped, evicted, or moved.
 
+use std::ops::ControlFlow;
+
 use fabcache_layout::item::{self, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, State};
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
@@ -41,7 +43,7 @@ impl Store {
             return Ok(bytes);
         }
         let Some(at) = group.find(hash, |slot| slot.offset() == offset) else {
-            // Written, but not yet linked: its segment would not have been read. So it was abandoned.
+            // Written, but not yet linked: its segment would not have been read.
             return Ok(bytes);
         };
         if let Some(miss) = self.gone(&item, self.now()) {
@@ -137,6 +139,51 @@ impl Store {
         at: SlotSnapshot,
         item: &Item,
     ) {
+        self.note_eviction(counters, hash, at, item);
+        self.unlink(group, at, item);
+    }
+
+    /// Frees a slot for a key in its group, which is full: that of an expired or flushed item, else that of the least
+    /// read one. Returns whether there was one that may go.
+    pub(crate) fn evict_in_group(
+        &self,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+    ) -> bool {
+        let now = self.now();
+        // Of items read as often any one: its place is as good as random.
+        let rank = |at: SlotSnapshot| {
+            let place = (at.slot.offset() ^ hash.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (at.slot.frequency(), place)
+        };
+        let mut least = None;
+        let gone = group.visit_usable(hash, |at| {
+            let item = Item::read(&self.memory, at.slot.offset()).expect("a slot points into the region");
+            if let Some(miss) = self.gone(&item, now) {
+                return ControlFlow::Break((at, item, miss));
+            }
+            if least.is_none_or(|(least, _)| rank(at) < rank(least)) {
+                least = Some((at, item));
+            }
+            ControlFlow::Continue(())
+        });
+        match (gone, least) {
+            (ControlFlow::Break((at, item, miss)), _) => self.drop_gone(counters, group, at, &item, miss),
+            (_, Some((at, item))) if self.evicts() => self.evict(counters, group, hash, at, &item),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Records that a live item is evicted.
+    pub(crate) fn note_eviction(
+        &self,
+        counters: &StoreCounters,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        item: &Item,
+    ) {
         counters.evictions.inc();
         counters.evicted_bytes.add(whole_bytes(item));
         if !self.is_fetched(at.slot, item) {
@@ -151,7 +198,6 @@ impl Store {
             self.ghosts.add(hash);
         }
         self.report_eviction(at, item);
-        self.unlink(group, at, item);
     }
 
     fn report_eviction(&self, at: SlotSnapshot, item: &Item) {

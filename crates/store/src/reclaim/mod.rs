@@ -65,7 +65,7 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             if step == StepOutcome::Nothing && !self.store.give_up_open() {
                 self.counters().out_of_memory.inc();
-                return Err(OutOfMemory);
+                return Err(OutOfMemory::Full);
             }
         }
     }

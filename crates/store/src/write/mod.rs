@@ -15,9 +15,10 @@ use fabcache_layout::{KeyHash, Slot, size_class};
 use crate::bounds::WRITE_TRIES_MAX;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
+use crate::index::blocks::ChainUse;
 use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
-use crate::index::{NoIndexBlock, SlotSnapshot};
+use crate::index::{NoIndexBlock, NoPlace, SlotSnapshot};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
 use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
@@ -182,6 +183,8 @@ enum WriteObstacle {
     Space,
     /// The index needs another block.
     Index,
+    /// The key's group of the index is full, and nothing in it may be evicted.
+    GroupFull,
     /// The value must first be cut into chunks.
     Chunks,
     /// Reclaim took a part of the value while it was being received, because nothing else was left to take.
@@ -199,13 +202,22 @@ impl From<NoSpace> for WriteObstacle {
     }
 }
 
+impl From<NoPlace> for WriteObstacle {
+    fn from(why: NoPlace) -> WriteObstacle {
+        match why {
+            NoPlace::NoBucket => WriteObstacle::Index,
+            NoPlace::GroupFull => WriteObstacle::GroupFull,
+        }
+    }
+}
+
 impl Handle {
     /// Changes the item under `key` as `decide` says. `decide` may be called several times; the last call counts, and
     /// its second result is returned.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted, or others repeatedly took the memory evicted for this write. The
-    /// stored item is unchanged.
+    /// Memory or the key's group of the index is full and nothing may be evicted, or others repeatedly took the memory
+    /// evicted for this write. The stored item is unchanged.
     pub fn mutate<'a, R>(
         &self,
         key: &[u8],
@@ -235,11 +247,15 @@ impl Handle {
                     more.or_else(|NoIndexBlock| self.make_room(ClaimPurpose::New, tries))?;
                 }
                 Err(WriteObstacle::Chunks) => cut = Some(self.cut(key, change)?),
-                Err(WriteObstacle::Lost | WriteObstacle::Scattered) => return Err(OutOfMemory),
+                Err(WriteObstacle::Lost | WriteObstacle::Scattered) => return Err(OutOfMemory::Full),
+                Err(WriteObstacle::GroupFull) => {
+                    self.counters().out_of_memory.inc();
+                    return Err(OutOfMemory::GroupFull);
+                }
             }
         }
         self.counters().out_of_memory.inc();
-        Err(OutOfMemory)
+        Err(OutOfMemory::Full)
     }
 
     fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
@@ -305,6 +321,10 @@ impl Handle {
     ) -> Result<(StoredItem, u64), WriteObstacle> {
         let store = &*self.store;
         let content = self.content(hash, existing, write, cut)?;
+        let place = match existing.at {
+            Some(at) => at.at,
+            None => self.place(group, hash).inspect_err(|_| content.give_up(store))?,
+        };
         let now = store.now();
         let mut new = NewItem {
             state: self.new_state(write, existing.epoch),
@@ -344,13 +364,7 @@ impl Handle {
                 content.kill_old_chunks(store, at.slot.offset(), &old);
                 store.relink(group, at, &old, slot);
             }
-            None => {
-                if group.insert(hash, slot).is_err() {
-                    store.abandon_item(offset, &new);
-                    content.give_up(store);
-                    return Err(WriteObstacle::Index);
-                }
-            }
+            None => group.insert_at(place, slot),
         }
         if queue == Queue::Main && existing.at.is_none() {
             store.ghosts.remove(hash);
@@ -358,6 +372,15 @@ impl Handle {
         content.settle(store);
         self.counters().total_items.inc();
         Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
+    }
+
+    /// Returns an empty slot for a new key. An item makes way for it in a full group.
+    fn place(&self, group: &LockedGroup<'_>, hash: KeyHash) -> Result<u64, WriteObstacle> {
+        let mut place = group.place_for(hash, ChainUse::Bounded);
+        if place == Err(NoPlace::GroupFull) && self.store.evict_in_group(self.counters(), group, hash) {
+            place = group.place_for(hash, ChainUse::Bounded);
+        }
+        Ok(place?)
     }
 
     /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read, or was
@@ -390,7 +413,7 @@ impl Handle {
         let partition = store.index.partition_of(hash);
         let roomy = store.is_roomy();
         if store.index.wants_growth(partition, roomy) {
-            match store.index.grow(partition, roomy, store, &|| store.index_segment()) {
+            match store.index.grow(partition, roomy, self, &|| store.index_segment()) {
                 Growth::Moved => self.counters().groups_moved.inc(),
                 Growth::Finished => {
                     self.counters().groups_moved.inc();

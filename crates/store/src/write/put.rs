@@ -42,12 +42,6 @@ impl Store {
         unsafe { item::seal(&self.memory, &self.secret, generation, offset, kind, len) };
     }
 
-    /// Takes back an item that was written but not linked.
-    pub(super) fn abandon_item(&self, offset: u64, new: &NewItem<'_>) {
-        item::set_state(&self.memory, offset, State::DEAD);
-        self.segments.count_dead(offset, new.bytes(), 1);
-    }
-
     /// Writes a chunk of a value of the key with this hash: as much of `bytes` as fits the open segment, if that is
     /// not too short a chunk. An orphan is one that no item has yet, and is counted as such.
     pub(crate) fn write_chunk(
