@@ -106,6 +106,12 @@ impl Slot {
         self.is_special() && self.offset() == 0
     }
 
+    /// Returns whether it is a link and nothing else, as half a link and half an item would be.
+    #[inline]
+    pub fn is_link(self) -> bool {
+        self.link_offset().is_some_and(|offset| self == Slot::link(offset))
+    }
+
     /// Returns where the chain continues, if this is a link.
     #[inline]
     pub fn link_offset(self) -> Option<u64> {

@@ -16,6 +16,8 @@ const PARTS_MAX: usize = 64;
 pub struct Fabric {
     memory: Memory,
     in_order: bool,
+    /// Delivers each word of short reads in two halves: all low ones first.
+    halves: bool,
     reads: Vec<Read>,
     values: HashMap<GetId, Vec<u8>>,
     /// The number of reads posted so far, and of those at the region's header.
@@ -40,6 +42,7 @@ impl Fabric {
         Fabric {
             memory,
             in_order,
+            halves: false,
             reads: Vec::new(),
             values: HashMap::new(),
             posted: (0, 0),
@@ -51,6 +54,26 @@ impl Fabric {
     /// Like [`Fabric::new`], also keeping a value alive.
     pub fn keeping(self, kept: Box<dyn Any>) -> Fabric {
         Fabric { kept: Some(kept), ..self }
+    }
+
+    /// Like [`Fabric::new`], delivering words in halves, as providers may that copy memory.
+    pub fn halving(self) -> Fabric {
+        Fabric { halves: true, ..self }
+    }
+
+    /// Reads the first half of every word of the reads that have just been posted.
+    pub fn go_halfway(&mut self) {
+        for read in &mut self.reads {
+            for (offset, len) in read.left.drain(read.left.len() / 2..).rev() {
+                let from = (offset - read.fetch.offset) as usize;
+                self.memory.copy_out(offset, &mut read.bytes[from..from + len]);
+            }
+        }
+    }
+
+    /// Returns whether two buckets of the index are being read.
+    pub fn has_buckets(&self) -> bool {
+        self.reads.iter().any(|read| read.fetch.len == 128 && read.fetch.offset.is_multiple_of(64))
     }
 
     /// Returns the number of incomplete reads.
@@ -90,6 +113,10 @@ impl Fabric {
         }
         for i in (1..left.len()).rev() {
             left.swap(i, random(i + 1));
+        }
+        if self.halves && fetch.offset.is_multiple_of(8) && left.iter().all(|(_, len)| *len == 8) {
+            let halves = |half| left.iter().map(move |(at, _)| (at + half, 4));
+            left = halves(4).chain(halves(0)).collect();
         }
         if let To::Value { get, whole, .. } = fetch.to {
             let value = self.values.entry(get).or_default();
@@ -166,11 +193,17 @@ impl Fabric {
             if self.reads.is_empty() {
                 return;
             }
-            while self.reads.iter().any(|read| !read.left.is_empty()) {
-                self.go_on(usize::MAX, &mut first);
-            }
-            while self.hand_in(remote, second, false, &mut first) {}
+            self.finish(remote, second);
         }
+    }
+
+    /// Completes all reads in flight.
+    pub fn finish(&mut self, remote: &mut Remote<Vec<u8>, u64>, second: u32) {
+        let mut first = |_| 0;
+        while self.reads.iter().any(|read| !read.left.is_empty()) {
+            self.go_on(usize::MAX, &mut first);
+        }
+        while self.hand_in(remote, second, false, &mut first) {}
     }
 
     /// Returns the value assembled for this GET.

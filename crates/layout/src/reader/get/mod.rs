@@ -415,7 +415,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             Stage::Home => {
                 let places = self.search.places;
                 let start = places.home.min(places.neighbour);
-                if !self.take_slots(start, bytes) {
+                if !self.take_slots(start, bytes, false) {
                     return self.ask_server(FallbackReason::Contended);
                 }
                 let first = (places.home - start) as usize / 8;
@@ -426,12 +426,13 @@ impl<K: AsRef<[u8]>> Get<K> {
             Stage::Overflow | Stage::Link => {
                 let start =
                     if let Rest::Link(at) = self.search.rest { at } else { self.search.places.overflow };
-                if !self.take_slots(start, bytes) {
+                if !self.take_slots(start, bytes, true) {
                     return self.ask_server(FallbackReason::Contended);
                 }
                 // An item in the last slot is copied to the linked bucket before the link replaces it, so it is seen
                 // here or there.
-                let link = slot_in(bytes, bytes.len() / 8 - 1).link_offset();
+                let last = slot_in(bytes, bytes.len() / 8 - 1);
+                let link = last.link_offset().filter(|_| last.is_link());
                 self.search.rest = link.map_or(Rest::Nothing, Rest::Link);
                 self.next_candidate(reader, metadata)
             }

@@ -71,17 +71,20 @@ impl<K: AsRef<[u8]>> Get<K> {
         self.reject(reader, metadata, why)
     }
 
-    /// Returns whether few enough slots match.
-    pub(super) fn take_slots(&mut self, start: u64, bytes: &[u8]) -> bool {
+    /// Returns whether few enough slots match. `may_link`: the last one may be a link.
+    pub(super) fn take_slots(&mut self, start: u64, bytes: &[u8], may_link: bool) -> bool {
         let search = &mut self.search;
         let tag = self.hash.tag();
         (search.slots_len, search.slots_done) = (0, 0);
         // Branchless, because nearly all slots are other keys'.
         let (mut matching, mut moved) = (0u64, false);
         let words = bytes.as_chunks().0;
+        let link = words.len().saturating_sub(1);
+        // Software may deliver a word in two halves, the lower one first: that of an item with the upper half of MOVED
+        // has the mark and a location.
         for (i, word) in words.iter().enumerate() {
             let slot = Slot(u64::from_le_bytes(*word));
-            moved |= slot.is_moved();
+            moved |= slot.is_special() && !(may_link && i == link && slot.is_link());
             matching |= u64::from(slot.matches(tag)) << i;
         }
         search.moved |= moved && !cfg!(fabcache_without = "moved");
