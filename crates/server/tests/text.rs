@@ -242,6 +242,18 @@ fn without_eviction_memory_runs_out_and_recovers() {
         c.say(format!("get key{i}\r\n"));
         c.hear(format!("VALUE key{i} 0 10000\r\n{value}\r\nEND\r\n"));
     }
+    // A value no longer than the stored one replaces it, or is refused and leaves it.
+    let other = "y".repeat(10_000);
+    let mut refused = 0;
+    for i in 0..stored {
+        c.say(format!("set key{i} 0 0 10000\r\n{other}\r\n"));
+        let is_stored = c.hear_until("\r\n") == "STORED\r\n";
+        refused += u32::from(!is_stored);
+        c.say(format!("get key{i}\r\n"));
+        let now = if is_stored { &other } else { &value };
+        c.hear(format!("VALUE key{i} 0 10000\r\n{now}\r\nEND\r\n"));
+    }
+    assert!(refused > 0, "no long value was refused");
     assert_eq!(c.stat("", "evictions"), "0");
     for i in 0..100 {
         c.request(format!("delete key{i}\r\n"), "DELETED\r\n");
@@ -296,8 +308,10 @@ fn full_server_allows_touch_and_drops_unreplaceable_items() {
         c.request(format!("md key{i} I T500\r\n"), "HD\r\n");
         c.request("incr n 3\r\n", format!("{}\r\n", 1_003 + i));
     }
-    // A rejected set removes the old value, which must not pass for the new one; commands that would keep it anyway do
-    // not.
+    c.say(format!("set key0 0 100 1000\r\n{}\r\n", "z".repeat(1_000)));
+    c.hear("STORED\r\n");
+    // A rejected set removes a shorter old value, which must not pass for the new one; commands that would keep it
+    // anyway do not.
     let long = "y".repeat(500_000);
     for (command, reply, left) in [
         ("set key1 0 0 500000\r\n", "SERVER_ERROR out of memory storing object\r\n", "END\r\n"),

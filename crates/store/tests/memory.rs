@@ -176,6 +176,39 @@ fn items_filling_memory_can_be_incremented_but_not_grow() {
 }
 
 #[test]
+fn items_filling_memory_can_be_overwritten_or_stay() {
+    for value_len in [30, 3_000, 50_000] {
+        let handle = Handle::new(&store(4 << 20, false, 1).0);
+        let mut values: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let value = pattern(values.len() as u64, value_len);
+            if set(&handle, format!("key{}", values.len()).as_bytes(), &value).is_err() {
+                break;
+            }
+            values.push(value);
+        }
+        let mut refused = 0;
+        for round in 1..4 {
+            for (i, stored) in values.iter_mut().enumerate() {
+                let value = pattern((round << 32) + i as u64, value_len);
+                match set(&handle, format!("key{i}").as_bytes(), &value) {
+                    Ok(_) => *stored = value,
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        // Chunks of long values are written before what they replace is known.
+        assert!(refused == 0 || value_len == 50_000, "{refused} of {value_len} bytes");
+        for (i, stored) in values.iter().enumerate() {
+            let (_, value) = get(&handle, format!("key{i}").as_bytes()).expect("nothing is evicted");
+            assert_eq!(value, *stored, "key{i}");
+        }
+        assert!(set(&handle, b"one more", &pattern(1, value_len)).is_err(), "overwriting frees no memory");
+        assert_eq!(handle.store().sums().evictions, 0);
+    }
+}
+
+#[test]
 fn concurrent_flushes_keep_items_flushed() {
     let (store, clock) = store(8 << 20, true, 9);
     let handle = Handle::new(&store);

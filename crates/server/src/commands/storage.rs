@@ -72,7 +72,7 @@ fn refuse_too_large(
     encoding: &Encoding<'_>,
 ) -> Flow {
     ctx.counters().store_too_large.inc();
-    remove_replaced(ctx, store.key, store, encoding);
+    remove_replaced(ctx, store.key, store, encoding, |_| true);
     notify_watchers(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
     encoding.reply(&Reply::TooLarge, &mut ctx.out);
     Flow::DiscardValue
@@ -89,18 +89,28 @@ fn refuse_no_memory(
     why: OutOfMemory,
 ) {
     ctx.counters().store_no_memory.inc();
-    remove_replaced(ctx, key, store, encoding);
+    // Unlike memcached's, a stored value at least as long stays: without eviction it would be lost for no gain.
+    remove_replaced(ctx, key, store, encoding, |info| info.len < len);
     notify_watchers(ctx, cfd, key, store, "no_memory", len);
     encoding.reply(&no_room(why), &mut ctx.out);
 }
 
 /// If a value cannot be stored, removes the value that it should replace, so that no client reads the old value as
-/// current.
-fn remove_replaced(ctx: &Context, key: &[u8], store: &Store<'_>, encoding: &Encoding<'_>) {
+/// current. Items for which `removes` is false stay.
+fn remove_replaced(
+    ctx: &Context,
+    key: &[u8],
+    store: &Store<'_>,
+    encoding: &Encoding<'_>,
+    removes: impl Fn(&ItemInfo) -> bool,
+) {
     let replaces =
         store.mode == StoreMode::Set && store.compare.is_none() || matches!(encoding, Encoding::Meta(_));
     if replaces {
-        let _ = ctx.handle.mutate(key, |_| (Change::Remove, ()));
+        let _ = ctx.handle.mutate(key, |existing| match &existing.info {
+            Ok(info) if !removes(info) => (Change::Keep, ()),
+            _ => (Change::Remove, ()),
+        });
     }
 }
 

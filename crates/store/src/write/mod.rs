@@ -109,10 +109,15 @@ impl<'a> Write<'a> {
 
     /// Returns the claim: a replacement of about the same size may use the reserve for rewrites; a larger one may
     /// not, or the reserve would be used up.
-    fn claim(&self) -> ClaimPurpose {
+    fn claim(&self, existing: &ExistingItem<'_>) -> ClaimPurpose {
         match self.value {
             NewValue::Same => ClaimPurpose::Rewrite,
             NewValue::Number { width, .. } if width > 0 => ClaimPurpose::Rewrite,
+            NewValue::Is(value)
+                if existing.item.is_some_and(|old| value.len() <= u64::from(old.value_len)) =>
+            {
+                ClaimPurpose::Rewrite
+            }
             _ => ClaimPurpose::New,
         }
     }
@@ -137,8 +142,8 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    fn claim(&self) -> ClaimPurpose {
-        if let Change::Write(write) = self { write.claim() } else { ClaimPurpose::New }
+    fn claim(&self, existing: &ExistingItem<'_>) -> ClaimPurpose {
+        if let Change::Write(write) = self { write.claim(existing) } else { ClaimPurpose::New }
     }
 }
 
@@ -241,7 +246,7 @@ impl Handle {
                     }
                     return Ok((result, StoredItem::default()));
                 }
-                Err(WriteObstacle::Space) => self.make_room(change.claim(), tries)?,
+                Err(WriteObstacle::Space) => self.make_room(change.claim(&existing), tries)?,
                 Err(WriteObstacle::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
                     more.or_else(|NoIndexBlock| self.make_room(ClaimPurpose::New, tries))?;
@@ -346,7 +351,7 @@ impl Handle {
         };
         let queue = self.queue_for(hash, existing);
         let class = store.segments.class_of(queue, new.expiry, now, self.thread);
-        let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim()) {
+        let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim(existing)) {
             Ok(reservation) => reservation,
             Err(why) => {
                 content.give_up(store);
