@@ -205,7 +205,7 @@ options! {
     #[arg(short = 'Y', long, value_name = "FILE", help_heading = "Security")]
     auth_file: Option<PathBuf>,
 
-    /// Binary clients must authenticate by SASL PLAIN as a user of $MEMCACHED_SASL_PWDB or --sasl-pwdb
+    /// Binary clients must authenticate by SASL PLAIN as a user of $MEMCACHED_SASL_PWDB, --sasl-pwdb or -Y
     #[arg(short = 'S', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]
     enable_sasl: Option<bool>,
 

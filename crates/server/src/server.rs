@@ -247,7 +247,11 @@ fn listeners(
 ) -> Result<Vec<ListenerEntry>> {
     let mut entries = Vec::new();
     if !inherited.is_empty() {
-        let like = settings.listeners.first().expect("settings have a listener");
+        let Some(like) = settings.listeners.first() else {
+            bail!(
+                "sockets of the service manager take their options from the first listener; leave out -p 0"
+            );
+        };
         for fd in inherited {
             entries.push(entry(adopt(fd)?, like, tls, None));
         }
@@ -274,7 +278,7 @@ fn listeners(
             }
         }
     }
-    if entries.is_empty() {
+    if entries.is_empty() && !settings.listeners.is_empty() {
         bail!("none of the addresses to listen on is one of this host's");
     }
     Ok(entries)

@@ -205,6 +205,24 @@ fn binary_clients_authenticate_with_sasl_plain() {
 }
 
 #[test]
+fn sasl_users_may_be_of_this_host() {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let scratch = Scratch::new("sasl-realm");
+    let users = scratch.file("users", &format!("ann@{host}:secret\neve@not-{host}:secret\n"));
+    let server = serve(&format!("-S --sasl-pwdb {}", users.display()));
+    let requested = |user: &str, password: &str| {
+        let payload = format!("\0{user}\0{password}");
+        request(&mut server.connect(), SASL_AUTH, b"PLAIN", payload.as_bytes()).status
+    };
+    assert_eq!((requested("ann", "secret"), requested(&format!("ann@{host}"), "secret")), (0, 0));
+    assert_eq!((requested("ann", "wrong"), requested("eve", "secret")), (AUTH_FAILED, AUTH_FAILED));
+    assert_eq!(
+        (requested(&format!("eve@not-{host}"), "secret"), requested("ann@", "secret")),
+        (0, AUTH_FAILED)
+    );
+}
+
+#[test]
 fn sasl_is_required_first_and_fails_finally() {
     let scratch = Scratch::new("sasl-first");
     let users = scratch.file("users", "ann:secret\n");
@@ -236,12 +254,15 @@ fn both_protocols_may_require_authentication() {
     let scratch = Scratch::new("both");
     let users = scratch.file("users", "ann:secret\n");
     let users = users.display();
-    let server = serve(&format!("-Y {users} -S --sasl-pwdb {users}"));
-    server.connect().request("mn\r\n", UNAUTHENTICATED);
-    server.connect().request(token("ann secret") + "mn\r\n", "STORED\r\nMN\r\n");
-    let mut c = server.connect();
-    assert_eq!(request(&mut c, 0x00, b"a", b"").status, AUTH_FAILED);
-    let mut c = server.connect();
-    assert_eq!(request(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
-    assert_eq!(request(&mut c, 0x00, b"a", b"").status, 1);
+    // The users of -Y are those of SASL unless it has its own.
+    for sasl in ["", &format!("--sasl-pwdb {users}")] {
+        let server = serve(&format!("-Y {users} -S {sasl}"));
+        server.connect().request("mn\r\n", UNAUTHENTICATED);
+        server.connect().request(token("ann secret") + "mn\r\n", "STORED\r\nMN\r\n");
+        let mut c = server.connect();
+        assert_eq!(request(&mut c, 0x00, b"a", b"").status, AUTH_FAILED);
+        let mut c = server.connect();
+        assert_eq!(request(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+        assert_eq!(request(&mut c, 0x00, b"a", b"").status, 1);
+    }
 }

@@ -21,6 +21,14 @@ fn one_server_listens_at_many_addresses() {
 }
 
 #[test]
+fn server_may_listen_nowhere() {
+    let server = serve("-p 0");
+    assert!(server.addresses().is_empty());
+    server.stop();
+    assert_eq!(serve("-U -1 -p -1").addresses().len(), 2);
+}
+
+#[test]
 fn workers_may_have_their_own_listeners() {
     let server = serve("--accept local -t 3");
     assert_eq!(server.addresses().len(), 1, "three listeners share one address");

@@ -65,6 +65,11 @@ pub fn mechanisms(ctx: &mut Context, encoding: &Encoding<'_>) {
     encoding.reply(&reply, &mut ctx.out);
 }
 
+/// Returns `user@host`: to Cyrus SASL, a user without a realm is one of this host's, and files for it name users so.
+fn with_realm(user: &[u8]) -> Vec<u8> {
+    [user, b"@", rustix::system::uname().nodename().to_bytes()].concat()
+}
+
 /// SASL PLAIN (RFC 4616): authorisation identity, NUL, user, NUL, password.
 pub fn sasl(
     ctx: &mut Context,
@@ -83,7 +88,10 @@ pub fn sasl(
     let (_identity, user, password) = (fields.next(), fields.next(), fields.next());
     let admitted = mechanism == b"PLAIN"
         && user.zip(password).is_some_and(|(user, password)| {
-            ctx.shared.sasl_users.as_ref().is_some_and(|users| users.admit(user, password))
+            ctx.shared
+                .sasl_users
+                .as_ref()
+                .is_some_and(|users| users.admit(user, password) | users.admit(&with_realm(user), password))
         });
     session.access.granted = admitted;
     if !admitted {

@@ -59,7 +59,9 @@ impl Settings {
             ));
         }
         let tables_only = !options.listener.is_empty() && options.port.is_none() && options.listen.is_empty();
-        let default_port = if sockets_only || tables_only { 0 } else { i32::from(DEFAULT_PORT) };
+        // As in memcached, -U alone names the port of both.
+        let usual = options.udp_port.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT.into());
+        let default_port = if sockets_only || tables_only { 0 } else { usual };
         let tcp = port("-p", options.port.unwrap_or(default_port))?;
         let udp = port("-U", options.udp_port.unwrap_or(0))?;
         (self.port, self.udp_port) = (tcp.unwrap_or(0), udp.unwrap_or(0));
@@ -103,7 +105,10 @@ impl Settings {
             _ => true,
         });
         if self.listeners.is_empty() {
-            bail!("there is nowhere to listen: give a port (-p), an address (-l) or a Unix socket (-s)");
+            // memcached starts as well.
+            let advice = "give a port (-p), an address (-l) or a Unix socket (-s)";
+            self.warnings
+                .push(format!("no client can connect, because there is nowhere to listen; {advice}"));
         }
         Ok(())
     }

@@ -304,9 +304,11 @@ fn sasl_file(options: &Options, environment: &dyn Fn(&str) -> Option<String>) ->
     let sasl = options.enable_sasl.unwrap_or(false);
     let sasl_file =
         options.sasl_pwdb.clone().or_else(|| environment("MEMCACHED_SASL_PWDB").map(PathBuf::from));
+    // The users of text clients are those of binary ones, too.
+    let sasl_file = sasl_file.or_else(|| options.auth_file.clone().filter(|_| sasl));
     if sasl && sasl_file.is_none() {
         bail!(
-            "-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB or with --sasl-pwdb"
+            "-S needs users: name a file of user:password lines in MEMCACHED_SASL_PWDB, with --sasl-pwdb or with -Y"
         );
     }
     Ok(sasl_file)
@@ -417,7 +419,16 @@ mod tests {
         assert_eq!(places("-p 0 -U 6 -l 127.0.0.1"), ["udp 127.0.0.1:6"]);
         assert_eq!(places("-l 10.0.0.1:5 -l 10.0.0.1:5"), ["tcp 10.0.0.1:5"]);
         assert_eq!(places("-p -1 -l 127.0.0.1"), ["tcp 127.0.0.1:0"]);
-        assert!(of("-p 0").expect_err("nowhere").to_string().contains("nowhere to listen"));
+        assert_eq!(places("-U 6 -l 127.0.0.1"), ["tcp 127.0.0.1:6", "udp 127.0.0.1:6"], "-U names both");
+        assert_eq!(places("-U -1 -l 127.0.0.1"), ["tcp 127.0.0.1:0", "udp 127.0.0.1:0"]);
+        for nowhere in ["-p 0", "-p 0 -l 127.0.0.1"] {
+            let settings = of(nowhere).expect("valid");
+            assert!(settings.listeners.is_empty(), "{nowhere}");
+            assert!(
+                settings.warnings.iter().any(|warning| warning.contains("nowhere to listen")),
+                "{nowhere}"
+            );
+        }
     }
 
     #[test]
@@ -484,6 +495,9 @@ mod tests {
         assert!(binary.listeners.iter().all(|listener| listener.protocol == Some(Protocol::Binary)));
         let both = of("-Y /users -S --sasl-pwdb /users").expect("valid");
         assert!(both.listeners.iter().all(|listener| listener.protocol.is_none()));
+        let same = of("-Y /users -S").expect("valid");
+        assert_eq!((same.sasl_file, same.auth_file), (Some("/users".into()), Some("/users".into())));
+        assert!(same.listeners.iter().all(|listener| listener.protocol.is_none()));
         let exempt = of("-Y /users -l noauth:127.0.0.1").expect("valid");
         assert!(exempt.listeners.iter().all(|listener| !listener.auth && listener.protocol.is_none()));
         for wrong in ["-S", "-Y /users -B binary", "-S --sasl-pwdb /u -B ascii", "-Y /users -U 5"] {
