@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::error::Failure;
 use crate::message::Encoding;
-use crate::meta::refusal;
+use crate::meta::{refusal, time};
 use crate::packet::{self, AdminCommand};
 
 /// Names and values.
@@ -18,7 +18,7 @@ pub fn flush(connection: &mut Connection, delay: u32) -> Result<(), Failure> {
         connection.send([&packet::order(AdminCommand::Flush(delay))])?;
         return connection.packet().map(|_| ());
     }
-    done(connection, &format!("flush_all {delay}"))
+    done(connection, &format!("flush_all {}", time(delay.into())))
 }
 
 /// Sets the server's log verbosity.

@@ -37,12 +37,12 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
     match command.action {
         Action::Get { touch } => {
             if let Some(exptime) = touch {
-                word(out, "T", exptime);
+                word(out, "T", time(exptime));
             }
             out.extend_from_slice(b" v f c");
         }
         Action::Store { mode, exptime, flags, .. } => {
-            word(out, "T", exptime);
+            word(out, "T", time(exptime));
             word(out, "F", flags);
             match mode {
                 Mode::Set => word(out, "MS", ""),
@@ -53,12 +53,12 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
                 Mode::Compare(cas) => word(out, "C", cas),
             }
         }
-        Action::Touch(exptime) => word(out, "T", exptime),
+        Action::Touch(exptime) => word(out, "T", time(exptime)),
         Action::Delete | Action::Look => {}
         Action::Arithmetic { decrement, delta, initial } => {
             word(out, "D", delta);
             if let Some(Initial { number, exptime }) = initial {
-                word(out, "N", exptime);
+                word(out, "N", time(exptime));
                 word(out, "J", number);
             }
             word(out, if decrement { "MD" } else { "MI" }, "");
@@ -70,6 +70,11 @@ pub fn write(command: &Command<'_>, out: &mut Vec<u8>) {
 /// Appends a flag and its argument.
 pub fn word(out: &mut Vec<u8>, flag: &str, given: impl std::fmt::Display) {
     write!(out, " {flag}{given}").expect("memory takes all");
+}
+
+/// Returns the time as text carries it: servers refuse one above 31 bits, or treat it as past.
+pub fn time(exptime: u64) -> u64 {
+    exptime.min(i32::MAX as u64)
 }
 
 /// Returns whether the key can be sent as it is, without base64: no byte could end it.

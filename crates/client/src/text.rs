@@ -11,7 +11,7 @@ use crate::answer::{Answer, Flags};
 use crate::bounds::VALUE_BYTES_MAX;
 use crate::command::{Action, Command, Mode};
 use crate::error::Failure;
-use crate::meta::{refusal, word};
+use crate::meta::{refusal, time, word};
 
 /// The answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +104,6 @@ pub fn write_many<'k>(keys: impl Iterator<Item = &'k [u8]>, out: &mut Vec<u8>) {
         out.extend_from_slice(key);
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// Servers parse a time as a 31-bit number, and treat a larger one as past.
-fn time(exptime: u64) -> u64 {
-    exptime.min(i32::MAX as u64)
 }
 
 /// Parses a line of the answer to a request.

@@ -258,7 +258,7 @@ fn initial_numbers_are_stored_once() {
 #[test]
 fn out_of_range_ttls_stay_far_in_the_future() {
     let server = Running::tcp("");
-    for protocol in [Protocol::Binary, Protocol::Text] {
+    for protocol in [Protocol::Meta, Protocol::Binary, Protocol::Text] {
         let cache = client(&server.address(), protocol);
         for ttl in [Ttl::seconds(u32::MAX), Ttl::exact(i64::MAX), Ttl::exact(i64::from(u32::MAX))] {
             cache.set(b"key", b"1", ttl).expect("stored");
@@ -268,6 +268,7 @@ fn out_of_range_ttls_stay_far_in_the_future() {
             assert_eq!(cache.incr(b"key", 1).expect("counted"), Some(8));
         }
         cache.set(b"key", b"1", Ttl::NEVER).expect("stored");
+        cache.flush(u32::MAX).expect("flushed later");
         assert_eq!(cache.cas(b"key", b"2", Ttl::NEVER, 0).expect("answered"), Stored::Exists, "no item's");
     }
 }

@@ -16,9 +16,9 @@ pub const MULTIGET_LINE_MAX: usize = 8 << 20;
 /// Spaces that may precede the command of a multiget longer than [`LINE_MAX`], as in memcached.
 pub const MULTIGET_INDENT_MAX: usize = 100;
 
-/// Words of a text line that are parsed, including the command; the rest is ignored, as in memcached. The limit does
-/// not apply to the keys of a multiget.
-pub const WORDS_MAX: usize = 255;
+/// Words of a line that are parsed, including the command; the rest is ignored, as in memcached. The limit does not
+/// apply to the keys of a multiget.
+pub const WORDS_MAX: usize = 23;
 
 /// Words of a meta command, the command and the key included, as in memcached.
 pub const META_WORDS_MAX: usize = 20;

@@ -127,6 +127,8 @@ pub struct Get<'a> {
     pub key: &'a [u8],
     /// The client requests the value, not only metadata.
     pub value: bool,
+    /// The CAS value of the value that the client has: the answer leaves it out while it is the item's (meta `C`).
+    pub compare: Option<u64>,
     /// Set a new expiry time on a hit (`gat`, meta `T`, binary GAT).
     pub touch: Option<Exptime>,
     /// The answer contains the time to live before `touch` took effect (meta `t` precedes `T`).
@@ -209,7 +211,7 @@ pub struct Store<'a> {
     /// The data.
     pub value: Value<'a>,
     /// Store only if the item's CAS value is this one; an absent key answers "not found" (append and prepend:
-    /// "not stored").
+    /// "not stored", unless `vivify` creates it).
     pub compare: Option<u64>,
     /// The CAS value to give the new item (meta `E`).
     pub new_cas: Option<u64>,

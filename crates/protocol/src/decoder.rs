@@ -179,6 +179,14 @@ impl Decoder {
         !matches!(self.progress.state, DecoderState::Request)
     }
 
+    /// Returns whether the head of a request is here, and what it announces is not: a data block, or a packet's body.
+    pub fn awaits_body(&self) -> bool {
+        match self.protocol {
+            Some(Protocol::Binary) => self.progress.needed > HEADER,
+            _ => self.progress.needed > 0,
+        }
+    }
+
     /// Returns whether only the end of a streamed value is outstanding, which needs no more input: the next call
     /// returns it.
     pub fn is_at_value_end(&self) -> bool {
@@ -230,7 +238,7 @@ impl Decoder {
         }
         if self.auth_required {
             self.progress.line(input, line, consumed, text::auth_line(line), 0)
-        } else if consumed < 4 && line != b"mn" {
+        } else if consumed < 4 {
             // 1.6.45 distinguishes lines too short for any command from unknown commands.
             if self.is_datagram { self.progress.close() } else { refused(consumed, BAD_FORMAT) }
         } else {
@@ -409,11 +417,7 @@ impl Progress {
                 let request = text::token(token, intact);
                 Decoded::Request { consumed: consumed + token.len() + 2, request }
             }
-            Line::Close(None) => self.close(),
-            Line::Close(Some(refusal)) => {
-                self.state = DecoderState::Closed;
-                refused(consumed, refusal)
-            }
+            Line::Close => self.close(),
         }
     }
 

@@ -96,7 +96,7 @@ pub enum MetaCommand {
 pub struct MetaEncoding<'a> {
     /// Which command.
     pub command: MetaCommand,
-    /// The key as it stood on the line (base64 text when `binary_key`), for the `k` flag.
+    /// The key, decoded, for the `k` flag.
     pub key: &'a [u8],
     /// The words after the key (after the key and the length for `ms`), unparsed.
     pub flags: &'a [u8],
@@ -106,8 +106,6 @@ pub struct MetaEncoding<'a> {
     pub value: bool,
     /// `b`: the key is base64; the answer says so too.
     pub binary_key: bool,
-    /// The decoded key, for answers that show it as it was stored.
-    pub plain_key: &'a [u8],
     /// `ms`: the length on the line, which the `s` flag answers when nothing was stored.
     pub value_len: u64,
 }
@@ -127,37 +125,29 @@ pub struct BinaryEncoding<'a> {
 /// of a streamed value. Meant to be kept and reused.
 #[derive(Debug, Clone)]
 pub struct SavedEncoding {
-    /// The key, then the flags, then the plain key.
+    /// The key, then the flags.
     bytes: Vec<u8>,
     key_len: usize,
-    flags_len: usize,
     encoding: Encoding<'static>,
 }
 
 impl SavedEncoding {
     /// Holds nothing worth answering yet.
     pub fn new() -> SavedEncoding {
-        SavedEncoding {
-            bytes: Vec::new(),
-            key_len: 0,
-            flags_len: 0,
-            encoding: Encoding::Text(TextEncoding::default()),
-        }
+        SavedEncoding { bytes: Vec::new(), key_len: 0, encoding: Encoding::Text(TextEncoding::default()) }
     }
 
     /// Replaces the kept copy with `form`.
     pub fn save(&mut self, encoding: &Encoding<'_>) {
-        let (key, flags, plain_key) = match encoding {
-            Encoding::Text(encoding) => (encoding.key, &b""[..], &b""[..]),
-            Encoding::Meta(encoding) => (encoding.key, encoding.flags, encoding.plain_key),
-            Encoding::Binary(encoding) => (encoding.key, &b""[..], &b""[..]),
+        let (key, flags) = match encoding {
+            Encoding::Text(encoding) => (encoding.key, &b""[..]),
+            Encoding::Meta(encoding) => (encoding.key, encoding.flags),
+            Encoding::Binary(encoding) => (encoding.key, &b""[..]),
         };
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(flags);
-        self.bytes.extend_from_slice(plain_key);
         self.key_len = key.len();
-        self.flags_len = flags.len();
         self.encoding = match *encoding {
             Encoding::Text(TextEncoding { command, noreply, cas, .. }) => {
                 Encoding::Text(TextEncoding { command, key: b"", noreply, cas })
@@ -170,7 +160,6 @@ impl SavedEncoding {
                     quiet,
                     value,
                     binary_key,
-                    plain_key: b"",
                     value_len,
                 })
             }
@@ -182,11 +171,10 @@ impl SavedEncoding {
 
     /// The form that was saved.
     pub fn encoding(&self) -> Encoding<'_> {
-        let (key, rest) = self.bytes.split_at(self.key_len);
-        let (flags, plain_key) = rest.split_at(self.flags_len);
+        let (key, flags) = self.bytes.split_at(self.key_len);
         match self.encoding {
             Encoding::Text(encoding) => Encoding::Text(TextEncoding { key, ..encoding }),
-            Encoding::Meta(encoding) => Encoding::Meta(MetaEncoding { key, flags, plain_key, ..encoding }),
+            Encoding::Meta(encoding) => Encoding::Meta(MetaEncoding { key, flags, ..encoding }),
             Encoding::Binary(encoding) => Encoding::Binary(BinaryEncoding { key, ..encoding }),
         }
     }

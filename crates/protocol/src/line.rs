@@ -16,8 +16,8 @@ pub(crate) enum Line<'a> {
     Swallow { refusal: Refusal, encoding: Encoding<'a>, len: u64 },
     /// A `user password` block of `len` bytes follows.
     Token { len: u64 },
-    /// Close the connection, after an answer if there is one.
-    Close(Option<Refusal>),
+    /// Close the connection.
+    Close,
 }
 
 impl Line<'_> {

@@ -65,7 +65,8 @@ fn get_flags_decode() {
     let first = Get { recache: ttl(30), touch: ttl(9), recache_before_touch: true, ..plain.clone() };
     get("k R30 T9", first);
     // Flags of other commands are accepted and ignored.
-    get("k I x C1 F1 D1 J1 Mz", plain);
+    get("k I x F1 D1 J1 Mz", plain.clone());
+    get("k C1", Get { compare: Some(1), ..plain });
     get("Zm9v b", Get { key: b"foo", ..Get::default() });
 }
 
@@ -73,9 +74,9 @@ fn get_flags_decode() {
 fn store_flags_decode() {
     let plain = Store { key: b"k", ..Store::default() };
     store("k 2", plain.clone());
-    store("k +2", plain.clone());
+    store("k 02", plain.clone());
     store("k 2 c k s q Oopaque P L t f v h l u D1 J1 R1", plain.clone());
-    store("k 2 F4294967297", Store { flags: 1, ..plain.clone() });
+    store("k 2 F4294967295", Store { flags: u32::MAX, ..plain.clone() });
     store("k 2 T-1", Store { exptime: Exptime(-1), ..plain.clone() });
     store("k 2 E9", Store { new_cas: Some(9), ..plain.clone() });
     for (flag, mode) in [
@@ -140,6 +141,7 @@ fn noop_and_me_decode() {
     assert_eq!(noop.command, Command::Noop);
     assert!(is_meta(&noop.encoding, MetaCommand::Noop));
     assert_eq!(request(&mut decoder, b"me k x y\r\n").command, Command::Inspect(b"k"));
+    says("me k !\r\n", "CLIENT_ERROR bad command line format\r\n");
     assert_eq!(request(&mut decoder, b"me Zm9v b\r\n").command, Command::Inspect(b"foo"));
     says("mn\r\n", "MN\r\n");
     says("me hit\r\n", "ME hit exp=60 la=3 cas=42 fetch=yes cls=1 size=64\r\n");
@@ -152,22 +154,43 @@ fn invalid_keys_are_rejected() {
     let long = "k".repeat(251);
     for letter in ["g", "d", "a", "e"] {
         for key in ["", " ", &long] {
+            let bad = if letter == "a" && *key == long {
+                "CLIENT_ERROR invalid or duplicate flag\r\n"
+            } else {
+                bad
+            };
             says(&format!("m{letter} {key}\r\nmn\r\n"), &format!("{bad}MN\r\n"));
         }
     }
-    for rest in ["", " k", " k x", " k -1", " k S2", " k 2147483646", &format!(" {long} x")] {
+    says(&format!("ma {long} !\r\n"), bad);
+    for rest in ["", " k", " k x", " k -1", " k +2", " k S2", " k 2147483646", &format!(" {long} x")] {
         says(&format!("ms{rest}\r\nmn\r\n"), &format!("{bad}MN\r\n"));
     }
     // With a length the data is consumed.
     says(&format!("ms {long} 2\r\nhi\r\nmn\r\n"), &format!("{bad}MN\r\n"));
     says("me !! b\r\n", bad);
-    // Not base64; not padded; bits after the end.
-    for key in ["!!!!", "Zm9", "Zm9v!", "Zm9=", "====", "Zg==Zg=="] {
+    for key in ["!!!!", "Zm9", "===="] {
         let decoding = "CLIENT_ERROR error decoding key\r\n";
         says(&format!("mg {key} b\r\n"), decoding);
         says(&format!("md {key} q b\r\n"), decoding);
         says(&format!("ms {key} 2 q b\r\nhi\r\nmn\r\n"), &format!("{decoding}MN\r\n"));
         says(&format!("ma {key} b\r\n"), "CLIENT_ERROR invalid or duplicate flag\r\n");
+    }
+    // Errors count from `b` on, except that of `F`.
+    for (flags, refusal) in [
+        ("Tx b", "error decoding key"),
+        ("b Tx", "bad token in command line format"),
+        ("b Fx", "error decoding key"),
+        ("Fx b", "error decoding key"),
+    ] {
+        says(&format!("mg !!! {flags}\r\n"), &format!("CLIENT_ERROR {refusal}\r\n"));
+    }
+    says("mg Zm9v Tx b\r\n", "CLIENT_ERROR bad token in command line format\r\n");
+    // Other spellings of a key are answered in the canonical one.
+    for key in ["bWlzcw==", "bWlzcx==", "bW!lzcw==", "bWlzcw==YWFh"] {
+        says(&format!("mg {key} b k\r\n"), "EN kbWlzcw== b\r\n");
+        says(&format!("md {key} b k\r\n"), "HD kbWlzcw== b\r\n");
+        says(&format!("ms {key} 2 b k\r\nhi\r\n"), "HD kbWlzcw== b\r\n");
     }
     let longest = "YWFh".repeat(62);
     says(&format!("mg {longest} b\r\n"), "EN\r\n");
@@ -180,21 +203,27 @@ fn invalid_flags_are_rejected() {
     for (flags, refusal) in [
         ("z", "invalid flag"),
         ("Q", "invalid flag"),
-        ("~", "invalid flag"),
+        ("1", "invalid flag"),
+        ("[", "invalid flag"),
         ("s s", "duplicate flag"),
         ("O1 O2", "duplicate flag"),
-        ("\u{7f}", "duplicate flag"),
-        ("\u{80}", "duplicate flag"),
         ("Tx", "bad token in command line format"),
         ("T", "bad token in command line format"),
         ("N", "bad token in command line format"),
         ("Rx", "bad token in command line format"),
         ("Cx", "bad token in command line format"),
         ("C-1", "bad token in command line format"),
+        ("C+1", "bad token in command line format"),
+        ("C18446744073709551616", "bad token in command line format"),
+        ("C00000000000000000000001", "bad token in command line format"),
+        ("T2147483648", "bad token in command line format"),
+        ("N2147483648", "bad token in command line format"),
+        ("R+1", "bad token in command line format"),
         ("E", "bad token in command line format"),
         ("Tx z", "invalid flag"),
         ("Fx", "bad command line format"),
         ("F-1", "bad command line format"),
+        ("F4294967296", "bad command line format"),
         ("Fx Tx", "bad token in command line format"),
         ("Dx", "invalid numeric delta value"),
         ("Jx", "invalid numeric initial value"),
@@ -204,10 +233,18 @@ fn invalid_flags_are_rejected() {
         says(&format!("mg k {flags} q\r\n"), &refusal);
         says(&format!("md k {flags} q\r\n"), &refusal);
         says(&format!("ms k 2 {flags} q\r\nhi\r\nmn\r\n"), &format!("{refusal}MN\r\n"));
-        let counted = "CLIENT_ERROR options flags are too long\r\n";
-        let worded = if flags == many { counted } else { "CLIENT_ERROR invalid or duplicate flag\r\n" };
-        says(&format!("ma k {flags} q\r\n"), worded);
+        says(&format!("ma k {flags} q\r\n"), "CLIENT_ERROR invalid or duplicate flag\r\n");
     }
+    // What no flag begins with makes the whole line badly formed, whatever else is wrong; there is no data then.
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    for flags in ["!", "~", "{", "@", "\t", "\u{7f}", "\u{80}", "-", "z v v !", "s s !", &format!("{many} !")]
+    {
+        for command in ["mg k", "md k", "ma k", "ms k 2"] {
+            says(&format!("{command} {flags} q\r\nmn\r\n"), &format!("{bad}MN\r\n"));
+        }
+    }
+    // Only 23 words are looked at.
+    says(&format!("mg k {many}k k !\r\n"), "CLIENT_ERROR options flags are too long\r\n");
     // 20 words with the command are the maximum.
     let most = "s t c f l h k u x v O1 T1 N1 R1 C1 E1 F1 I";
     says(&format!("mg k {most}\r\n"), "EN kk O1\r\n");
@@ -267,7 +304,6 @@ fn encoding(command: MetaCommand, flags: &'static [u8], quiet: bool) -> Encoding
         quiet,
         value: false,
         binary_key: false,
-        plain_key: b"key",
         value_len: 5,
     })
 }

@@ -17,6 +17,8 @@ pub enum State {
     Waiting,
     /// In the middle of a request line.
     Read,
+    /// Executing a command.
+    ParseCommand,
     /// Receiving a value.
     Nread,
     /// Dropping a refused value.
@@ -33,9 +35,10 @@ impl State {
             0 => "conn_listening",
             1 => "conn_waiting",
             2 => "conn_read",
-            3 => "conn_nread",
-            4 => "conn_swallow",
-            5 => "conn_mwrite",
+            3 => "conn_parse_cmd",
+            4 => "conn_nread",
+            5 => "conn_swallow",
+            6 => "conn_mwrite",
             _ => "conn_watch",
         }
     }

@@ -102,7 +102,7 @@ fn invalid_token_is_rejected() {
     let mut c = server.connect();
     c.say("set a 0 0 16385\r\n");
     c.hear("CLIENT_ERROR auth token too long\r\n");
-    c.hear_end();
+    c.request(token("ann secret"), "STORED\r\n");
     let mut c = server.connect();
     c.say("set a 0 0 -1\r\nset a 0 0 x\r\nset a\r\n");
     c.hear(UNAUTHENTICATED.repeat(3));

@@ -35,6 +35,47 @@ fn meta_get_supports_every_flag() {
 }
 
 #[test]
+fn meta_get_leaves_out_a_known_value() {
+    let server = serve("");
+    let mut c = server.connect();
+    c.request("ms a 2 E7 T100\r\nhi\r\n", "HD\r\n");
+    c.request("mg a C7 v c s\r\nmg a v C7 c q\r\n", "HD c7 s2\r\nHD c7\r\n");
+    c.request("mg a C8 v c\r\nmg a C0 v\r\nmg a C7\r\n", "VA 2 c7\r\nhi\r\nVA 2\r\nhi\r\nHD\r\n");
+    c.request("mg none C7 v\r\nmg none C7 v q\r\nmn\r\n", "EN\r\nMN\r\n");
+    // A created item counts as well.
+    c.request("mg new C5 E5 v N30 c\r\nmg new C6 v N30\r\n", "HD c5 W\r\nVA 0 Z\r\n\r\n");
+    // It is an access, and changes the item like any other.
+    c.request("ms b 2 E9\r\nhi\r\nmg b C9 v h T40 t\r\nmg b h t\r\n", "HD\r\nHD h0 t40\r\nHD h1 t40\r\n");
+    c.request("md b I E12\r\nmg b C12 v\r\nmg b C12 v\r\n", "HD\r\nHD X W\r\nHD Z X\r\n");
+    c.request("mg b C12 v T-1\r\nmg b\r\n", "HD Z X\r\nEN\r\n");
+    let long = "x".repeat(100_000);
+    c.request(format!("ms long 100000 E3\r\n{long}\r\n"), "HD\r\n");
+    c.request("mg long C3 v s\r\n", "HD s100000\r\n");
+    c.request("mg long C4 v\r\nmn\r\n", format!("VA 100000\r\n{long}\r\nMN\r\n"));
+    // Without CAS values all are 0.
+    let server = serve("-C");
+    let mut c = server.connect();
+    c.request("ms a 2\r\nhi\r\nmg a C0 v\r\nmg a C1 v\r\n", "HD\r\nHD\r\nVA 2\r\nhi\r\n");
+    c.request("mg a C0 v T-1\r\nmg a\r\n", "HD\r\nEN\r\n");
+    c.request("ms a 2\r\nhi\r\ncas a 0 0 1 0\r\nx\r\n", "HD\r\nEXISTS\r\n");
+}
+
+#[test]
+fn cas_of_0_never_matches() {
+    let server = serve("");
+    let mut c = server.connect();
+    c.request("ms a 3 F5\r\nabc\r\n", "HD\r\n");
+    for line in ["C0", "I C0", "C0 MR", "C0 MR I"] {
+        c.request(format!("ms a 2 {line}\r\nhi\r\nmg a v f\r\n"), "EX\r\nVA 3 f5\r\nabc\r\n");
+        c.request(format!("ms none 2 {line}\r\nhi\r\n"), "NF\r\n");
+    }
+    c.request("cas a 0 0 1 0\r\nx\r\nms a 1 C0 MA\r\nd\r\nmg a v\r\n", "EXISTS\r\nHD\r\nVA 4\r\nabcd\r\n");
+    // An item that is created has no CAS value to compare with, and appending is no cas in the statistics.
+    c.request("ms new 1 C5 MP N0\r\nx\r\nms a 1 C5 MA\r\nx\r\nms no 1 C5 MA\r\nx\r\n", "HD\r\nEX\r\nNS\r\n");
+    assert_eq!((c.count("", "cas_hits"), c.count("", "cas_badval"), c.count("", "cas_misses")), (0, 5, 4));
+}
+
+#[test]
 fn win_stale_and_vivify_flags_work() {
     let server = serve("");
     let mut c = server.connect();
@@ -90,6 +131,9 @@ fn meta_arithmetic_and_delete_work() {
         "EX\r\nNF\r\nNF\r\nNF O5 kn\r\nMN\r\n",
     );
     c.request("ms v 5 F9 T100\r\nhello\r\nmd v x\r\nmg v v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1\r\n\r\n");
+    // What is left is a new item: without time to live, marks and the token.
+    c.request("ms x 5 F9 T100\r\nhello\r\nmd x x I\r\nmg x v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1 X W\r\n\r\n");
+    c.request("md x x F3\r\nmg x v f h\r\n", "HD\r\nVA 0 f3 h0\r\n\r\n");
 }
 
 #[test]
@@ -101,7 +145,8 @@ fn meta_errors_match_memcached() {
         ("mg\r\n", "CLIENT_ERROR bad command line format\r\n"),
         (&format!("mg {long}\r\n"), "CLIENT_ERROR bad command line format\r\n"),
         ("mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
-        ("mg a !\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        ("mg a z\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        ("mg a !\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("mg a Tx\r\n", "CLIENT_ERROR bad token in command line format\r\n"),
         (&format!("mg a O{}\r\n", "o".repeat(40)), "CLIENT_ERROR opaque token too long\r\n"),
         ("mg a v a b c d e f g h i j k l m n o p q r s t\r\n", "CLIENT_ERROR options flags are too long\r\n"),

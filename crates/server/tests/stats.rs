@@ -382,20 +382,28 @@ fn connections_are_listed() {
     watcher.request("watch\r\n", "OK\r\n");
     let mut half = server.connect();
     half.say("set a 0 0 100000\r\nx");
-    common::wait_until("half a value is received", || {
-        c.stats("conns").iter().any(|(_, value)| value == "conn_nread")
+    // A value so short that it waits for its end in the input; a value that is dropped; a part of a line.
+    let (mut short, mut dropped, mut line) = (server.connect(), server.connect(), server.connect());
+    short.say("set a 0 0 6\r\n");
+    dropped.say("set a x 0 6\r\n");
+    line.say("get a");
+    common::wait_until("the requests have begun", || {
+        let states: Vec<_> = c.stats("conns").into_iter().map(|(_, value)| value).collect();
+        let count = |state: &str| states.iter().filter(|value| *value == state).count();
+        // The datagram sockets read, too.
+        (count("conn_nread"), count("conn_swallow"), count("conn_read")) == (2, 1, 3)
     });
     common::connect_unix(&path).request("mn\r\n", "MN\r\n");
     let mut unix = common::connect_unix(&path);
     unix.request("mn\r\n", "MN\r\n");
-    common::wait_until("the closed connection is no longer listed", || c.count("", "curr_connections") == 5);
+    common::wait_until("the closed connection is no longer listed", || c.count("", "curr_connections") == 8);
     let listed = c.stats("conns");
     let mut by_fd: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
     for (name, value) in listed {
         let (fd, field) = name.split_once(':').expect("a descriptor");
         by_fd.entry(fd.parse().expect("a number")).or_default().insert(field.to_owned(), value);
     }
-    assert_eq!(by_fd.len(), 5 + 5);
+    assert_eq!(by_fd.len(), 5 + 8);
     let here = server.address();
     let is = |encoding: &str, state: &str, listens: bool| {
         let found = by_fd.values().filter(|fields| {
@@ -413,7 +421,7 @@ fn connections_are_listed() {
     assert_eq!(is(&format!("unix:{}", path.display()), "conn_listening", true), 1);
     assert_eq!(
         (is("tcp:127.0.0.1:", "conn_watch", false), is("tcp:127.0.0.1:", "conn_nread", false)),
-        (1, 1)
+        (1, 2)
     );
     assert_eq!((is("tcp6:[::1]:", "conn_waiting", false), is("unix:/", "conn_waiting", false)), (1, 1));
     let ours = c.stream.local_addr().expect("connected");
@@ -422,6 +430,7 @@ fn connections_are_listed() {
         .find(|fields| fields["addr"] == format!("tcp:{ours}"))
         .expect("this connection is listed");
     assert_eq!(own["listen_addr"], format!("tcp:{here}"));
+    assert_eq!(own["state"], "conn_parse_cmd");
 }
 
 #[test]

@@ -47,10 +47,39 @@ fn watch_fetchers_reports_reads() {
         let mut c = server.connect();
         c.request("set a 0 0 3\r\nabc\r\nget a b%\r\n", "STORED\r\nVALUE a 0 3\r\nabc\r\nEND\r\n");
         c.request("mg a v\r\nset old 0 -1 1\r\nx\r\nget old\r\n", "VA 3\r\nabc\r\nSTORED\r\nEND\r\n");
+        // A set looks its key up, too.
+        assert!(line(&mut w).starts_with("type=item_get key=a status="));
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=a status=found clsid=1 cfd=N size=3");
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=b%25 status=not_found clsid=0 cfd=N size=0");
         assert_eq!(line_without_cfd(&mut w), "type=item_get key=a status=found clsid=1 cfd=N size=3");
         assert!(line(&mut w).starts_with("type=item_get key=old status="));
+        assert!(line(&mut w).starts_with("type=item_get key=old status="));
+    }
+}
+
+#[test]
+fn watch_fetchers_reports_the_lookups_of_changes() {
+    let server = serve("");
+    let mut w = watcher(&server, "fetchers");
+    let mut c = server.connect();
+    c.say("set a 0 0 3\r\nabc\r\nset a 0 0 2\r\n10\r\nadd a 0 0 1\r\nx\r\nincr a 1\r\nma b\r\ntouch a 0\r\n");
+    c.say(format!(
+        "set a 0 0 100000\r\n{}\r\nme a\r\nmd a I\r\nflush_all\r\ndelete a\r\n",
+        "x".repeat(100_000)
+    ));
+    for expected in [
+        "key=a status=not_found clsid=0 cfd=N size=0",
+        "key=a status=found clsid=1 cfd=N size=3",
+        "key=a status=found clsid=1 cfd=N size=2",
+        "key=a status=found clsid=1 cfd=N size=2",
+        "key=b status=not_found clsid=0 cfd=N size=0",
+        "key=a status=found clsid=1 cfd=N size=2",
+        "key=a status=found clsid=1 cfd=N size=2",
+        "key=a status=found clsid=1 cfd=N size=100000",
+        "key=a status=found clsid=1 cfd=N size=100000",
+        "key=a status=flushed clsid=0 cfd=N size=0",
+    ] {
+        assert_eq!(line_without_cfd(&mut w), format!("type=item_get {expected}"));
     }
 }
 
@@ -63,12 +92,12 @@ fn watch_reports_mutations_and_deletions() {
     c.say("cas a 0 0 1 9999\r\nx\r\ncas b 0 0 1 1\r\nx\r\nms a 2 T60\r\nhi\r\n");
     c.say(format!("set big 0 0 1048576\r\n{}\r\n", "x".repeat(1 << 20)));
     c.say(format!("set long 0 0 100000\r\n{}\r\n", "x".repeat(100_000)));
-    c.say("delete a\r\ndelete a\r\nms a 2\r\nhi\r\nmd a\r\n");
+    c.say("delete a\r\ndelete a\r\nms a 2\r\nhi\r\nmd a I\r\nmd a\r\n");
     for expected in [
         "type=item_store key=a status=stored cmd=set ttl=100 clsid=1 cfd=N size=3",
         "type=item_store key=a status=not_stored cmd=add ttl=0 clsid=1 cfd=N size=1",
         "type=item_store key=b status=not_stored cmd=replace ttl=0 clsid=1 cfd=N size=1",
-        "type=item_store key=a status=stored cmd=append ttl=0 clsid=1 cfd=N size=1",
+        "type=item_store key=a status=stored cmd=append ttl=0 clsid=1 cfd=N size=4",
         "type=item_store key=a status=exists cmd=cas ttl=0 clsid=1 cfd=N size=1",
         "type=item_store key=b status=not_found cmd=cas ttl=0 clsid=1 cfd=N size=1",
         "type=item_store key=a status=stored cmd=set ttl=60 clsid=1 cfd=N size=2",

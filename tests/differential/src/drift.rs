@@ -54,6 +54,8 @@ const BAD_LINE_ERROR: &str = "CLIENT_ERROR bad command line format\r\nERROR\r\n"
 const BAD_META_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
 const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag\r\n";
 const M_LEN: &str = "CLIENT_ERROR incorrect length for M token\r\n";
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
+const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
 const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 const NO_SHUTDOWN: &str = "ERROR: shutdown not enabled\r\n";
 
@@ -65,7 +67,8 @@ const NOTHING: &str = "";
 const SHORT_LINE: &str = "a line below four bytes, its end included, is badly formed, not unknown";
 const NO_KEY: &str = "a command without its arguments is badly formed, not unknown";
 const MORE_WORDS: &str = "words after the arguments are ignored";
-const DELETE_WORDS: &str = "our own: delete has no time to wait, and says so however many words there are";
+const STRICT_NUMBER: &str = "most numbers have no plus sign and at most 32 bits";
+const FIRST_BYTE: &str = "most commands begin with the line";
 const SWALLOWED: &str = "the data of a refused store is swallowed, not read as a command";
 const NUL: &str = "NUL is a byte like others in a line, and does not end it";
 const OWN_ERROR: &str = "md describes the error of a flag";
@@ -126,10 +129,14 @@ pub static TABLE: &[Drift] = &[
     drift(NUMBER, "decr drift 1 a b\r\n", ERROR, "4\r\n", MORE_WORDS),
     drift(NOTHING, "verbosity 0 a b\r\n", ERROR, "OK\r\n", MORE_WORDS),
     drift(NOTHING, "verbosity a b c\r\n", ERROR, BAD_LINE, MORE_WORDS),
-    drift(TEXT, "delete drift a b c\r\n", ERROR, DELETE_USAGE, DELETE_WORDS),
-    drift(TEXT, "delete drift a b c d e\r\n", ERROR, DELETE_USAGE, DELETE_WORDS),
-    drift(TEXT, "delete drift 0 0 0 0\r\n", ERROR, DELETE_USAGE, DELETE_WORDS),
-    drift(NOTHING, "flush_all a b c\r\n", ERROR, "CLIENT_ERROR invalid exptime argument\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift a b c\r\n", ERROR, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift a b c d e\r\n", ERROR, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift 0 0 0 0\r\n", ERROR, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift 10\r\n", DELETE_USAGE, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift -1\r\n", DELETE_USAGE, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift a\r\n", DELETE_USAGE, "DELETED\r\n", MORE_WORDS),
+    drift(TEXT, "delete drift 0 0\r\n", DELETE_USAGE, "DELETED\r\n", MORE_WORDS),
+    drift(NOTHING, "flush_all a b c\r\n", ERROR, BAD_EXPTIME, MORE_WORDS),
     // Stores that are refused before their data.
     drift(ABSENT, "set drift abc 0 3\r\nxyz\r\n", BAD_LINE_ERROR, BAD_LINE, SWALLOWED),
     drift(ABSENT, "set drift -1 0 3\r\nxyz\r\n", BAD_LINE_ERROR, BAD_LINE, SWALLOWED),
@@ -158,26 +165,50 @@ pub static TABLE: &[Drift] = &[
         BAD_LINE_ERROR,
         "a length of 2^32 or more is refused, not cut to 32 bits",
     ),
+    // Numbers.
+    drift(ABSENT, "set drift 0 0 +3\r\nxyz\r\n", "STORED\r\n", BAD_LINE_ERROR, STRICT_NUMBER),
+    drift(
+        NUMBER,
+        "incr drift +1\r\n",
+        "6\r\n",
+        "CLIENT_ERROR invalid numeric delta argument\r\n",
+        STRICT_NUMBER,
+    ),
+    drift(TEXT, "touch drift +1\r\n", "TOUCHED\r\n", BAD_EXPTIME, STRICT_NUMBER),
+    drift(TEXT, "touch drift 2147483648\r\n", "TOUCHED\r\n", BAD_EXPTIME, STRICT_NUMBER),
+    drift(TEXT, "touch drift -\r\n", BAD_EXPTIME, "TOUCHED\r\n", "a sign alone is 0"),
+    drift(TEXT, "mg drift T2147483648\r\n", "HD\r\n", BAD_TOKEN, STRICT_NUMBER),
+    drift(TEXT, "mg drift C+1\r\n", "HD\r\n", BAD_TOKEN, STRICT_NUMBER),
+    drift(ABSENT, "ms drift 3 F4294967296\r\nxyz\r\n", "HD\r\n", BAD_LINE, STRICT_NUMBER),
+    // Lines that begin with a space; other unknown commands.
+    drift(TEXT, " get drift\r\n", "VALUE drift 5 3\r\nabc\r\nEND\r\n", ERROR, FIRST_BYTE),
+    drift(NOTHING, "  version\r\n", "VERSION 1.6.18\r\n", ERROR, FIRST_BYTE),
+    drift(NOTHING, "x noreply\r\n", ERROR, NOTHING, "an unknown command may ask for no answer"),
+    drift(NOTHING, "delete noreply\r\n", "NOT_FOUND\r\n", NOTHING, "the last word counts, also as a key"),
     // NULs.
     drift(TEXT, "get drift\0y\r\n", "VALUE drift 5 3\r\nabc\r\nEND\r\n", "END\r\n", NUL),
     drift(ABSENT, "set drift\0z 0 0 3\r\nxyz\r\n", ERROR_TWICE, "STORED\r\n", NUL),
     // Meta flags.
+    drift(TEXT, "mg drift !\r\n", INVALID_FLAG, BAD_LINE, "a flag begins with a letter or digit"),
+    drift(
+        TEXT,
+        "mg drift \x7f\r\n",
+        "CLIENT_ERROR duplicate flag\r\n",
+        BAD_LINE,
+        "a flag begins with a letter or digit",
+    ),
+    drift(NOTHING, concat!("ma ", key_251!(), "\r\n"), BAD_LINE, BAD_META_FLAG, "ma has one error for all"),
+    drift(
+        ABSENT,
+        "ms drift 3 E77\r\nxyz\r\nmg drift C77 v\r\n",
+        "CLIENT_ERROR invalid flag\r\nEN\r\n",
+        "HD\r\nHD\r\n",
+        NEW_FLAG,
+    ),
     drift(TEXT, "md drift k k\r\n", BAD_META_FLAG, "CLIENT_ERROR duplicate flag\r\n", OWN_ERROR),
     drift(TEXT, "md drift z\r\n", BAD_META_FLAG, INVALID_FLAG, OWN_ERROR),
-    drift(
-        TEXT,
-        "md drift Tx\r\n",
-        BAD_META_FLAG,
-        "CLIENT_ERROR bad token in command line format\r\n",
-        OWN_ERROR,
-    ),
-    drift(
-        TEXT,
-        "md drift Cx\r\n",
-        BAD_META_FLAG,
-        "CLIENT_ERROR bad token in command line format\r\n",
-        OWN_ERROR,
-    ),
+    drift(TEXT, "md drift Tx\r\n", BAD_META_FLAG, BAD_TOKEN, OWN_ERROR),
+    drift(TEXT, "md drift Cx\r\n", BAD_META_FLAG, BAD_TOKEN, OWN_ERROR),
     drift(TEXT, "md !!!! b\r\n", BAD_META_FLAG, "CLIENT_ERROR error decoding key\r\n", OWN_ERROR),
     drift(ABSENT, "ms drift 3 MSET\r\nxyz\r\n", M_LEN, "HD\r\n", M_WORD),
     drift(ABSENT, "ms drift 3 M\r\nxyz\r\n", M_LEN, "CLIENT_ERROR invalid mode for ms M token\r\n", M_WORD),
@@ -242,8 +273,8 @@ pub static TABLE: &[Drift] = &[
         NUMBER,
         "ma drift k s v c f t h l u q O1 T0 N0 R0 C1 F1 MI J1 D1\r\n",
         "CLIENT_ERROR options flags too long\r\n",
-        "CLIENT_ERROR options flags are too long\r\n",
-        "the sentence of mg is that of all",
+        BAD_META_FLAG,
+        "ma has one error for all",
     ),
     // Errors of memcached that are not copied.
     drift(

@@ -1,14 +1,11 @@
 //! Meta lines. Every command accepts every known flag, and ignores those that do not concern it, as memcached does.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
-use super::flags;
-use crate::bounds::{KEY_MAX, META_WORDS_MAX, OPAQUE_MAX, VALUE_MAX};
+use super::{base64, flags};
+use crate::bounds::{KEY_MAX, META_WORDS_MAX, OPAQUE_MAX, VALUE_MAX, WORDS_MAX};
 use crate::command::{Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Words};
 use crate::encoding::{Encoding, MetaCommand, MetaEncoding};
 use crate::line::Line;
-use crate::number::{parse_i64, parse_u64};
+use crate::number::{parse_i32, parse_u32, parse_u64};
 use crate::refusal::{BAD_FORMAT, Refusal};
 
 const BAD_TOKEN: Refusal = Refusal::Client("bad token in command line format");
@@ -17,9 +14,6 @@ const INVALID_FLAG: Refusal = Refusal::Client("invalid flag");
 const TOO_MANY_FLAGS: Refusal = Refusal::Client("options flags are too long");
 const OPAQUE_TOO_LONG: Refusal = Refusal::Client("opaque token too long");
 const BAD_KEY: Refusal = Refusal::Client("error decoding key");
-
-/// Room for a decoded key; the decoder asks for a multiple of 3 bytes.
-const KEY_ROOM: usize = KEY_MAX.div_ceil(4) * 3;
 
 /// Parses what follows `m<letter>`; none when there is no such command.
 pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) -> Option<Line<'a>> {
@@ -39,14 +33,13 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         quiet: false,
         value: false,
         binary_key: false,
-        plain_key: b"",
         value_len: 0,
     };
     if command == MetaCommand::Noop {
         return Some(request(Command::Noop, encoding));
     }
     encoding.key = words.next().unwrap_or_default();
-    if encoding.key.is_empty() || (encoding.key.len() > KEY_MAX && command != MetaCommand::Set) {
+    if encoding.key.is_empty() {
         return Some(refused(BAD_FORMAT, encoding));
     }
     Some(match command {
@@ -56,37 +49,43 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
     })
 }
 
-/// `me <key> [b]`. Other words are ignored.
+/// `me <key> [b]`. Other flags are ignored.
 fn inspect<'a>(mut words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
+    if encoding.key.len() > KEY_MAX || !may_be_flags(words.text(), 2) {
+        return refused(BAD_FORMAT, encoding);
+    }
     encoding.binary_key = words.next() == Some(b"b");
     match decoded_key(&encoding, room) {
-        Some(key) => request(Command::Inspect(key), MetaEncoding { plain_key: key, ..encoding }),
+        Some(key) => request(Command::Inspect(key), MetaEncoding { key, ..encoding }),
         None => refused(BAD_FORMAT, encoding),
     }
 }
 
 /// `ms <key> <length> <flags>*`
 fn set<'a>(mut words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
-    let len = words.next().and_then(parse_i64).and_then(|len| u64::try_from(len).ok());
+    let len = words.next().and_then(parse_i32).and_then(|len| u64::try_from(len).ok());
     let Some(len) = len.filter(|len| *len <= VALUE_MAX) else {
         // Without a length the data block cannot be recognized: the next line is parsed as a command.
         return refused(BAD_FORMAT, encoding);
     };
     encoding.flags = words.text();
     encoding.value_len = len;
-    if encoding.key.len() > KEY_MAX {
-        return Line::Swallow { refusal: BAD_FORMAT, encoding: Encoding::Meta(encoding), len };
-    }
     let flags = match Flags::of(encoding.flags, 3) {
+        // memcached does not read the length of such a line.
+        Err(BAD_FORMAT) => return refused(BAD_FORMAT, encoding),
+        flags if encoding.key.len() <= KEY_MAX => flags,
+        _ => Err(BAD_FORMAT),
+    };
+    let flags = match flags {
         Ok(flags) => flags,
         Err(refusal) => return Line::Swallow { refusal, encoding: Encoding::Meta(encoding), len },
     };
     encoding.take(&flags);
     let swallow = |refusal| Line::Swallow { refusal, encoding: Encoding::Meta(encoding), len };
-    let Some(key) = decoded_key(&encoding, room) else { return swallow(flags.error.unwrap_or(BAD_KEY)) };
-    if let Some(refusal) = flags.error {
-        return swallow(refusal);
-    }
+    let key = match flags.key(&encoding, room) {
+        Ok(key) => key,
+        Err(refusal) => return swallow(refusal),
+    };
     let mode = match flags.mode {
         ModeFlag::Absent | ModeFlag::Letter(b'S') => StoreMode::Set,
         ModeFlag::Letter(b'E') => StoreMode::Add,
@@ -119,30 +118,29 @@ fn set<'a>(mut words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut V
         vivify: flags.vivify.filter(|_| pending),
         ..Store::default()
     };
-    Line::Store { store, encoding: Encoding::Meta(encoding), len }
+    Line::Store { store, encoding: Encoding::Meta(MetaEncoding { key, ..encoding }), len }
 }
 
 /// `mg`, `md`, `ma`: `<key> <flags>*`
 fn keyed<'a>(words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Line<'a> {
     encoding.flags = words.text();
     let arithmetic = encoding.command == MetaCommand::Arithmetic;
-    // Where a flag is wrong, `ma` does not say how.
-    let worded = |refusal| match refusal {
-        TOO_MANY_FLAGS => refusal,
-        _ if arithmetic => Refusal::Client("invalid or duplicate flag"),
-        _ => refusal,
-    };
+    // `ma` does not say what is wrong.
+    let worded = |refusal| if arithmetic { Refusal::Client("invalid or duplicate flag") } else { refusal };
     let flags = match Flags::of(encoding.flags, 2) {
+        Err(BAD_FORMAT) => return refused(BAD_FORMAT, encoding),
+        flags if encoding.key.len() <= KEY_MAX => flags,
+        _ => Err(BAD_FORMAT),
+    };
+    let flags = match flags {
         Ok(flags) => flags,
         Err(refusal) => return refused(worded(refusal), encoding),
     };
     encoding.take(&flags);
-    let Some(key) = decoded_key(&encoding, room) else {
-        return refused(worded(flags.error.unwrap_or(BAD_KEY)), encoding);
+    let key = match flags.key(&encoding, room) {
+        Ok(key) => key,
+        Err(refusal) => return refused(worded(refusal), encoding),
     };
-    if let Some(refusal) = flags.error {
-        return refused(worded(refusal), encoding);
-    }
     let decrement = match flags.mode {
         ModeFlag::Absent | ModeFlag::Letter(b'I' | b'+') => false,
         ModeFlag::Letter(b'D' | b'-') => true,
@@ -152,7 +150,7 @@ fn keyed<'a>(words: Words<'a>, mut encoding: MetaEncoding<'a>, room: &'a mut Vec
     if flags.opaque_too_long {
         return refused(OPAQUE_TOO_LONG, encoding);
     }
-    encoding.plain_key = key;
+    encoding.key = key;
     let command = match encoding.command {
         MetaCommand::Get => Command::Get(flags.get(key)),
         MetaCommand::Delete => Command::Delete(flags.delete(key)),
@@ -177,6 +175,10 @@ enum ModeFlag {
 struct Flags {
     /// The last token that is wrong. The line is read to its end for worse.
     error: Option<Refusal>,
+    /// The same of the tokens before `b`.
+    error_before_key: Option<Refusal>,
+    /// The token of `F` is wrong, which counts only if nothing else is.
+    bad_client_flags: bool,
     opaque_too_long: bool,
     quiet: bool,
     value: bool,
@@ -203,9 +205,15 @@ struct Flags {
 }
 
 impl Flags {
-    /// Parses the flags that follow the `before` first words of a line.
+    /// Parses the flags that follow the `before` first words of a line. [`BAD_FORMAT`] if a word cannot be a flag.
     #[inline]
     fn of(text: &[u8], before: usize) -> Result<Flags, Refusal> {
+        Flags::parse(text, before)
+            .map_err(|refusal| if may_be_flags(text, before) { refusal } else { BAD_FORMAT })
+    }
+
+    #[inline]
+    fn parse(text: &[u8], before: usize) -> Result<Flags, Refusal> {
         let mut parsed = Flags::default();
         let most = META_WORDS_MAX - before;
         // With the spaces between them, so many words take more bytes than most lines have.
@@ -229,7 +237,10 @@ impl Flags {
         match letter {
             b'q' => self.quiet = true,
             b'v' => self.value = true,
-            b'b' => self.binary_key = true,
+            b'b' => {
+                self.binary_key = true;
+                self.error_before_key = self.error.take();
+            }
             b'u' => self.no_bump = true,
             b'I' => self.invalidate = true,
             b'x' => self.drop_value = true,
@@ -258,9 +269,9 @@ impl Flags {
                 self.initial = self.number(token, refusal).unwrap_or_default();
             }
             b'D' => self.delta = self.number(token, Refusal::Client("invalid numeric delta value")),
-            b'F' => match parse_u64(token) {
-                Some(flags) => self.client_flags = flags as u32,
-                None => self.error = self.error.or(Some(BAD_FORMAT)),
+            b'F' => match parse_u32(token) {
+                Some(flags) => self.client_flags = flags,
+                None => self.bad_client_flags = true,
             },
             b'M' => self.mode = token.first().map_or(ModeFlag::Empty, |letter| ModeFlag::Letter(*letter)),
             b'P' | b'L' | b'k' | b's' | b'c' | b'f' | b'l' | b'h' => {}
@@ -270,11 +281,11 @@ impl Flags {
     }
 
     fn seconds(&mut self, token: &[u8]) -> Option<Exptime> {
-        let seconds = parse_i64(token);
+        let seconds = parse_i32(token);
         if seconds.is_none() {
             self.error = Some(BAD_TOKEN);
         }
-        seconds.map(Exptime)
+        seconds.map(|seconds| Exptime(seconds.into()))
     }
 
     fn number(&mut self, token: &[u8], refusal: Refusal) -> Option<u64> {
@@ -283,6 +294,17 @@ impl Flags {
             self.error = Some(refusal);
         }
         number
+    }
+
+    /// Returns the decoded key, or why the line is refused.
+    #[inline]
+    fn key<'a>(&self, encoding: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Result<&'a [u8], Refusal> {
+        let key = decoded_key(encoding, room).ok_or(self.error.unwrap_or(BAD_KEY))?;
+        let bad_client_flags = self.bad_client_flags.then_some(BAD_FORMAT);
+        match self.error.or(self.error_before_key).or(bad_client_flags) {
+            Some(refusal) => Err(refusal),
+            None => Ok(key),
+        }
     }
 
     /// Returns the expiry time of a created item: that of `N`, unless a later `T` overrides it.
@@ -294,6 +316,7 @@ impl Flags {
         Get {
             key,
             value: self.value,
+            compare: self.compare,
             touch: self.touch,
             ttl_before_touch: self.ttl_before_touch,
             created_ttl: self.created_ttl,
@@ -340,15 +363,18 @@ impl<'a> MetaEncoding<'a> {
     }
 }
 
-/// Returns the decoded key; `None` if it is not base64. Only canonical base64 is accepted, so that the key repeated
-/// for the `k` flag decodes to the same bytes.
+/// Returns whether each word that follows the `before` first ones begins as flags may begin, known or not.
+#[cold]
+fn may_be_flags(text: &[u8], before: usize) -> bool {
+    flags(text).take(WORDS_MAX - before).all(|flag| matches!(flag[0], b'0'..=b'9' | b'A'..=b'z'))
+}
+
+/// Returns the decoded key; `None` if it is not base64.
 fn decoded_key<'a>(encoding: &MetaEncoding<'a>, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if !encoding.binary_key {
         return Some(encoding.key);
     }
-    room.resize(KEY_ROOM, 0);
-    let len = STANDARD.decode_slice(encoding.key, room).ok()?;
-    Some(&room[..len])
+    base64::decode(encoding.key, room).then_some(&room[..])
 }
 
 fn request<'a>(command: Command<'a>, encoding: MetaEncoding<'a>) -> Line<'a> {

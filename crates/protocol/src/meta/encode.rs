@@ -83,18 +83,19 @@ fn push_flags(encoding: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8
     }
 }
 
-/// Appends the key as in the request, or of a hit as stored; returns whether it is in base64.
+/// Appends the key, encoded as in the request, or of a hit as stored; returns whether it is in base64.
 fn push_key(encoding: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>) -> bool {
     let stored = match encoding.command {
         MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),
         _ => None,
     };
-    match stored {
-        Some(true) => out.extend_from_slice(STANDARD.encode(encoding.plain_key).as_bytes()),
-        Some(false) => out.extend_from_slice(encoding.plain_key),
-        None => out.extend_from_slice(encoding.key),
+    let encoded = stored.unwrap_or(encoding.binary_key);
+    if encoded {
+        out.extend_from_slice(STANDARD.encode(encoding.key).as_bytes());
+    } else {
+        out.extend_from_slice(encoding.key);
     }
-    stored.unwrap_or(encoding.binary_key)
+    encoded
 }
 
 #[inline]

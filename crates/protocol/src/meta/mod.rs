@@ -1,6 +1,7 @@
 //! The meta text commands: two letters, a key, flags of one letter with an optional token. Each flag may occur once,
 //! and the answer repeats those that have a value in the order of the request.
 
+mod base64;
 pub(crate) mod decode;
 pub(crate) mod encode;
 

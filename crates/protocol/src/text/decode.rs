@@ -10,7 +10,7 @@ use crate::encoding::{Encoding, TextCommand, TextEncoding};
 use crate::fabric;
 use crate::line::{Line, Multiget};
 use crate::meta;
-use crate::number::{parse_i64, parse_u64};
+use crate::number::{parse_i32, parse_i64, parse_signed_u64, parse_u32, parse_u64};
 use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
 
 /// Parses a line, which is without its line end; `key` is room for a decoded meta key.
@@ -18,6 +18,10 @@ use crate::refusal::{BAD_EXPTIME, BAD_FORMAT, Refusal};
 pub(crate) fn line<'a>(line: &'a [u8], key: &'a mut Vec<u8>) -> Line<'a> {
     let mut words = Words::new(line);
     let command = words.next().unwrap_or_default();
+    // As in memcached, only some administrative commands may follow spaces.
+    if line.first() == Some(&b' ') {
+        return administration(command, words, line);
+    }
     match command {
         b"get" => multiget(line, words, false, false),
         b"gets" => multiget(line, words, true, false),
@@ -34,20 +38,23 @@ pub(crate) fn line<'a>(line: &'a [u8], key: &'a mut Vec<u8>) -> Line<'a> {
         b"touch" => touch(words),
         b"gat" => multiget(line, words, false, true),
         b"gats" => multiget(line, words, true, true),
+        b"version" => request(Command::Version, TextEncoding::default()),
+        b"quit" => request(Command::Quit, TextEncoding::default()),
+        b"stats" => request(Command::Stats(words.bounded()), TextEncoding::default()),
+        b"watch" => request(Command::Watch(words.bounded()), TextEncoding::default()),
+        b"shm" => shm(words, line),
+        b"fabric" => by_fabric(words, line),
         _ => administration(command, words, line),
     }
 }
 
 /// Parses a line of an unauthenticated connection: only `set <any> <any> <any> <length>`.
 pub(crate) fn auth_line(line: &[u8]) -> Line<'_> {
-    let mut words = Words::new(line);
-    let set = words.next() == Some(b"set");
-    match words.nth(3).and_then(parse_u64) {
+    let set = line.starts_with(b"set ");
+    match Words::new(line).nth(4).and_then(parse_u32).map(u64::from) {
         Some(len) if set && len <= AUTH_TOKEN_MAX => Line::Token { len },
-        // The data of an unauthenticated client is not consumed.
-        Some(len) if set && u32::try_from(len).is_ok() => {
-            Line::Close(Some(Refusal::Client("auth token too long")))
-        }
+        // The block is not consumed: its lines are refused like any others.
+        Some(_) if set => refused(Refusal::Client("auth token too long"), TextEncoding::default()),
         _ => refused(Refusal::Client("unauthenticated"), TextEncoding::default()),
     }
 }
@@ -96,9 +103,9 @@ fn multiget<'a>(line: &'a [u8], mut words: Words<'a>, cas: bool, touch: bool) ->
     let touch = if touch { words.next() } else { None };
     let keys = line.len() - words.len();
     let Some(first) = words.next() else { return refused(BAD_FORMAT, encoding) };
-    let exptime = match touch.map(parse_i64) {
+    let exptime = match touch.map(parse_i32) {
         None => None,
-        Some(Some(seconds)) => Some(Exptime(seconds)),
+        Some(Some(seconds)) => Some(Exptime(seconds.into())),
         Some(None) => return refused(BAD_EXPTIME, encoding),
     };
     if first.len() > KEY_MAX || words.any(|key| key.len() > KEY_MAX) {
@@ -116,20 +123,20 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
         noreply: arguments.noreply(if compare { 4 } else { 3 }),
         ..TextEncoding::default()
     };
-    let Some(len) = parse_i64(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
+    let Some(len) = parse_i32(len).and_then(|len| u64::try_from(len).ok()).filter(|len| *len <= VALUE_MAX)
     else {
         // Without a length the data block cannot be recognized: the next line is parsed as a command.
         return refused(BAD_FORMAT, encoding);
     };
     let compare = if compare { Some(parse_u64(cas)) } else { None };
-    match (parse_u64(flags), parse_i64(exptime), compare) {
+    match (parse_signed_u64(flags), parse_i64(exptime), compare) {
         (Some(flags), Some(exptime), None | Some(Some(_))) if key.len() <= KEY_MAX => Line::Store {
             store: Store {
                 key,
                 mode,
-                // More than 32 bits are cut off, as in memcached.
+                // More than 32 bits are cut off, as in memcached: exptimes from 2^31 on are negative.
                 flags: flags as u32,
-                exptime: Exptime(exptime),
+                exptime: Exptime((exptime as i32).into()),
                 compare: compare.flatten(),
                 ..Store::default()
             },
@@ -140,24 +147,13 @@ fn store<'a>(mode: StoreMode, compare: bool, words: Words<'a>) -> Line<'a> {
     }
 }
 
-/// `delete <key> [0] [noreply]`. 1.6.45 ignores what follows the key; memccapable expects a client error, and a
-/// client that sends a delay should learn that there is none.
+/// `delete <key> [noreply]`. Other words are ignored, as in memcached: what old clients send there is a delay of 0 or
+/// more seconds, and they want the key to be gone.
 fn delete<'a>(words: Words<'a>) -> Line<'a> {
     let arguments = Arguments::of(words);
-    let [key, second, ..] = arguments.first;
-    let noreply = arguments.noreply(1);
-    let encoding = TextEncoding { key, noreply, ..TextEncoding::default() };
-    match arguments.count {
-        0 => return refused(BAD_FORMAT, encoding),
-        1 => {}
-        2 if second == b"0" || noreply => {}
-        3 if second == b"0" && noreply => {}
-        _ => {
-            let usage = "bad command line format.  Usage: delete <key> [noreply]";
-            return refused(Refusal::Client(usage), encoding);
-        }
-    }
-    if key.len() > KEY_MAX {
+    let [key, ..] = arguments.first;
+    let encoding = TextEncoding { key, noreply: arguments.noreply(0), ..TextEncoding::default() };
+    if arguments.count == 0 || key.len() > KEY_MAX {
         return refused(BAD_FORMAT, encoding);
     }
     request(Command::Delete(Delete { key, ..Delete::default() }), encoding)
@@ -191,8 +187,8 @@ fn touch<'a>(words: Words<'a>) -> Line<'a> {
     if arguments.count < 2 || key.len() > KEY_MAX {
         return refused(BAD_FORMAT, encoding);
     }
-    match parse_i64(exptime) {
-        Some(exptime) => request(Command::Touch(Touch { key, exptime: Exptime(exptime) }), encoding),
+    match parse_i32(exptime) {
+        Some(exptime) => request(Command::Touch(Touch { key, exptime: Exptime(exptime.into()) }), encoding),
         None => refused(BAD_EXPTIME, encoding),
     }
 }
@@ -200,29 +196,22 @@ fn touch<'a>(words: Words<'a>) -> Line<'a> {
 #[cold]
 fn administration<'a>(command: &'a [u8], words: Words<'a>, line: &'a [u8]) -> Line<'a> {
     let silent = TextEncoding { noreply: Arguments::of(words.clone()).noreply(0), ..TextEncoding::default() };
-    let plain = TextEncoding::default();
     match command {
-        b"version" => request(Command::Version, plain),
-        b"quit" => request(Command::Quit, plain),
-        b"stats" => request(Command::Stats(words.bounded()), plain),
-        b"watch" => request(Command::Watch(words.bounded()), plain),
         b"flush_all" => flush(words, silent),
         b"verbosity" => verbosity(words, silent),
-        b"cache_memlimit" => match words.clone().next().and_then(parse_u64) {
-            Some(megabytes) => request(Command::CacheMemlimit(megabytes), silent),
+        b"cache_memlimit" => match words.clone().next().and_then(parse_u32) {
+            Some(megabytes) => request(Command::CacheMemlimit(megabytes.into()), silent),
             None => refused(Refusal::UnknownCommand, silent),
         },
         b"shutdown" => {
             let mode = Some(words.text()).filter(|mode| !mode.is_empty());
-            request(Command::Shutdown { mode }, plain)
+            request(Command::Shutdown { mode }, TextEncoding::default())
         }
         b"refresh_certs" => request(Command::RefreshCerts, silent),
-        b"lru_crawler" => request(Command::LruCrawler(without_noreply(words)), silent),
+        b"lru_crawler" => request(Command::LruCrawler(words.bounded()), silent),
         b"lru" => request(Command::Lru(without_noreply(words)), silent),
         b"slabs" => request(Command::Slabs(without_noreply(words)), silent),
         b"extstore" => request(Command::Extstore(without_noreply(words)), silent),
-        b"shm" => shm(words, line),
-        b"fabric" => by_fabric(words, line),
         _ => unknown(line),
     }
 }
@@ -254,15 +243,15 @@ fn by_fabric<'a>(mut words: Words<'a>, line: &'a [u8]) -> Line<'a> {
 }
 
 fn flush<'a>(words: Words<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
-    match without_noreply(words).next().map(parse_i64) {
+    match without_noreply(words).next().map(parse_i32) {
         None => request(Command::Flush(Exptime(0)), encoding),
-        Some(Some(delay)) => request(Command::Flush(Exptime(delay)), encoding),
+        Some(Some(delay)) => request(Command::Flush(Exptime(delay.into())), encoding),
         Some(None) => refused(BAD_EXPTIME, encoding),
     }
 }
 
 fn verbosity<'a>(mut words: Words<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
-    match words.next().and_then(parse_u64).and_then(|level| u32::try_from(level).ok()) {
+    match words.next().and_then(parse_u32) {
         Some(level) => request(Command::Verbosity(level), encoding),
         None => refused(BAD_FORMAT, encoding),
     }
@@ -270,10 +259,14 @@ fn verbosity<'a>(mut words: Words<'a>, encoding: TextEncoding<'a>) -> Line<'a> {
 
 /// An unknown command. A browser (or an attack through one) gets no answer.
 fn unknown(line: &[u8]) -> Line<'_> {
-    if Words::new(line).take(WORDS_MAX).last().is_some_and(|word| word.starts_with(b"HTTP/")) {
-        return Line::Close(None);
+    let mut words = Words::new(line);
+    words.next();
+    let arguments = Arguments::of(words);
+    if arguments.last.starts_with(b"HTTP/") {
+        return Line::Close;
     }
-    refused(Refusal::UnknownCommand, TextEncoding::default())
+    let noreply = arguments.noreply(0);
+    refused(Refusal::UnknownCommand, TextEncoding { noreply, ..TextEncoding::default() })
 }
 
 fn without_noreply(words: Words<'_>) -> Words<'_> {

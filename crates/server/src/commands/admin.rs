@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use fabcache_protocol::command::Words;
-use fabcache_protocol::number::{parse_i64, parse_u64};
+use fabcache_protocol::number::{parse_i32, parse_u32, parse_u64};
 use fabcache_protocol::{Command, Encoding, Exptime, Refusal, Reply};
 use fabcache_store::Expiry;
 use fabcache_store::dump::Cursor;
@@ -114,7 +114,7 @@ fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, encoding: &Encoding<'_>) -> 
 
 /// `lru tune|mode|temp_ttl`: there are no LRU lists; what makes sense is accepted and changes nothing.
 fn lru(mut words: Words<'_>) -> &'static [u8] {
-    let number = |word: Option<&[u8]>| word.and_then(parse_u64);
+    let number = |word: Option<&[u8]>| word.and_then(parse_u32);
     let fraction = |word: Option<&[u8]>| {
         word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<f64>().ok()).filter(|f| f.is_finite())
     };
@@ -138,7 +138,7 @@ fn lru(mut words: Words<'_>) -> &'static [u8] {
             Some(b"flat" | b"segmented") => b"OK",
             _ => b"ERROR",
         },
-        Some(b"temp_ttl") => match words.next().and_then(parse_i64) {
+        Some(b"temp_ttl") => match words.next().and_then(parse_i32) {
             Some(_) => b"OK",
             None => b"ERROR",
         },
@@ -155,14 +155,14 @@ fn slabs(ctx: &Context, words: Words<'_>) -> &'static [u8] {
         [b"reassign", source, destination] => reassign(ctx, source, destination),
         [b"automove", b"ratio" | b"freeratio", ratio] if fraction(ratio).is_some() => b"OK",
         [b"automove", b"ratio" | b"freeratio", ..] => b"ERROR",
-        [b"automove", b"window", seconds] => match parse_u64(seconds) {
-            Some(3..=1799) => b"OK",
+        [b"automove", b"window", seconds] => match parse_u32(seconds) {
+            Some(3..=1800) => b"OK",
             Some(_) => b"CLIENT_ERROR automove window too low or too high",
-            None => b"ERROR",
+            None => b"CLIENT_ERROR bad command line format",
         },
-        [b"automove", level, ..] => match parse_u64(level) {
+        [b"automove", level, ..] => match parse_u32(level) {
             Some(level @ 0..=2) => {
-                ctx.shared.switches.automove.store(level as u32, Ordering::Relaxed);
+                ctx.shared.switches.automove.store(level, Ordering::Relaxed);
                 b"OK"
             }
             Some(_) => b"ERROR",
@@ -173,10 +173,10 @@ fn slabs(ctx: &Context, words: Words<'_>) -> &'static [u8] {
 }
 
 fn reassign(ctx: &Context, source: &[u8], destination: &[u8]) -> &'static [u8] {
-    let (Some(source), Some(destination)) = (parse_i64(source), parse_i64(destination)) else {
+    let (Some(source), Some(destination)) = (parse_i32(source), parse_i32(destination)) else {
         return b"CLIENT_ERROR bad command line format";
     };
-    let class = i64::from(ITEM_CLASS);
+    let class = ITEM_CLASS as i32;
     if ctx.shared.settings.extended.no_slab_reassign {
         b"CLIENT_ERROR slab reassignment disabled"
     } else if source == destination {
@@ -192,14 +192,16 @@ fn reassign(ctx: &Context, source: &[u8], destination: &[u8]) -> &'static [u8] {
 fn extstore(words: Words<'_>) -> &'static [u8] {
     let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
     match *words.as_slice() {
-        [b"free_memchunks", class, count] if parse_u64(class).is_some() && parse_u64(count).is_some() => {
+        [b"free_memchunks", class, count]
+            if parse_u32(class).is_some_and(|class| class <= CLASSES) && parse_u32(count).is_some() =>
+        {
             b"OK"
         }
         [
             b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under"
             | b"max_sleep" | b"drop_unread",
             value,
-        ] if parse_u64(value).is_some() => b"OK",
+        ] if parse_u32(value).is_some() => b"OK",
         [b"max_frag", value] if std::str::from_utf8(value).is_ok_and(|v| v.parse::<f64>().is_ok()) => b"OK",
         _ => b"ERROR",
     }
@@ -208,31 +210,29 @@ fn extstore(words: Words<'_>) -> &'static [u8] {
 /// `lru_crawler …`: switches, a scan of all items, and the two dumps.
 pub fn lru_crawler(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, encoding: &Encoding<'_>) {
     let switches = &ctx.shared.switches;
-    let reply = match words.next() {
-        Some(verb @ (b"metadump" | b"mgdump")) => {
+    let verb = words.next().unwrap_or_default();
+    // memcached counts them, `noreply` included.
+    let operands = words.clone().count();
+    let reply = match (verb, operands) {
+        (b"metadump" | b"mgdump", 1) => {
             let format = if verb == b"metadump" { KeysFormat::Metadump } else { KeysFormat::Mgdump };
             return dump(ctx, session, format, words, encoding);
         }
-        Some(b"crawl") => crawl(ctx, words),
-        Some(verb @ (b"tocrawl" | b"sleep")) => match words.next().map(parse_u64) {
-            None => refused(Refusal::UnknownCommand),
-            Some(Some(us)) if verb == b"sleep" && us > 1_000_000 => {
+        (b"crawl", 1) => crawl(ctx, words),
+        (b"tocrawl" | b"sleep", 1) => match words.next().and_then(parse_u32) {
+            Some(us) if verb == b"sleep" && us > 1_000_000 => {
                 refused(Refusal::Client("sleep must be one second or less"))
             }
-            Some(Some(number)) if number <= u64::from(u32::MAX) => {
+            Some(number) => {
                 let switch =
                     if verb == b"sleep" { &switches.crawler_sleep } else { &switches.crawler_tocrawl };
-                switch.store(number as u32, Ordering::Relaxed);
+                switch.store(number, Ordering::Relaxed);
                 Reply::Ok
             }
-            Some(_) => refused(Refusal::Client("bad command line format")),
+            None => refused(Refusal::Client("bad command line format")),
         },
-        Some(b"enable") => {
-            switches.crawler.store(true, Ordering::Relaxed);
-            Reply::Ok
-        }
-        Some(b"disable") => {
-            switches.crawler.store(false, Ordering::Relaxed);
+        (b"enable" | b"disable", 0) => {
+            switches.crawler.store(verb == b"enable", Ordering::Relaxed);
             Reply::Ok
         }
         _ => refused(Refusal::UnknownCommand),

@@ -1,9 +1,9 @@
 //! Numbers: incr, decr, ma, binary Increment and Decrement.
 
 use fabcache_protocol::{Arithmetic, Encoding, Item, Reply};
-use fabcache_store::{Change, Expiry, ItemInfo, NewValue, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Write};
 
-use super::{Context, expiry_at, item, no_room, unchanged};
+use super::{Context, Session, expiry_at, item, no_room, notify_lookup, unchanged};
 
 /// The longest value that is parsed as a number: beyond twenty digits only zeros can precede them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -17,12 +17,19 @@ enum Outcome {
 }
 
 /// Adds to or subtracts from a number.
-pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, encoding: &Encoding<'_>) {
+pub fn arithmetic(
+    ctx: &mut Context,
+    session: &Session,
+    arithmetic: &Arithmetic<'_>,
+    encoding: &Encoding<'_>,
+) {
     // The clock may advance meanwhile; a request that sets an expiry reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));
     let create = arithmetic.create.map(|(number, exptime)| (number, expiry_at(ctx, exptime, now)));
+    let mut found = Err(Miss::Absent);
     let done = ctx.handle.mutate(arithmetic.key, |existing| {
+        found = existing.info.map(|info| info.len);
         let Ok(info) = existing.info else {
             let Some((number, expiry)) = create else { return (Change::Keep, Outcome::NotFound) };
             let change = write(arithmetic, &ItemInfo::EMPTY, number, expiry);
@@ -44,6 +51,7 @@ pub fn arithmetic(ctx: &mut Context, arithmetic: &Arithmetic<'_>, encoding: &Enc
         let expiry = touch.unwrap_or(info.expiry);
         (write(arithmetic, &info, number, expiry), Outcome::Done(number, Some(info), expiry))
     });
+    notify_lookup(ctx, session.info.fd, arithmetic.key, found);
     let counters = ctx.counters();
     let (hits, misses) = match arithmetic.decrement {
         true => (&counters.decr_hits, &counters.decr_misses),

@@ -14,7 +14,7 @@ mod storage;
 use std::sync::Arc;
 
 use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
-use fabcache_store::{Expiry, Handle, ItemInfo, NewValue, OutOfMemory, Write};
+use fabcache_store::{Expiry, Handle, ItemInfo, Miss, NewValue, OutOfMemory, Write};
 use fabcache_transport::Credentials;
 use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::NewChannel;
@@ -24,6 +24,7 @@ use crate::counters::ServerCounters;
 use crate::options::MEMCACHED_VERSION;
 use crate::output::OutputQueue;
 use crate::shared::Shared;
+use crate::watch::{encoded, topic};
 
 pub use dump::Dump;
 pub use storage::{Receiving, receive, received};
@@ -152,10 +153,10 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     match command {
         Command::Get(get) => retrieval::get(ctx, session, &get, &encoding),
         Command::Store(store) => return storage::store(ctx, session, &store, &encoding),
-        Command::Delete(delete) => removal::delete(ctx, &delete, &encoding),
-        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, &arithmetic, &encoding),
-        Command::Touch(touch) => retrieval::touch(ctx, &touch, &encoding),
-        Command::Inspect(key) => retrieval::inspect(ctx, key, &encoding),
+        Command::Delete(delete) => removal::delete(ctx, session, &delete, &encoding),
+        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, &encoding),
+        Command::Touch(touch) => retrieval::touch(ctx, session, &touch, &encoding),
+        Command::Inspect(key) => retrieval::inspect(ctx, session, key, &encoding),
         Command::EndOfKeys => encoding.reply(&Reply::End, &mut ctx.out),
         Command::Noop => encoding.reply(&Reply::Noop, &mut ctx.out),
         Command::Version => encoding.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
@@ -171,7 +172,10 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
             return authentication::sasl(ctx, session, mechanism, payload, &encoding);
         }
-        Command::Stats(words) => stats::stats(ctx, session, words, &encoding),
+        Command::Stats(words) => {
+            session.info.set_state(State::ParseCommand);
+            stats::stats(ctx, session, words, &encoding);
+        }
         Command::Watch(words) => admin::watch(ctx, session, words, &encoding),
         Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &encoding),
         Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &encoding),
@@ -183,16 +187,29 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     Flow::Next
 }
 
-/// Returns the state of a connection for `stats conns`.
-pub fn state_of(role: &Role, has_input: bool, has_output: bool) -> State {
+/// Returns the state of a connection for `stats conns`; `serving` is that of one with nothing to send.
+pub fn state_of(role: &Role, serving: State, has_output: bool) -> State {
     match role {
         Role::Watching(_) => State::Watch,
         Role::Receiving(_) => State::Nread,
         Role::Dumping(_) => State::Mwrite,
         Role::Serving if has_output => State::Mwrite,
-        Role::Serving if has_input => State::Read,
-        Role::Serving => State::Waiting,
+        Role::Serving => serving,
     }
+}
+
+/// Reports to watchers how a command found its key: the bytes of the value, or why there is none.
+#[inline]
+fn notify_lookup(ctx: &Context, cfd: i32, key: &[u8], found: Result<u64, Miss>) {
+    ctx.shared.notify_watchers(topic::FETCHERS, || {
+        let (status, class, size) = match found {
+            Ok(len) => ("found", ITEM_CLASS, len),
+            Err(Miss::Absent) => ("not_found", 0, 0),
+            Err(Miss::Expired) => ("expired", 0, 0),
+            Err(Miss::Flushed) => ("flushed", 0, 0),
+        };
+        format!("type=item_get key={} status={status} clsid={class} cfd={cfd} size={size}", encoded(key))
+    });
 }
 
 /// What answers say of an item.

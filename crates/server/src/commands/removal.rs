@@ -1,9 +1,9 @@
 //! Removing: delete, md, binary Delete.
 
 use fabcache_protocol::{Delete, Encoding, Reply};
-use fabcache_store::{Change, Expiry, NewValue, Value, Write};
+use fabcache_store::{Change, ItemInfo, Miss, NewValue, Value, Write};
 
-use super::{Context, ITEM_CLASS, expiry, unchanged};
+use super::{Context, ITEM_CLASS, Session, expiry, notify_lookup, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -15,10 +15,12 @@ enum Outcome {
 }
 
 /// Removes a key, marks it stale, or takes its value away.
-pub fn delete(ctx: &mut Context, delete: &Delete<'_>, encoding: &Encoding<'_>) {
+pub fn delete(ctx: &mut Context, session: &Session, delete: &Delete<'_>, encoding: &Encoding<'_>) {
     ctx.shared.prefixes.count(delete.key, Request::Delete);
     let touch = delete.touch.map(|exptime| expiry(ctx, exptime));
+    let mut found = Err(Miss::Absent);
     let done = ctx.handle.mutate(delete.key, |existing| {
+        found = existing.info.map(|info| info.len);
         let Ok(info) = existing.info else { return (Change::Keep, (Outcome::NotFound, 0)) };
         if delete.compare.is_some_and(|compare| compare != info.cas) {
             return (Change::Keep, (Outcome::Exists, 0));
@@ -26,14 +28,16 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, encoding: &Encoding<'_>) {
         if !delete.stale && !delete.drop_value {
             return (Change::Remove, (Outcome::Deleted, info.len));
         }
-        let kept = if delete.stale { info.expiry } else { Expiry::NEVER };
+        // Without its value an item is a new one.
+        let info = if delete.drop_value { ItemInfo { cas: info.cas, ..ItemInfo::EMPTY } } else { info };
         let write = Write {
             flags: if delete.drop_value { delete.flags } else { info.flags },
-            expiry: touch.unwrap_or(kept),
+            expiry: touch.unwrap_or(info.expiry),
             // Marking an item stale changes it, so that writers with the old CAS fail.
             cas: delete.new_cas.or((!delete.stale).then_some(info.cas)),
             stale: delete.stale || info.stale,
             token_sent: info.token_sent && !delete.stale,
+            same_item: !delete.drop_value,
             ..unchanged(&info)
         };
         let write = Write {
@@ -42,8 +46,11 @@ pub fn delete(ctx: &mut Context, delete: &Delete<'_>, encoding: &Encoding<'_>) {
         };
         (Change::Write(write), (Outcome::Deleted, info.len))
     });
+    notify_lookup(ctx, session.info.fd, delete.key, found);
     let counters = ctx.counters();
     let reply = match done {
+        // Marking an item stale is no delete.
+        Ok(((Outcome::Deleted, _), _)) if delete.stale => Reply::Deleted,
         Ok(((Outcome::Deleted, len), _)) => {
             counters.delete_hits.inc();
             ctx.shared.notify_watchers(topic::DELETIONS, || {

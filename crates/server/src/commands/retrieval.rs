@@ -5,9 +5,8 @@ use fabcache_store::{
     Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
 };
 
-use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, unchanged};
+use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
 use crate::prefixes::Request;
-use crate::watch::{encoded, topic};
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
@@ -48,7 +47,7 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
 fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>, read: Read) {
     match read {
         Read::Hit(info, payload) => {
-            if get.value {
+            if sends_value(get, &info) {
                 if let Payload::Pinned(value) = payload {
                     if value.is_excess() {
                         ctx.shared.want_pins();
@@ -72,7 +71,7 @@ fn remove_read(ctx: &Context, get: &Get<'_>, seen: &ItemInfo, payload: &Payload)
     let done = ctx.handle.mutate(get.key, |existing| {
         let same = existing.info.is_ok_and(|info| looks_same(&info, seen))
             // Without a CAS only the value distinguishes two items.
-            && (seen.cas != 0 || !get.value || has_value(existing, payload, &ctx.out));
+            && (seen.cas != 0 || !sends_value(get, seen) || has_value(existing, payload, &ctx.out));
         (if same { Change::Remove } else { Change::Keep }, same)
     });
     done.map_or(true, |(same, _)| same)
@@ -96,6 +95,12 @@ fn has_value(existing: &mut ExistingItem<'_>, payload: &Payload, out: &[u8]) -> 
             rest.is_some()
         }),
     }
+}
+
+/// Returns whether the answer has the value: a client that names the item's CAS value has it.
+#[inline]
+fn sends_value(get: &Get<'_>, info: &ItemInfo) -> bool {
+    get.value && get.compare != Some(info.cas)
 }
 
 fn is_plain(get: &Get<'_>) -> bool {
@@ -122,7 +127,10 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, tou
     };
     let start = ctx.out.len();
     loop {
-        let read = if get.value {
+        let known = get.value
+            && get.compare.is_some()
+            && ctx.handle.describe(get.key, Detail::Basic, false).is_ok_and(|info| !sends_value(get, &info));
+        let read = if get.value && !known {
             ctx.handle.get(get.key, detail, !get.no_bump, &mut ctx.out, |info, out| {
                 encoding.value_head(&shown(get, info, now, touched), out);
             })
@@ -135,6 +143,14 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, tou
                 Err(miss) => Read::Miss(miss),
             }
         };
+        if let Read::Hit(info, _) = &read
+            && get.value
+            && sends_value(get, info) == known
+        {
+            // Replaced meanwhile: the value is missing, or needless.
+            ctx.out.truncate(start);
+            continue;
+        }
         // The first meta reader of a stale item wins; this must be settled before the answer.
         if let (Read::Hit(info, _), Encoding::Meta(_)) = (&read, encoding)
             && info.stale
@@ -234,7 +250,7 @@ fn prepare(
 fn answer_created(ctx: &mut Context, get: &Get<'_>, info: &ItemInfo, now: u32, encoding: &Encoding<'_>) {
     let shown = get.created_ttl.map_or(Expiry::NEVER, |exptime| expiry_at(ctx, exptime, now));
     let created = Item { won: true, ttl: shown.ttl(now), ..item(info) };
-    if get.value {
+    if sends_value(get, info) {
         encoding.value_head(&created, &mut ctx.out);
         encoding.value_tail(&mut ctx.out);
     } else {
@@ -279,31 +295,25 @@ fn count(
         }
     }
     ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));
-    ctx.shared.notify_watchers(topic::FETCHERS, || {
-        let status = match result {
-            Ok(()) => "found",
-            Err(Miss::Absent) => "not_found",
-            Err(Miss::Expired) => "expired",
-            Err(Miss::Flushed) => "flushed",
-        };
-        let class = if result.is_ok() { ITEM_CLASS } else { 0 };
-        format!(
-            "type=item_get key={} status={status} clsid={class} cfd={} size={len}",
-            encoded(get.key),
-            session.info.fd
-        )
-    });
+    notify_lookup(ctx, session.info.fd, get.key, result.map(|()| len));
 }
 
 /// `touch`, binary Touch.
-pub fn touch(ctx: &mut Context, touch: &Touch<'_>, encoding: &Encoding<'_>) {
+pub fn touch(ctx: &mut Context, session: &Session, touch: &Touch<'_>, encoding: &Encoding<'_>) {
     ctx.counters().cmd_touch.inc();
     let expiry = expiry(ctx, touch.exptime);
-    let done = ctx.handle.mutate(touch.key, |existing| match existing.info {
-        Ok(info) if info.expiry == expiry => (Change::Mark { token_sent: false, fetched: true }, Some(info)),
-        Ok(info) => (Change::Write(Write { expiry, fetched: true, ..unchanged(&info) }), Some(info)),
-        Err(_) => (Change::Keep, None),
+    let mut found = Err(Miss::Absent);
+    let done = ctx.handle.mutate(touch.key, |existing| {
+        found = existing.info.map(|info| info.len);
+        match existing.info {
+            Ok(info) if info.expiry == expiry => {
+                (Change::Mark { token_sent: false, fetched: true }, Some(info))
+            }
+            Ok(info) => (Change::Write(Write { expiry, fetched: true, ..unchanged(&info) }), Some(info)),
+            Err(_) => (Change::Keep, None),
+        }
     });
+    notify_lookup(ctx, session.info.fd, touch.key, found);
     match done {
         Ok((Some(info), _)) => {
             ctx.counters().touch_hits.inc();
@@ -318,8 +328,10 @@ pub fn touch(ctx: &mut Context, touch: &Touch<'_>, encoding: &Encoding<'_>) {
 }
 
 /// `me`: everything there is to say, without counting as an access.
-pub fn inspect(ctx: &mut Context, key: &[u8], encoding: &Encoding<'_>) {
-    let reply = match ctx.handle.describe(key, Detail::Full, false) {
+pub fn inspect(ctx: &mut Context, session: &Session, key: &[u8], encoding: &Encoding<'_>) {
+    let found = ctx.handle.describe(key, Detail::Full, false);
+    notify_lookup(ctx, session.info.fd, key, found.map(|info| info.len));
+    let reply = match found {
         Ok(info) => Reply::Inspected { item: item(&info), size: info.bytes, class: ITEM_CLASS },
         Err(_) => Reply::Miss,
     };

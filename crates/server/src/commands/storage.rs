@@ -5,7 +5,7 @@ use fabcache_protocol::{
 };
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
 
-use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, refused};
+use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -159,7 +159,9 @@ fn write(
     // What joining adds to memcached's count of the item, beside the values.
     let overhead = super::counted_bytes(ctx, key, 0, 0);
     let binary_key = matches!(encoding, Encoding::Meta(MetaEncoding { binary_key: true, .. }));
+    let mut found = Err(Miss::Absent);
     let done = ctx.handle.mutate(key, |existing| {
+        found = existing.info.map(|info| info.len);
         let write = Write {
             flags: store.flags,
             expiry,
@@ -169,11 +171,12 @@ fn write(
         };
         decide(store, existing.info, write, vivify, |info| overhead + info.len + len > item_bytes_max, value)
     });
+    notify_lookup(ctx, cfd, key, found);
     let (outcome, final_len, written) = match done {
         Ok((StoreResult { outcome, len: final_len }, written)) => (outcome, final_len, written),
         Err(why) => return refuse_no_memory(ctx, cfd, key, store, len, encoding, why),
     };
-    if store.compare.is_some() {
+    if store.compare.is_some() && store.mode == StoreMode::Set {
         let counters = ctx.counters();
         match outcome {
             Outcome::Stored => counters.cas_hits.inc(),
@@ -195,7 +198,7 @@ fn write(
             (Reply::OutOfMemory, "too_large")
         }
     };
-    notify_watchers(ctx, cfd, key, store, status, len);
+    notify_watchers(ctx, cfd, key, store, status, final_len);
     encoding.reply(&reply, &mut ctx.out);
 }
 
@@ -215,7 +218,7 @@ fn decide<'a>(
         Ok(info) => info,
         Err(_) => {
             return match (store.mode, store.compare, vivify) {
-                (StoreMode::Append | StoreMode::Prepend, None, Some(expiry)) => {
+                (StoreMode::Append | StoreMode::Prepend, _, Some(expiry)) => {
                     (Change::Write(Write { expiry, ..write }), StoreResult { outcome: Outcome::Stored, len })
                 }
                 (StoreMode::Append | StoreMode::Prepend | StoreMode::Replace, ..) => {
@@ -230,10 +233,11 @@ fn decide<'a>(
         return refuse(Outcome::NotStored);
     }
     let mut write = write;
+    // 0 is no item's CAS value, and older than none.
     if let Some(compare) = store.compare
-        && compare != info.cas
+        && (compare == 0 || compare != info.cas)
     {
-        if !store.invalidate || compare > info.cas || joins {
+        if !store.invalidate || compare == 0 || compare > info.cas || joins {
             return refuse(Outcome::Exists);
         }
         // An older writer than that of the stored value: better than nothing, but not to be trusted.

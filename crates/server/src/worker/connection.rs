@@ -17,7 +17,7 @@ use crate::bounds::{
     GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
-use crate::connections::ConnectionInfo;
+use crate::connections::{ConnectionInfo, State};
 use crate::output::OutputQueue;
 use crate::watch::topic;
 
@@ -322,12 +322,17 @@ impl Connection {
             }
         };
         self.input.settle();
-        let info = &self.session.info;
-        info.set_state(commands::state_of(
-            &self.session.role,
-            !self.input.is_empty(),
-            !self.session.queue.is_empty(),
-        ));
+        let serving = if self.decoder.is_in_value() {
+            State::Swallow
+        } else if self.decoder.awaits_body() {
+            State::Nread
+        } else if self.input.is_empty() {
+            State::Waiting
+        } else {
+            State::Read
+        };
+        let state = commands::state_of(&self.session.role, serving, !self.session.queue.is_empty());
+        self.session.info.set_state(state);
         turn
     }
 

@@ -46,7 +46,7 @@ pub(super) fn recipes() -> Vec<Recipe> {
         (delta, 8),
         (delta_silently, 2),
         (delta_of_text, 2),
-        (deleted, 4),
+        (deleted, 3),
         (deleted_silently, 1),
         (flush, 3),
         (connection_ends, 4),
@@ -483,11 +483,8 @@ fn deleted(g: &mut Gen, variant: usize) {
             let index = g.absent();
             Request::of("delete ").key(&g.key(index))
         }
-        2 => Request::of("delete ").put(g.long_key()),
         // More words are a known difference.
-        _ => Request::of("delete ")
-            .key(&g.key(0))
-            .put(*g.rng.pick(&[" 10", " -1", " 00", " a", " a b", " 0 0"])),
+        _ => Request::of("delete ").put(g.long_key()),
     };
     let request = request.put(g.line_end());
     g.send(Unit::ascii("delete", request, Shape::Line));

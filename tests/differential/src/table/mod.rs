@@ -88,7 +88,6 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const NO_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
-const DELETE_USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
 const BAD_FLAG: &str = "CLIENT_ERROR invalid flag";
 const FLAG_TWICE: &str = "CLIENT_ERROR duplicate flag";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -117,7 +116,7 @@ static TEXT: &[Row] = &[
     ("touch", &["TOUCHED", "NOT_FOUND", BAD_LINE, BAD_EXPTIME]),
     ("incr", &[NUMBER, "NOT_FOUND", BAD_LINE, BAD_DELTA, NO_NUMBER]),
     ("decr", &[NUMBER, "NOT_FOUND", BAD_LINE, BAD_DELTA, NO_NUMBER]),
-    ("delete", &["DELETED", "NOT_FOUND", BAD_LINE, DELETE_USAGE]),
+    ("delete", &["DELETED", "NOT_FOUND", BAD_LINE]),
     ("flush_all", &["OK", BAD_EXPTIME]),
     ("quit", &[CLOSED]),
     (UNKNOWN, &["ERROR"]),
@@ -173,7 +172,6 @@ static META: &[Row] = &[
             "NF",
             "EX",
             NOTHING,
-            BAD_LINE,
             BAD_OPAQUE,
             NO_NUMBER,
             "CLIENT_ERROR invalid or duplicate flag",

@@ -8,6 +8,7 @@ mod settings;
 use std::fmt::Display;
 
 use fabcache_protocol::command::Words;
+use fabcache_protocol::number::parse_u32;
 use fabcache_protocol::{Encoding, Protocol, Refusal, Reply};
 
 use super::dump::{Dump, ItemList, List};
@@ -129,7 +130,7 @@ fn cachedump(
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
     }
-    let number = |word: Option<&[u8]>| word.map(fabcache_protocol::number::parse_u64);
+    let number = |word: Option<&[u8]>| word.map(|word| parse_u32(word).map(u64::from));
     let (class, limit) = match (number(words.next()), number(words.next())) {
         (Some(Some(class)), Some(Some(limit))) => (class, limit),
         (None, _) | (_, None) => return Some(refused(Refusal::Client("bad command line"))),
