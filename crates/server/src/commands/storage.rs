@@ -5,7 +5,9 @@ use fabcache_protocol::{
 };
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
 
-use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused};
+use super::{
+    Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused,
+};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
