@@ -97,6 +97,9 @@ pub const GRACEFUL_TIME_MAX: Duration = Duration::from_secs(1);
 /// A connection that pins memory without progress for this long may be closed when others need to pin.
 pub const PINNING_STILL_MAX: Duration = Duration::from_millis(200);
 
+/// Time between two requests to all workers to close one such connection each: each scans its connections.
+pub const PINS_WANTED_EVERY: Duration = Duration::from_millis(20);
+
 /// Watchers at once (memcached's limit).
 pub const WATCHERS_MAX: usize = 20;
 

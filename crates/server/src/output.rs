@@ -84,7 +84,7 @@ impl OutputQueue {
         self.parts.iter().any(|part| matches!(part, OutputPart::Value(value) if value.is_pinned()))
     }
 
-    /// Returns whether an unsent value was lost because the client stalled: the connection cannot go on.
+    /// Returns whether the next value was lost, because its memory was freed between sends: the connection cannot go on.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -117,26 +117,19 @@ impl OutputQueue {
     /// Sends as much as the peer takes; returns how many bytes that was.
     ///
     /// # Errors
-    /// The link is broken, or the memory of a value in excess was used again while the client stalled.
+    /// The link is broken, or the memory of the next value was freed between sends.
     pub fn send(&mut self, link: &mut dyn Link) -> io::Result<u64> {
-        self.pin_excess()?;
+        if self.has_excess {
+            // Up to the first that is lost.
+            let _all_pinned = self.values().all(PinnedValue::pin);
+        }
         let sent = self.send_pinned(link);
         self.unpin_excess();
         sent
     }
 
-    fn pin_excess(&mut self) -> io::Result<()> {
-        if self.has_excess {
-            let all_pinned = self.values().all(PinnedValue::pin);
-            self.is_lost = !all_pinned;
-            if self.is_lost {
-                return Err(io::Error::other("the client stalled, and the memory of its answer was needed"));
-            }
-        }
-        Ok(())
-    }
-
-    fn unpin_excess(&mut self) {
+    /// Unpins values in excess until the next send.
+    pub fn unpin_excess(&mut self) {
         if self.has_excess {
             self.values().filter(|value| value.is_excess()).for_each(PinnedValue::unpin);
             let any_left = self.values().any(|value| !value.is_pinned());
@@ -159,6 +152,7 @@ impl OutputQueue {
                 let mut skip = self.sent;
                 for part in &self.parts {
                     match part {
+                        OutputPart::Value(value) if !value.is_pinned() => break,
                         OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
                         OutputPart::Value(value) => {
                             slices.extend(value.slices().map(IoSlice::new).take(SEND_PARTS_MAX))
@@ -169,6 +163,11 @@ impl OutputQueue {
                         slices.truncate(SEND_PARTS_MAX);
                         break;
                     }
+                }
+                if slices.is_empty() {
+                    self.is_lost = true;
+                    let why = "an answer's memory was freed, as its item was replaced or memory was short";
+                    return Err(io::Error::other(why));
                 }
                 link.send(&slices)? as u64
             };

@@ -9,6 +9,7 @@ use crossbeam_utils::CachePadded;
 use fabcache_store::{Store, StoreSums};
 use fabcache_transport::tls::TlsContext;
 
+use crate::bounds::PINS_WANTED_EVERY;
 use crate::connections::Connections;
 use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
@@ -119,6 +120,8 @@ pub struct Shared {
     pub listen_disabled_now: AtomicBool,
     /// Long values that were read while too much memory was pinned.
     pub pins_wanted: AtomicU64,
+    /// When that last changed, in milliseconds of the store's clock.
+    pins_wanted_ms: AtomicU64,
     /// The values at the last `stats reset`; subtracted from those shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,
     /// Requests to the code that runs the process.
@@ -171,6 +174,7 @@ impl Shared {
             listen_disabled_us: AtomicU64::new(0),
             listen_disabled_now: AtomicBool::new(false),
             pins_wanted: AtomicU64::new(0),
+            pins_wanted_ms: AtomicU64::new(0),
             baseline: Mutex::default(),
             orders: Mutex::new(orders),
             phase: AtomicU8::new(Phase::Running as u8),
@@ -197,8 +201,16 @@ impl Shared {
         }
     }
 
-    /// Asks all workers to give up what slow clients pin.
+    /// Asks all workers to give up what slow clients pin, at most once in [`PINS_WANTED_EVERY`].
     pub fn want_pins(&self) {
+        let now_ms = self.store.clock_ns() / 1_000_000;
+        let last_ms = self.pins_wanted_ms.load(Ordering::Relaxed);
+        let is_due = now_ms >= last_ms + PINS_WANTED_EVERY.as_millis() as u64;
+        let swapped =
+            || self.pins_wanted_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+        if !is_due || swapped().is_err() {
+            return;
+        }
         self.pins_wanted.fetch_add(1, Ordering::Relaxed);
         for inbox in &self.inboxes {
             inbox.wake();

@@ -168,6 +168,47 @@ fn request(c: &mut Client<TcpStream>, opcode: u8, key: &[u8], value: &[u8]) -> A
 }
 
 #[test]
+fn answers_pin_no_more_than_their_part_while_their_client_is_paused() {
+    const CLIENTS: usize = 200;
+    const VALUES: usize = 15;
+    let scratch = Scratch::new("paused");
+    let users = scratch.file("users", "ann:secret\n");
+    let server = serve(&format!("-m 64 -S --sasl-pwdb {}", users.display()));
+    let store = &server.server().shared().store;
+    let mut c = server.connect();
+    assert_eq!(request(&mut c, SASL_AUTH, b"PLAIN", b"\0ann\0secret").status, 0);
+    let key = |client: usize, i: usize| format!("v{}", i * CLIENTS + client).into_bytes();
+    // Each client's values are in segments of their own.
+    for (client, i) in (0..VALUES).flat_map(|i| (0..CLIENTS).map(move |client| (client, i))) {
+        c.say(packet(0x01, &[0; 8], &key(client, i), &[b'x'; 17_000], 0));
+        assert_eq!(c.hear_packet().status, 0);
+    }
+    let paused: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let mut paused = server.connect();
+            let gets = (0..VALUES).map(|i| packet(0x00, &[], &key(client, i), &[], 0));
+            let (right, wrong) = (&b"\0ann\0secret"[..], &b"\0ann\0wrong"[..]);
+            let sent = [packet(SASL_AUTH, &[], b"PLAIN", right, 0)]
+                .into_iter()
+                .chain(gets)
+                .chain([packet(SASL_AUTH, &[], b"PLAIN", wrong, 0)]);
+            paused.say(sent.collect::<Vec<_>>().concat());
+            paused
+        })
+        .collect();
+    let mut most = 0;
+    wait_until("the last client's answers wait", || {
+        most = most.max(store.usage().segments_pinned);
+        server.server().shared().sums().auth_errors >= CLIENTS as u64
+    });
+    let usage = store.usage();
+    most = most.max(usage.segments_pinned);
+    // One turn of each worker may pin more for a moment.
+    assert!(most <= usage.segments / 4 + 2 * VALUES as u32, "{most} of {} segments", usage.segments);
+    drop(paused);
+}
+
+#[test]
 fn binary_clients_authenticate_with_sasl_plain() {
     let scratch = Scratch::new("sasl");
     let users = scratch.file("users", "ann:secret\n");

@@ -273,6 +273,7 @@ impl Connection {
             match self.paused_until {
                 Some(until) if now < until => {
                     self.session.queue.push_bytes(&mut ctx.out);
+                    self.session.queue.unpin_excess();
                     break Turn::Pause(until);
                 }
                 _ => self.paused_until = None,
@@ -304,6 +305,10 @@ impl Connection {
             }
             if self.has_work() {
                 self.work_on_input(ctx, &mut left);
+                if self.is_dumping() {
+                    // A part may be empty; while the client does not read, none is made.
+                    self.last_progress = now;
+                }
                 continue;
             }
             match self.receive(ctx, buffer, &mut left, now) {
