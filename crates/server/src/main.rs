@@ -53,7 +53,9 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     let has_fabric = settings.fabric.is_some();
     let too_few = limits::allow_connections(settings.connections_max, settings.threads, has_fabric)?;
     settings.warnings.extend(too_few);
-    settings.warnings.extend(limits::memory_beyond_machine(settings.memory_bytes));
+    if settings.backing.file.is_none() {
+        settings.warnings.extend(limits::memory_beyond_machine(settings.memory_bytes));
+    }
     if privileges::is_needlessly_root(settings.user.as_deref()) {
         tracing::warn!("running as root; give -u USER to become another user");
     }

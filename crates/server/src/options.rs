@@ -318,8 +318,9 @@ pub struct ListenerTable {
 impl Options {
     /// Returns whether they say where to listen, apart from `[[listener]]`.
     pub fn name_addresses(&self) -> bool {
-        self.port.is_some()
-            || self.udp_port.is_some()
+        let names_port = |port: Option<i32>| port.is_some_and(|port| port != 0);
+        names_port(self.port)
+            || names_port(self.udp_port)
             || !self.listen.is_empty()
             || !self.unix_socket.is_empty()
     }
@@ -459,7 +460,7 @@ pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = text[number.len()..].to_ascii_lowercase();
     let unit = match suffix.strip_suffix("ib").or(suffix.strip_suffix('b')).unwrap_or(&suffix) {
-        "" => unit,
+        "" if suffix.is_empty() => unit,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,

@@ -183,19 +183,20 @@ fn answers_pin_no_more_than_their_part_while_their_client_is_paused() {
         c.say(packet(0x01, &[0; 8], &key(client, i), &[b'x'; 17_000], 0));
         assert_eq!(c.hear_packet().status, 0);
     }
-    let paused: Vec<_> = (0..CLIENTS)
-        .map(|client| {
-            let mut paused = server.connect();
-            let gets = (0..VALUES).map(|i| packet(0x00, &[], &key(client, i), &[], 0));
-            let (right, wrong) = (&b"\0ann\0secret"[..], &b"\0ann\0wrong"[..]);
-            let sent = [packet(SASL_AUTH, &[], b"PLAIN", right, 0)]
-                .into_iter()
-                .chain(gets)
-                .chain([packet(SASL_AUTH, &[], b"PLAIN", wrong, 0)]);
-            paused.say(sent.collect::<Vec<_>>().concat());
-            paused
-        })
-        .collect();
+    let paused: Vec<_> =
+        (0..CLIENTS)
+            .map(|client| {
+                let mut paused = server.connect();
+                let gets = (0..VALUES).map(|i| packet(0x00, &[], &key(client, i), &[], 0));
+                let (right, wrong) = (&b"\0ann\0secret"[..], &b"\0ann\0wrong"[..]);
+                let sent = [packet(SASL_AUTH, &[], b"PLAIN", right, 0)]
+                    .into_iter()
+                    .chain(gets)
+                    .chain([packet(SASL_AUTH, &[], b"PLAIN", wrong, 0)]);
+                paused.say(sent.collect::<Vec<_>>().concat());
+                paused
+            })
+            .collect();
     let mut most = 0;
     wait_until("the last client's answers wait", || {
         most = most.max(store.usage().segments_pinned);

@@ -356,8 +356,11 @@ fn addresses_on_the_command_line_replace_listeners_of_the_file() {
     let process = start(&format!("--config {}", file.display()));
     assert_eq!(process.addresses().len(), 1);
     assert!(process.log().contains("replace the 1 [[listener]] of the file"), "{}", process.log());
-    let said = refusal(&format!("-t 1 --config {}", file.display()));
-    assert!(said.contains(&address.to_string()), "{said}");
+    // Port 0 names none.
+    for flags in ["", "-U 0", "-p 0"] {
+        let said = refusal(&format!("-t 1 {flags} --config {}", file.display()));
+        assert!(said.contains(&address.to_string()), "{flags}: {said}");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub struct Backing {
     page_bytes: u64,
     /// Nothing is released any more.
     kept: RwLock<bool>,
-    /// The file for readers, once it is sealed: not open for writing, which would let them allocate its holes.
+    /// The file for readers, once it is sealed: not open for writing, so other users' programs cannot allocate its holes.
     for_readers: OnceLock<OwnedFd>,
 }
 
@@ -132,8 +132,8 @@ impl Backing {
         *self.kept.write().expect("no thread panics while it releases pages") = true;
     }
 
-    /// Seals the file: no other process can write it, change its size or add seals from now on. Only its owner can open it
-    /// anew, for reading.
+    /// Seals the file: no other process can write it, change its size or add seals from now on. Other users cannot open it
+    /// anew; a program of the same user can, and allocate its holes.
     ///
     /// # Errors
     /// The file has a name, `/proc` is not mounted, or the kernel does not enforce the seal on huge pages (before 5.13).

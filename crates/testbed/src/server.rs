@@ -96,8 +96,7 @@ impl ServerProcess {
 
     /// Returns how the server ended and the end of its output, if it ends within this time.
     pub fn ended(&mut self, within: Duration) -> Option<String> {
-        let status = self.wait(within)?;
-        self.output.wait_for_end();
+        let status = self.wait_for_output(within)?;
         Some(format!("{status}{}", self.output.tail()))
     }
 
@@ -119,6 +118,13 @@ impl ServerProcess {
     pub fn terminate(&self) {
         // Fails if the server has ended, which `wait` reports.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Returns how the server ended, if it ends within this time and once its output is complete.
+    pub fn wait_for_output(&mut self, within: Duration) -> Option<ExitStatus> {
+        let status = self.wait(within)?;
+        self.output.wait_for_end();
+        Some(status)
     }
 
     /// Returns the last lines of its standard output and error, as the end of a sentence.

@@ -74,6 +74,8 @@ fn failed_endpoint_is_reopened_and_its_clients_reconnect() {
         let key = sender.0.id().to_string();
         wait_until("the value is being read", || control.get(key.as_bytes()).expect("answered").is_some());
     }
+    // Each sender's long value is still to be read: its read starts after the short value is stored.
+    std::thread::sleep(Duration::from_secs(1));
     // Exhaust the descriptors, so that the endpoint cannot be reopened yet.
     server.allow_descriptors(3);
     let ports = || stat(&control, "fabcache", "fabric_ports");

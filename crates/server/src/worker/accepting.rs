@@ -10,7 +10,6 @@ use super::epoll::Poll;
 use super::inbox::NewLink;
 use crate::bounds::{ACCEPT_PAUSE, ACCEPT_SAID_AGAIN, ACCEPTS_PER_TURN_MAX, DATAGRAMS_PER_TURN_MAX};
 use crate::commands::Context;
-use crate::networks;
 use crate::settings::AcceptMode;
 use crate::shared::Shared;
 use crate::worker::listener::ListenerEntry;
@@ -161,9 +160,9 @@ impl Accepting {
         let Peer::Socket(peer) = peer else { return false };
         self.listeners.iter().filter(|entry| entry.listener.kind() == Kind::Udp).any(|entry| {
             let Peer::Socket(local) = entry.listener.local() else { return false };
-            // If the system does not report this host's addresses, the port decides.
-            let is_here = || local.ip().is_unspecified() && networks::is_own(peer.ip()).unwrap_or(true);
-            local.port() == peer.port() && (local.ip() == peer.ip() || is_here())
+            // A forged address of this host beyond loopback gets one answer, which is no request and ends there.
+            let is_here = local.ip().is_unspecified() && peer.ip().to_canonical().is_loopback();
+            local.port() == peer.port() && (local.ip() == peer.ip() || is_here)
         })
     }
 

@@ -159,6 +159,8 @@ impl Worker {
                     self.serve(index);
                 }
             }
+            // Before fabric connections, whose turns need no event: one may pause again.
+            self.resume_paused();
             self.serve_fabric();
             self.poll_fabric();
             self.serve_polled();
@@ -166,7 +168,6 @@ impl Worker {
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
             }
-            self.resume_paused();
             self.shed_pins();
             self.accepting.resume(&self.ctx.shared, &self.poll, self.now);
             self.follow_phase();
