@@ -47,7 +47,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ),
     ("docs/libmemcached.md", "LD_PRELOAD=", "cargo xtask libmemcached runs such programs"),
     ("docs/libmemcached.md", "cc program.c", "cargo xtask libmemcached builds such programs"),
-    ("docs/operating.md", "[Service]", "systemd reads it"),
+    ("docs/operating.md", "[Unit]", "systemd reads it: crates/server/tests/systemd.rs checks it"),
     ("docs/operating.md", "auth-file", "needs certificates: crates/server/tests/tls.rs starts such servers"),
     ("docs/operating.md", "fabric =", "needs a fabric: cargo xtask rdma starts such servers"),
 ];

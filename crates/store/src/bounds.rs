@@ -16,7 +16,7 @@ pub const READ_RETRIES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
 pub const CHAIN_BUCKETS_MAX: u32 = if cfg!(loom) { 2 } else { 32 };
 const _: () = assert!(CHAIN_BUCKETS_MAX <= fabcache_layout::bounds::LINKS_READ_MAX);
 /// Buckets of a chain that a lock-free search visits before it takes the lock. Growth without eviction may put the keys
-/// of two full groups into one.
+/// of two full groups into one, and another growth more: longer chains are searched under the lock.
 pub const CHAIN_BUCKETS_SEARCHED_MAX: u32 = 2 * CHAIN_BUCKETS_MAX;
 /// Groups of the next table that the keys of one group go to at most: it is at most twice as large.
 pub const GROUPS_MOVED_TO_MAX: u64 = 3;

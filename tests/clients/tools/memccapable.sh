@@ -6,7 +6,8 @@
 # no longer get the error that they expect for `delete a b`.
 outdated='ascii delete|ascii delete noreply'
 
-output=$(memccapable -h "$SERVER_HOST" -p "$SERVER_PORT" -t 10 2>&1)
+# Unbuffered, or its messages come before the cases that they follow.
+output=$(stdbuf -o0 memccapable -h "$SERVER_HOST" -p "$SERVER_PORT" -t 10 2>&1)
 # The tool's message may break a failed case's line.
 failed=$(grep -E '^(ascii|binary) ' <<<"$output" | grep -vF '[pass]' | cut -c 1-40 | sed 's/ *$//')
 passed=$(grep -Ec '^(ascii|binary) .*\[pass\]' <<<"$output")

@@ -89,7 +89,9 @@ fn push_key(encoding: &MetaEncoding<'_>, item: Option<&Item>, out: &mut Vec<u8>)
         MetaCommand::Get | MetaCommand::Inspect => item.map(|item| item.binary_key),
         _ => None,
     };
-    let encoded = stored.unwrap_or(encoding.binary_key);
+    // Whatever the item says: such a key would end its word or the line.
+    let breaks_line = encoding.key.iter().any(|byte| matches!(byte, b' ' | b'\n'));
+    let encoded = stored.unwrap_or(encoding.binary_key) || breaks_line;
     if encoded {
         out.extend_from_slice(STANDARD.encode(encoding.key).as_bytes());
     } else {

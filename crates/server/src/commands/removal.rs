@@ -29,7 +29,11 @@ pub fn delete(ctx: &mut Context, session: &Session, delete: &Delete<'_>, encodin
             return (Change::Remove, (Outcome::Deleted, info.len));
         }
         // Without its value an item is a new one.
-        let info = if delete.drop_value { ItemInfo { cas: info.cas, ..ItemInfo::EMPTY } } else { info };
+        let info = if delete.drop_value {
+            ItemInfo { cas: info.cas, binary_key: info.binary_key, ..ItemInfo::EMPTY }
+        } else {
+            info
+        };
         let write = Write {
             flags: if delete.drop_value { delete.flags } else { info.flags },
             expiry: touch.unwrap_or(info.expiry),

@@ -1,7 +1,8 @@
 //! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
 
 use fabcache_protocol::{
-    Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, Value as Sent,
+    Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
+    Value as Sent,
 };
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
 
@@ -91,8 +92,11 @@ fn refuse_no_memory(
     why: OutOfMemory,
 ) {
     ctx.counters().store_no_memory.inc();
-    // Unlike memcached's, a stored value at least as long stays: without eviction it would be lost for no gain.
-    remove_replaced(ctx, key, store, encoding, |info| info.len < len);
+    // Unlike memcached's, a stored value at least as long stays without eviction, which else would lose it for no gain. But
+    // a client that does not learn of the refusal must not read the old value as its own.
+    let is_told = !matches!(encoding, Encoding::Text(TextEncoding { noreply: true, .. }));
+    let stays = !ctx.shared.settings.evict && is_told;
+    remove_replaced(ctx, key, store, encoding, |info| !stays || info.len < len);
     notify_watchers(ctx, cfd, key, store, "no_memory", len);
     encoding.reply(&no_room(why), &mut ctx.out);
 }
