@@ -65,11 +65,19 @@ const PROGRAMS: &[Program] = &[
     Program { name: "php-memcached", kind: Kind::Php, is_local_too: true },
 ];
 
+/// How a program's run ended.
+enum ProgramOutcome {
+    /// All of its checks passed; their number.
+    Passed(u32),
+    /// What failed, with the end of its output.
+    Failed(String),
+}
+
 /// The outcome of a program over a transport.
 struct Row {
     program: &'static str,
     transport: Transport,
-    outcome: Result<u32, String>,
+    outcome: ProgramOutcome,
     seconds: f64,
 }
 
@@ -92,14 +100,14 @@ pub(super) fn run(
             let outcome = run_one(program, subject, transport, &cache, preloaded, interrupt)?;
             let row =
                 Row { program: program.name, transport, outcome, seconds: started.elapsed().as_secs_f64() };
-            if let Err(report) = &row.outcome {
+            if let ProgramOutcome::Failed(report) = &row.outcome {
                 println!("FAIL {} over {}:\n{report}", row.program, transport.name());
             }
             rows.push(row);
         }
     }
     show(&rows);
-    let failed = rows.iter().filter(|row| row.outcome.is_err()).count();
+    let failed = rows.iter().filter(|row| matches!(row.outcome, ProgramOutcome::Failed(_))).count();
     ensure!(failed == 0, "{failed} of {} runs of programs failed", rows.len());
     Ok(())
 }
@@ -135,7 +143,10 @@ fn fetch_pylibmc(cache: &Path, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program against a fresh server. The outer error is the runner's, the inner one the program's.
+/// Runs a program against a fresh server.
+///
+/// # Errors
+/// The server or the program cannot be started.
 fn run_one(
     program: &Program,
     subject: &Subject,
@@ -143,7 +154,7 @@ fn run_one(
     cache: &Path,
     preloaded: Option<&Path>,
     interrupt: &Interrupt,
-) -> Result<Result<u32, String>> {
+) -> Result<ProgramOutcome> {
     let scratch = Scratch::create()?;
     let mut server = Server::start(&subject.programs, transport, scratch.path(), 0, interrupt)?;
     let mut command = command(program, cache);
@@ -165,25 +176,27 @@ fn run_one(
         if text.is_empty() { fault } else { format!("{fault}\n{text}") }
     };
     if let Some(failure) = &run.failure {
-        return Ok(Err(report(failure.clone())));
+        return Ok(ProgramOutcome::Failed(report(failure.clone())));
     }
     if let Some(fault) = server.fault() {
-        return Ok(Err(report(fault)));
+        return Ok(ProgramOutcome::Failed(report(fault)));
     }
     if transport.is_fabcached() {
         let attached = server.counted("fabcache", "shm_attached")?;
         let broken = server.counted("fabcache", "shm_broken")?;
         let expected = transport == Transport::SharedMemory && preloaded.is_some();
         if expected != (attached > 0) || broken > 0 {
-            return Ok(Err(report(format!(
-                "{attached} clients were given the memory, {broken} were cut off"
-            ))));
+            let fault = format!("{attached} clients were given the memory, {broken} were cut off");
+            return Ok(ProgramOutcome::Failed(report(fault)));
         }
     }
-    match summary_line(&run.stdout) {
-        Some((_, checks)) => Ok(Ok(checks)),
-        None => Ok(Err(report("it ended well, but without a line `NAME VERSION: N checks passed`".into()))),
-    }
+    Ok(match summary_line(&run.stdout) {
+        Some((_, checks)) => ProgramOutcome::Passed(checks),
+        None => {
+            let fault = "it ended well, but without a line `NAME VERSION: N checks passed`";
+            ProgramOutcome::Failed(report(fault.into()))
+        }
+    })
 }
 
 fn command(program: &Program, cache: &Path) -> Command {
@@ -251,8 +264,8 @@ fn show(rows: &[Row]) {
     let width = rows.iter().map(|row| row.program.len()).max().unwrap_or_default();
     for row in rows {
         let outcome = match &row.outcome {
-            Ok(checks) => format!("passed {checks} checks"),
-            Err(_) => "FAILED".to_owned(),
+            ProgramOutcome::Passed(checks) => format!("passed {checks} checks"),
+            ProgramOutcome::Failed(_) => "FAILED".to_owned(),
         };
         let Row { program, transport, seconds, .. } = row;
         println!("{program:<width$}  {:<24}  {outcome} in {seconds:.1} s", transport.name());

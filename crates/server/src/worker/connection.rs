@@ -327,6 +327,12 @@ impl Connection {
             }
         };
         self.input.settle();
+        self.note_state();
+        turn
+    }
+
+    /// Records what `stats conns` states.
+    fn note_state(&mut self) {
         let serving = if self.decoder.is_in_value() {
             State::Swallow
         } else if self.decoder.awaits_body() {
@@ -338,7 +344,6 @@ impl Connection {
         };
         let state = commands::state_of(&self.session.role, serving, !self.session.queue.is_empty());
         self.session.info.set_state(state);
-        turn
     }
 
     /// A datagram's only turn.
