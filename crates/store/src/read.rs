@@ -187,6 +187,7 @@ impl Handle {
     /// Reads a key. On a hit `head` appends what precedes the value to `out`, and the value follows it there or is
     /// pinned. When the read starts again, what `head` appended is removed and it is called again. `access` is false
     /// if the read does not count.
+    #[inline]
     pub fn get(
         &self,
         key: &[u8],
