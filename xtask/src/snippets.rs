@@ -187,7 +187,8 @@ impl Runner {
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
-        for name in ["run", "tmp", "etc"] {
+        // systemd makes /run/fabcached, by the unit's RuntimeDirectory.
+        for name in ["run/fabcached", "tmp", "etc"] {
             fs::create_dir_all(folder.join(name))?;
         }
         let mut place = Place { folder, port: ports::free_port()?, server: None };
