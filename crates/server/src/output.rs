@@ -16,6 +16,16 @@ enum OutputPart {
     Value(PinnedValue),
 }
 
+impl OutputPart {
+    /// Returns its bytes on the heap.
+    fn copied_bytes(&self) -> usize {
+        match self {
+            OutputPart::Bytes(bytes) => bytes.len(),
+            OutputPart::Value(_) => 0,
+        }
+    }
+}
+
 /// Unsent answers of all connections, long values apart.
 #[derive(Debug, Default)]
 pub struct UnsentBytes(AtomicU64);
@@ -42,8 +52,6 @@ pub struct OutputQueue {
     /// Sent bytes of the first part, if it holds bytes; a value releases sent bytes.
     sent: usize,
     bytes: u64,
-    /// Those that are no long values.
-    copied: u64,
     /// Whether a part may be a value in excess, which is not pinned between sends.
     has_excess: bool,
     /// Whether the memory of an unsent value was used again.
@@ -58,7 +66,6 @@ impl OutputQueue {
             parts: VecDeque::new(),
             sent: 0,
             bytes: 0,
-            copied: 0,
             has_excess: false,
             is_lost: false,
         }
@@ -95,7 +102,6 @@ impl OutputQueue {
             return;
         }
         self.bytes += bytes.len() as u64;
-        self.copied += bytes.len() as u64;
         self.of_all.add(bytes.len() as u64);
         match self.parts.back_mut() {
             Some(OutputPart::Bytes(last)) if last.len() < IDLE_BUFFER_BYTES_MAX => last.append(bytes),
@@ -191,7 +197,6 @@ impl OutputQueue {
             match first {
                 OutputPart::Bytes(_) => {
                     self.sent += now as usize;
-                    self.copied -= now;
                     self.of_all.remove(now);
                 }
                 OutputPart::Value(value) => value.advance(now),
@@ -208,7 +213,8 @@ impl OutputQueue {
 
 impl Drop for OutputQueue {
     fn drop(&mut self) {
-        self.of_all.remove(self.copied);
+        let unsent: usize = self.parts.iter().map(OutputPart::copied_bytes).sum();
+        self.of_all.remove((unsent - self.sent) as u64);
     }
 }
 

@@ -69,13 +69,12 @@ impl Prefixes {
         let Some(end) = key.iter().position(|byte| *byte == self.delimiter) else { return };
         let mut counts = self.counts.lock().expect("no thread panics while it counts");
         let prefix = &key[..end];
-        if !counts.contains_key(prefix) {
-            if counts.len() == PREFIXES_MAX {
-                return;
-            }
-            counts.insert(prefix.to_vec(), PrefixCounts::default());
-        }
-        let Some(counts) = counts.get_mut(prefix) else { return };
+        let is_full = counts.len() == PREFIXES_MAX;
+        let counts = match counts.get_mut(prefix) {
+            Some(counts) => counts,
+            None if is_full => return,
+            None => counts.entry(prefix.to_vec()).or_default(),
+        };
         match request {
             Request::Get(hit) => {
                 counts.gets += 1;

@@ -118,10 +118,8 @@ pub struct Shared {
     pub listen_disabled_us: AtomicU64,
     /// Accepting rests now.
     pub listen_disabled_now: AtomicBool,
-    /// Long values that were read while too much memory was pinned.
-    pub pins_wanted: AtomicU64,
-    /// When that last changed, in milliseconds of the store's clock.
-    pins_wanted_ms: AtomicU64,
+    /// When workers were last asked to give up pins, in milliseconds of the store's clock.
+    pub pins_wanted_ms: AtomicU64,
     /// The values at the last `stats reset`; subtracted from those shown.
     pub baseline: Mutex<(ServerSums, StoreSums)>,
     /// Requests to the code that runs the process.
@@ -173,7 +171,6 @@ impl Shared {
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
             listen_disabled_now: AtomicBool::new(false),
-            pins_wanted: AtomicU64::new(0),
             pins_wanted_ms: AtomicU64::new(0),
             baseline: Mutex::default(),
             orders: Mutex::new(orders),
@@ -206,14 +203,10 @@ impl Shared {
         let now_ms = self.store.clock_ns() / 1_000_000;
         let last_ms = self.pins_wanted_ms.load(Ordering::Relaxed);
         let is_due = now_ms >= last_ms + PINS_WANTED_EVERY.as_millis() as u64;
-        let swapped =
+        let swap =
             || self.pins_wanted_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
-        if !is_due || swapped().is_err() {
-            return;
-        }
-        self.pins_wanted.fetch_add(1, Ordering::Relaxed);
-        for inbox in &self.inboxes {
-            inbox.wake();
+        if is_due && swap().is_ok() {
+            self.inboxes.iter().for_each(Inbox::wake);
         }
     }
 

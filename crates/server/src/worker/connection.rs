@@ -67,7 +67,7 @@ pub struct Connection {
     client_done: bool,
     /// After the answers are sent it ends.
     closing: Option<EndReason>,
-    /// It neither receives nor sends until then.
+    /// It neither receives nor sends until it is resumed, then.
     paused_until: Option<Instant>,
     waited_for: Interest,
     /// Whether it has received or sent something since the spin policy was last updated.
@@ -200,9 +200,14 @@ impl Connection {
         !self.client_done && self.closing.is_none() && self.paused_until.is_none() && !self.is_backlogged()
     }
 
-    /// Returns whether it waits for the end of a pause.
-    pub fn is_paused(&self, now: Instant) -> bool {
-        self.paused_until.is_some_and(|until| now < until)
+    /// Returns whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused_until.is_some()
+    }
+
+    /// Ends its pause.
+    pub fn resume(&mut self) {
+        self.paused_until = None;
     }
 
     /// Returns whether it watches events.
@@ -270,13 +275,10 @@ impl Connection {
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut left = ctx.shared.settings.requests_per_turn;
         let turn = loop {
-            match self.paused_until {
-                Some(until) if now < until => {
-                    self.session.queue.push_bytes(&mut ctx.out);
-                    self.session.queue.unpin_excess();
-                    break Turn::Pause(until);
-                }
-                _ => self.paused_until = None,
+            if let Some(until) = self.paused_until {
+                self.session.queue.push_bytes(&mut ctx.out);
+                self.session.queue.unpin_excess();
+                break Turn::Pause(until);
             }
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);

@@ -63,7 +63,7 @@ pub struct Worker {
     /// When connections are next checked for timeouts; none if no timeout applies.
     next_tick: Option<Instant>,
     /// The last call for pinned memory that was answered.
-    pins_wanted: u64,
+    pins_wanted_ms: u64,
     drain_until: Option<Instant>,
 }
 
@@ -114,7 +114,7 @@ impl Worker {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
-            pins_wanted: 0,
+            pins_wanted_ms: 0,
             drain_until: None,
         })
     }
@@ -159,8 +159,6 @@ impl Worker {
                     self.serve(index);
                 }
             }
-            // Before fabric connections, whose turns need no event: one may pause again.
-            self.resume_paused();
             self.serve_fabric();
             self.poll_fabric();
             self.serve_polled();
@@ -168,6 +166,7 @@ impl Worker {
             if self.next_tick.is_some_and(|tick| self.now >= tick) {
                 self.drop_timed_out();
             }
+            self.resume_paused();
             self.shed_pins();
             self.accepting.resume(&self.ctx.shared, &self.poll, self.now);
             self.follow_phase();
@@ -253,8 +252,7 @@ impl Worker {
 
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
-        let now = self.now;
-        let Some(mut connection) = self.connections[index].connection.take_if(|c| !c.is_paused(now)) else {
+        let Some(mut connection) = self.connections[index].connection.take_if(|c| !c.is_paused()) else {
             return;
         };
         let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
@@ -300,9 +298,11 @@ impl Worker {
         {
             self.paused.pop_front();
             let slot = &mut self.connections[place.index];
-            let Some(connection) = slot.connection.take_if(|_| slot.generation == place.generation) else {
+            let Some(mut connection) = slot.connection.take_if(|_| slot.generation == place.generation)
+            else {
                 continue;
             };
+            connection.resume();
             match self.poll.add_connection(&connection) {
                 Ok(()) => {
                     slot.connection = Some(connection);
@@ -383,8 +383,8 @@ impl Worker {
     /// Too much memory is pinned for a long value: closes the connection that has pinned memory without progress for
     /// longest.
     fn shed_pins(&mut self) {
-        let wanted = self.ctx.shared.pins_wanted.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.pins_wanted, wanted) == wanted {
+        let wanted_ms = self.ctx.shared.pins_wanted_ms.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.pins_wanted_ms, wanted_ms) == wanted_ms {
             return;
         }
         let standing = |index: &usize| {
