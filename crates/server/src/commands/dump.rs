@@ -30,7 +30,7 @@ pub struct Dump {
 /// What is listed, and how far the list is.
 #[derive(Debug)]
 pub enum List {
-    /// `lru_crawler metadump` and `mgdump`: all keys, from a cursor; none of them if there is none.
+    /// `lru_crawler metadump` and `mgdump`: all keys from a cursor, or an empty list.
     Keys(KeysFormat, Option<Cursor>),
     /// `stats cachedump`.
     Items(ItemList),
@@ -61,20 +61,31 @@ impl Dump {
     }
 }
 
-fn go_on_with_keys(format: KeysFormat, cursor: &mut Option<Cursor>, ctx: &mut Context) -> bool {
+/// Visits the next items, for a part of a list at most; returns whether they were the last.
+pub(super) fn walk_part(
+    cursor: &mut Cursor,
+    ctx: &mut Context,
+    mut visit: impl FnMut(&VisitedItem<'_>, &mut Vec<u8>),
+) -> bool {
     let mut groups = 0;
-    while let Some(at) = cursor.filter(|cursor| !cursor.is_done()) {
+    while !cursor.is_done() {
         if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
             return false;
         }
         groups += 1;
-        let origin = ctx.shared.store.clock_origin();
-        let out = &mut ctx.out;
-        let visit = |visited: VisitedItem<'_>| match format {
-            KeysFormat::Metadump => metadump_line(&visited, origin, out),
-            KeysFormat::Mgdump => mgdump_line(visited.key, out),
-        };
-        *cursor = Some(ctx.handle.walk(at, visit, |_| {}));
+        *cursor = ctx.handle.walk(*cursor, |visited| visit(&visited, &mut ctx.out), |_| {});
+    }
+    true
+}
+
+fn go_on_with_keys(format: KeysFormat, cursor: &mut Option<Cursor>, ctx: &mut Context) -> bool {
+    let origin = ctx.shared.store.clock_origin();
+    let visit = |visited: &VisitedItem<'_>, out: &mut Vec<u8>| match format {
+        KeysFormat::Metadump => metadump_line(visited, origin, out),
+        KeysFormat::Mgdump => mgdump_line(visited.key, out),
+    };
+    if cursor.as_mut().is_some_and(|cursor| !walk_part(cursor, ctx, visit)) {
+        return false;
     }
     ctx.out.extend_from_slice(if format == KeysFormat::Metadump { b"END\r\n" } else { b"EN\r\n" });
     true
@@ -137,24 +148,19 @@ impl ItemList {
 
     fn go_on(&mut self, ctx: &mut Context, encoding: &Encoding<'_>) -> bool {
         let origin = ctx.shared.store.clock_origin();
-        let mut groups = 0;
-        while !self.cursor.is_done() && self.items_left > 0 {
-            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
-                return false;
+        let ItemList { cursor, items_left, bytes } = self;
+        let is_last = walk_part(cursor, ctx, |visited, out| {
+            if *items_left == 0 || *bytes > CACHEDUMP_BYTES_MAX {
+                *items_left = 0;
+                return;
             }
-            groups += 1;
-            let out = &mut ctx.out;
-            let visit = |visited: VisitedItem<'_>| {
-                if self.items_left == 0 || self.bytes > CACHEDUMP_BYTES_MAX {
-                    self.items_left = 0;
-                    return;
-                }
-                self.items_left -= 1;
-                let start = out.len();
-                cachedump_line(&visited, origin, out);
-                self.bytes += out.len() - start;
-            };
-            self.cursor = ctx.handle.walk(self.cursor, visit, |_| {});
+            *items_left -= 1;
+            let start = out.len();
+            cachedump_line(visited, origin, out);
+            *bytes += out.len() - start;
+        });
+        if !is_last && self.items_left > 0 {
+            return false;
         }
         encoding.reply(&Reply::StatsEnd, &mut ctx.out);
         true

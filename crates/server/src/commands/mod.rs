@@ -198,7 +198,7 @@ pub fn state_of(role: &Role, serving: State, has_output: bool) -> State {
     }
 }
 
-/// Reports to watchers how a command found its key: the bytes of the value, or why there is none.
+/// Reports to watchers how a command found its key: the length of the value, or the kind of the miss.
 #[inline]
 fn notify_lookup(ctx: &Context, cfd: i32, key: &[u8], found: Result<u64, Miss>) {
     ctx.shared.notify_watchers(topic::FETCHERS, || {

@@ -7,9 +7,10 @@ use fabcache_protocol::{Encoding, Protocol, Reply};
 use fabcache_store::dump::{Cursor, VisitedItem};
 use fabcache_transport::Kind;
 
+use super::super::dump::walk_part;
 use super::super::protocol;
 use super::{Context, Report};
-use crate::bounds::{DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX, LISTED_CONNECTIONS_MAX, SIZES_MAX};
+use crate::bounds::{GATHERED_BYTES_MAX, LISTED_CONNECTIONS_MAX, SIZES_MAX};
 use crate::connections::Position;
 
 /// `stats conns`, up to a connection.
@@ -117,13 +118,10 @@ impl SizeList {
 
     /// Scans some items, or lists the next sizes; true when they were the last.
     pub fn go_on(&mut self, ctx: &mut Context, encoding: &Encoding<'_>) -> bool {
-        for _ in 0..DUMPED_GROUPS_MAX {
-            if self.cursor.is_done() {
-                break;
-            }
-            self.cursor = ctx.handle.walk(self.cursor, |visited| self.note(&visited), |_| {});
-        }
-        if !self.cursor.is_done() {
+        let mut cursor = self.cursor;
+        let is_scanned = walk_part(&mut cursor, ctx, |visited, _| self.note(visited));
+        self.cursor = cursor;
+        if !is_scanned {
             return false;
         }
         let mut report = Report::new(encoding, &mut ctx.out);
