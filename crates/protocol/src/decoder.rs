@@ -232,15 +232,15 @@ impl Decoder {
         let line = &input[..newline];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let consumed = newline + 1;
-        if self.is_datagram && self.auth_required {
-            // It cannot authenticate, and "unauthenticated" would answer everything.
+        // A datagram cannot authenticate, and "unauthenticated" would answer everything; such short lines are no commands.
+        if self.is_datagram && (self.auth_required || consumed < 4) {
             return self.progress.close();
         }
         if self.auth_required {
             self.progress.line(input, line, consumed, text::auth_line(line), 0)
         } else if consumed < 4 {
             // 1.6.45 distinguishes lines too short for any command from unknown commands.
-            if self.is_datagram { self.progress.close() } else { refused(consumed, BAD_FORMAT) }
+            refused(consumed, BAD_FORMAT)
         } else {
             let parsed = text::line(line, &mut self.key);
             if self.is_datagram && parsed.is_unknown() {
