@@ -43,7 +43,7 @@ pub struct GetCompletion {
 
 impl GetCompletion {
     /// Returns the completion of a GET that read nothing: the server must be asked.
-    pub fn request(value: Vec<u8>) -> GetCompletion {
+    pub fn fallback(value: Vec<u8>) -> GetCompletion {
         GetCompletion {
             read: ReadResult::FALLBACK,
             value,

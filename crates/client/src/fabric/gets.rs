@@ -419,10 +419,10 @@ impl RemoteGets {
             let CompletedGet { token: StartedGet { slot, mut target }, hash, outcome, buffer, .. } =
                 completed;
             let assembled = target.collect();
-            let mut completion = GetCompletion::request(Vec::new());
-            let read = ReadResult::from(&outcome);
+            let mut placement = ValuePlacement::Nowhere;
+            let mut read = ReadResult::from(&outcome);
             if let (ReadResult::Hit { .. }, ReadOutcome::Hit(hit)) = (&read, &outcome) {
-                completion.placement = match (hit.value, &buffer) {
+                placement = match (hit.value, &buffer) {
                     (Value::Fetched { at, len }, Some(buffer)) if buffer.is_callers() => {
                         ValuePlacement::Registered(at..at + len)
                     }
@@ -430,17 +430,17 @@ impl RemoteGets {
                     (Value::Placed, _) => assembled,
                     _ => ValuePlacement::Nowhere,
                 };
+                if placement == ValuePlacement::Nowhere {
+                    read = ReadResult::FALLBACK;
+                }
                 if reads > 0 && self.accesses.len() < 2 * ACCESSES_PER_REPORT {
                     self.accesses.push((hash, reads));
                 }
             }
-            if completion.placement != ValuePlacement::Nowhere || !matches!(read, ReadResult::Hit { .. }) {
-                completion.read = read;
-            }
             if let Some(buffer) = buffer {
                 self.keep(buffer);
             }
-            (completion.value, completion.at) = (target.value, Instant::now());
+            let completion = GetCompletion { read, placement, ..GetCompletion::fallback(target.value) };
             self.wakers.extend(slot.complete(completion));
         }
         any

@@ -169,12 +169,12 @@ impl RemoteReader {
     pub fn complete(&self, GetHandle { slot, shared, sample, .. }: GetHandle) -> GetCompletion {
         if !shared.is_current() {
             // It was started by the parent before a fork.
-            return GetCompletion::request(Vec::new());
+            return GetCompletion::fallback(Vec::new());
         }
         if !slot.is_complete() && !shared.wait(&slot, slot.deadline_from(Instant::now())) {
             shared.give_up();
         }
-        let completion = slot.take().unwrap_or_else(|| GetCompletion::request(Vec::new()));
+        let completion = slot.take().unwrap_or_else(|| GetCompletion::fallback(Vec::new()));
         if let Some(sample) = sample {
             self.note_time(sample, completion.at, completion.value_bytes());
         }

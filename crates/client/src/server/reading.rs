@@ -99,7 +99,7 @@ impl Server {
 
     /// Waits for a GET, and reports collected reads to the server.
     fn end_remote(&self, begun: GetHandle) -> GetCompletion {
-        let Some(remote) = &self.remote else { return GetCompletion::request(Vec::new()) };
+        let Some(remote) = &self.remote else { return GetCompletion::fallback(Vec::new()) };
         let mut completion = remote.complete(begun);
         if !matches!(completion.read, ReadResult::Hit { .. }) {
             // It may hold a part of a value.
