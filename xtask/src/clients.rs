@@ -113,7 +113,7 @@ impl Language {
 }
 
 /// The outcome of a client's run.
-enum Outcome {
+pub(crate) enum Outcome {
     Passed { version: String, checks: u32 },
     Failed { report: String },
     Skipped { reason: String },

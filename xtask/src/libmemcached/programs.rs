@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::install::make_python_ready;
-use crate::clients::{last_lines, summary_line};
+use crate::clients::{Outcome, last_lines, summary_line};
 use crate::process::{self, Interrupt, Scratch};
 use crate::workspace;
 
@@ -65,19 +65,11 @@ const PROGRAMS: &[Program] = &[
     Program { name: "php-memcached", kind: Kind::Php, is_local_too: true },
 ];
 
-/// How a program's run ended.
-enum ProgramOutcome {
-    /// All of its checks passed; their number.
-    Passed(u32),
-    /// What failed, with the end of its output.
-    Failed(String),
-}
-
 /// The outcome of a program over a transport.
 struct Row {
     program: &'static str,
     transport: Transport,
-    outcome: ProgramOutcome,
+    outcome: Outcome,
     seconds: f64,
 }
 
@@ -100,14 +92,14 @@ pub(super) fn run(
             let outcome = run_one(program, subject, transport, &cache, preloaded, interrupt)?;
             let row =
                 Row { program: program.name, transport, outcome, seconds: started.elapsed().as_secs_f64() };
-            if let ProgramOutcome::Failed(report) = &row.outcome {
+            if let Outcome::Failed { report } = &row.outcome {
                 println!("FAIL {} over {}:\n{report}", row.program, transport.name());
             }
             rows.push(row);
         }
     }
     show(&rows);
-    let failed = rows.iter().filter(|row| matches!(row.outcome, ProgramOutcome::Failed(_))).count();
+    let failed = rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed { .. })).count();
     ensure!(failed == 0, "{failed} of {} runs of programs failed", rows.len());
     Ok(())
 }
@@ -154,7 +146,7 @@ fn run_one(
     cache: &Path,
     preloaded: Option<&Path>,
     interrupt: &Interrupt,
-) -> Result<ProgramOutcome> {
+) -> Result<Outcome> {
     let scratch = Scratch::create()?;
     let mut server = Server::start(&subject.programs, transport, scratch.path(), 0, interrupt)?;
     let mut command = command(program, cache);
@@ -176,10 +168,10 @@ fn run_one(
         if text.is_empty() { fault } else { format!("{fault}\n{text}") }
     };
     if let Some(failure) = &run.failure {
-        return Ok(ProgramOutcome::Failed(report(failure.clone())));
+        return Ok(Outcome::Failed { report: report(failure.clone()) });
     }
     if let Some(fault) = server.fault() {
-        return Ok(ProgramOutcome::Failed(report(fault)));
+        return Ok(Outcome::Failed { report: report(fault) });
     }
     if transport.is_fabcached() {
         let attached = server.counted("fabcache", "shm_attached")?;
@@ -187,14 +179,14 @@ fn run_one(
         let expected = transport == Transport::SharedMemory && preloaded.is_some();
         if expected != (attached > 0) || broken > 0 {
             let fault = format!("{attached} clients were given the memory, {broken} were cut off");
-            return Ok(ProgramOutcome::Failed(report(fault)));
+            return Ok(Outcome::Failed { report: report(fault) });
         }
     }
     Ok(match summary_line(&run.stdout) {
-        Some((_, checks)) => ProgramOutcome::Passed(checks),
+        Some((version, checks)) => Outcome::Passed { version, checks },
         None => {
             let fault = "it ended well, but without a line `NAME VERSION: N checks passed`";
-            ProgramOutcome::Failed(report(fault.into()))
+            Outcome::Failed { report: report(fault.into()) }
         }
     })
 }
@@ -264,8 +256,8 @@ fn show(rows: &[Row]) {
     let width = rows.iter().map(|row| row.program.len()).max().unwrap_or_default();
     for row in rows {
         let outcome = match &row.outcome {
-            ProgramOutcome::Passed(checks) => format!("passed {checks} checks"),
-            ProgramOutcome::Failed(_) => "FAILED".to_owned(),
+            Outcome::Passed { checks, .. } => format!("passed {checks} checks"),
+            Outcome::Failed { .. } | Outcome::Skipped { .. } => "FAILED".to_owned(),
         };
         let Row { program, transport, seconds, .. } = row;
         println!("{program:<width$}  {:<24}  {outcome} in {seconds:.1} s", transport.name());
