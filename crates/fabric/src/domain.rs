@@ -101,8 +101,8 @@ impl Domain {
             return Err(failed("open the fabric", result));
         }
         // SAFETY: libfabric has just opened it, so nothing else closes it.
-        let fabric =
-            unsafe { Object::new(made) }.ok_or_else(|| failed("open the fabric", -sys::FI_ENOSYS))?;
+        let fabric = unsafe { Object::new(made) };
+        let fabric = fabric.ok_or_else(|| failed("open the fabric", -sys::FI_ENOSYS))?;
         // SAFETY: the object is open while this value owns it, and libfabric has filled in its structure.
         let table = unsafe { (*fabric.as_ptr()).ops };
         let open =
@@ -205,12 +205,11 @@ impl Domain {
         // If the provider does not choose keys, they must be unpredictable.
         let key = if self.memory_modes & sys::FI_MR_PROV_KEY == 0 { self.random_key()? } else { 0 };
         let (domain, mut made) = (self.domain.fid(), std::ptr::null_mut());
-        let null = std::ptr::null_mut();
+        let (base, flags, null) = (base.cast(), access.flags(), std::ptr::null_mut());
         // SAFETY: `self` keeps the domain open. The caller guarantees that the memory stays mapped while the object is
         // open, and that the access granted is compatible with all others. `made`, where the object is stored, outlives
         // the call.
-        let result =
-            unsafe { register(domain, base.cast(), bytes, access.flags(), 0, key, 0, &raw mut made, null) };
+        let result = unsafe { register(domain, base, bytes, flags, 0, key, 0, &raw mut made, null) };
         if result != 0 {
             return Err(Error::Register {
                 bytes,

@@ -184,8 +184,8 @@ impl Endpoint {
             return Err(failed("open an endpoint", result));
         }
         // SAFETY: libfabric has just opened it, so nothing else closes it.
-        let endpoint =
-            unsafe { Object::<sys::FidEp>::new(made) }.ok_or_else(|| missing("open an endpoint"))?;
+        let endpoint = unsafe { Object::<sys::FidEp>::new(made) };
+        let endpoint = endpoint.ok_or_else(|| missing("open an endpoint"))?;
         // SAFETY: both are of the same domain, and the endpoint is closed before the address vector.
         let bound = unsafe { endpoint.bind(addresses.fid(), 0) };
         // SAFETY: both are of the same domain, and the endpoint is closed before the queue.
@@ -392,11 +392,10 @@ impl Endpoint {
             return Err(Error::Size("a message is too long to be injected"));
         }
         let address = self.address(peer)?;
-        let endpoint = self.endpoint();
+        let (endpoint, bytes) = (self.endpoint(), message.as_ptr().cast());
         // SAFETY: the endpoint is enabled and the address is a connected peer's; an injected message is copied before
         // the call returns.
-        let result =
-            unsafe { (self.calls.inject)(endpoint, message.as_ptr().cast(), message.len(), address) };
+        let result = unsafe { (self.calls.inject)(endpoint, bytes, message.len(), address) };
         if result == 0 { Ok(()) } else { Err(self.domain.failure("send a short message", result)) }
     }
 

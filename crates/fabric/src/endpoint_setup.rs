@@ -65,11 +65,10 @@ pub(crate) fn open_queue(
             wait_cond: 0,
             wait_set: std::ptr::null_mut(),
         };
-        let mut made = std::ptr::null_mut();
+        let (mut made, null) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: `domain` is open. `attributes` is a whole fi_cq_attr without a wait set; it and `made`, where the object
         // is stored, outlive the call.
-        let result =
-            unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, std::ptr::null_mut()) };
+        let result = unsafe { open(domain.as_ptr(), &raw mut attributes, &raw mut made, null) };
         if result != 0 {
             return Err(domain.failure(what, result as isize));
         }

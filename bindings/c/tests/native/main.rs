@@ -354,9 +354,9 @@ fn non_blocking_requests_complete() {
             for (number, (request, buffer)) in requests.iter().zip(&mut buffers).enumerate() {
                 let key = format!("key{number}");
                 let get = if round % 2 == 0 { fabcache_iget } else { fabcache_bget };
+                let (name, into) = (key.as_ptr().cast(), buffer.as_mut_ptr().cast());
                 // SAFETY: key and buffer live, with their lengths, until the operations complete.
-                let requested =
-                    unsafe { get(*request, key.as_ptr().cast(), key.len(), buffer.as_mut_ptr().cast(), 32) };
+                let requested = unsafe { get(*request, name, key.len(), into, 32) };
                 assert_eq!(requested, Code::InProgress);
                 let again = call!(fabcache_iget(*request, c"k".as_ptr(), 1, null_mut(), 0));
                 assert_eq!(again, Code::InvalidArgument, "one is in flight");

@@ -60,10 +60,9 @@ fn reported(handle: &Handle) -> Option<(String, String)> {
                     unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, *mut *mut c_ulong) -> c_int;
                 // SAFETY: a callback with this id is such a function.
                 let get_password: PasswordCallback = unsafe { std::mem::transmute(callback.proc) };
-                let mut secret = ptr::null_mut();
+                let (connection, mut secret) = (ptr::null_mut(), ptr::null_mut());
                 // SAFETY: called with its own context.
-                let rc =
-                    unsafe { get_password(ptr::null_mut(), callback.context, PASS as c_int, &mut secret) };
+                let rc = unsafe { get_password(connection, callback.context, PASS as c_int, &mut secret) };
                 assert_eq!(rc, 0);
                 // SAFETY: a secret begins with its length.
                 let length = unsafe { secret.read() } as usize;
