@@ -131,7 +131,7 @@ fn meta_arithmetic_and_delete_work() {
         "EX\r\nNF\r\nNF\r\nNF O5 kn\r\nMN\r\n",
     );
     c.request("ms v 5 F9 T100\r\nhello\r\nmd v x\r\nmg v v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1\r\n\r\n");
-    // What is left is a new item: without time to live, marks and the token.
+    // The result is a new item, without time to live, marks and the token.
     c.request("ms x 5 F9 T100\r\nhello\r\nmd x x I\r\nmg x v f t\r\n", "HD\r\nHD\r\nVA 0 f0 t-1 X W\r\n\r\n");
     c.request("md x x F3\r\nmg x v f h\r\n", "HD\r\nVA 0 f3 h0\r\n\r\n");
 }

@@ -118,7 +118,7 @@ fn without_eviction_a_full_group_refuses_and_keeps_what_it_has() {
     assert!(store.usage().index_slots > 60_000 && !store.usage().index_growing, "the tables grew");
     assert_eq!((stored(&handle, &kept), stored(&handle, &others)), (kept.len(), others.len()));
     assert_eq!((store.sums().evictions, stored(&handle, &refused)), (0, 0));
-    // What is stored can be replaced, and what leaves makes room.
+    // Stored keys can be replaced, and deleted ones make room.
     for key in &kept {
         set(&handle, key.as_bytes(), key.as_bytes()).expect("its slot is there");
     }
