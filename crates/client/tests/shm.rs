@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::process::{self, Server, patient, stat, until_up};
 use common::{Running, client};
@@ -102,6 +102,34 @@ fn multiget_receives_long_replies_while_sending() {
     for (i, item) in many.items.iter().enumerate() {
         assert!(item.as_ref().is_some_and(|item| item.value == pattern(i, 20_000)), "{i}");
     }
+}
+
+/// The client connects while the server is stopped, so that the attachment takes longer than a clock may lag.
+#[test]
+fn slow_attachment_makes_no_items_expire_early() {
+    const STOPPED: Duration = Duration::from_secs(5);
+    let path = process::socket_path("slow");
+    let server = Server::started(&path, "-m 32");
+    let _leftover = process::Leftover(path.clone());
+    server.stop_asleep();
+    let cache = patient(&path);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| cache.set(b"up", b"", Ttl::NEVER));
+        std::thread::sleep(STOPPED);
+        server.resume();
+        first.join().expect("no panic").expect("stored");
+    });
+    assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
+    let unix_time = || SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
+    process::wait_until("the server's clock continues", || stat(&cache, "", "time") + 1 >= unix_time());
+    cache.set(b"key", b"value", Ttl::seconds(4)).expect("stored");
+    let (stored, before) = (Instant::now(), stat(&cache, "", "cmd_get"));
+    // An item expires up to a second before its time to live has passed, as in memcached.
+    while stored.elapsed() < Duration::from_millis(2_500) {
+        assert!(value(&cache, b"key").is_some(), "it expired after {:?}", stored.elapsed());
+    }
+    assert_eq!(stat(&cache, "", "cmd_get"), before, "the server was asked");
+    process::wait_until("it expires", || value(&cache, b"key").is_none());
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::fabric::region::Region;
 use crate::item::Transport;
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
-use crate::shm::monotonic_ns;
+use crate::region_clock::{RegionClock, precise_monotonic_ns};
 use crate::socket::{Socket, exchange, request_line};
 use crate::stream::{Stream, Until};
 
@@ -73,12 +73,11 @@ pub fn attach(
     };
     // This time is not the server's: the first use of libfabric searches the whole machine for devices.
     let deadline = deadline + began.elapsed();
-    // Taken before the request, so that the clock derived from the answer is early by the round trip, never late.
-    let requested_ns = monotonic_ns();
     let line = request_words(socket, "attach", &words(&end), deadline)?;
     if !line.starts_with("FABRIC ") {
         return Err(AttachError::Refused(not_attached(line, end.name())));
     }
+    let arrived_ns = precise_monotonic_ns();
     let Granted { name, token, credits, clock_ns, memory, secret, grace_ns } =
         Granted::of(&line).ok_or_else(|| Failure::Protocol(UNSOUND.into()))?;
     let terms = Terms {
@@ -94,9 +93,9 @@ pub fn attach(
     let provider = domain.provider().name.clone();
     let one_sided = remote.reads(offer.is_one_sided && end.is_one_sided());
     if one_sided {
-        let zero_ns = (requested_ns as i64).saturating_sub_unsigned(clock_ns);
+        let clock = RegionClock::answered(clock_ns, arrived_ns);
         let sockets = Sockets::new(&socket.socket, &name, memory);
-        let region = Region { domain, bytes: memory.bytes, secret, zero_ns, grace_ns, sockets };
+        let region = Region { domain, bytes: memory.bytes, secret, clock, grace_ns, sockets };
         remote.set_region(region);
     }
     let stream = FabricStream::new(end, &name, terms, Arc::clone(&socket.socket));

@@ -33,9 +33,8 @@ use crate::bounds::{
     READS_PER_NOTIFY, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::read_result::ReadResult;
-use crate::shm::{monotonic_ns, next_random};
-
-const NS_PER_SECOND: i64 = 1_000_000_000;
+use crate::region_clock::{RegionClock, monotonic_ns, precise_monotonic_ns};
+use crate::shm::next_random;
 
 /// A GET in flight.
 #[derive(Debug)]
@@ -100,6 +99,8 @@ pub struct RemoteGets {
     wakers: Vec<Waker>,
     /// A read failed; the endpoint is not used any more.
     is_broken: bool,
+    /// The region's clock.
+    clock: RegionClock,
     region: Arc<ForkGuard<Region>>,
 }
 
@@ -144,6 +145,7 @@ impl RemoteGets {
             random: monotonic_ns() as u32 | 1,
             wakers: Vec::new(),
             is_broken: false,
+            clock: region.clock,
             region: Arc::clone(region),
         })
     }
@@ -206,6 +208,7 @@ impl RemoteGets {
             for completion in completions.drain(..) {
                 self.handle(completion, now);
             }
+            self.clock.correct(now.second, self.remote.region_second(), precise_monotonic_ns);
         }
         self.completions = completions;
         self.is_broken |= polled.is_err();
@@ -483,13 +486,12 @@ impl RemoteGets {
 
     /// Returns the current time.
     fn now(&self) -> Now {
-        let second = (monotonic_ns() as i64).saturating_sub(self.region.zero_ns) / NS_PER_SECOND;
-        Now { second: second.clamp(0, u32::MAX.into()) as u32, ns: precise_ns() }
+        Now { second: self.clock.second_at(monotonic_ns()), ns: precise_ns() }
     }
 }
 
 /// Returns nanoseconds of a clock that continues while the system is suspended.
 fn precise_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * NS_PER_SECOND as u64 + now.tv_nsec as u64
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -7,6 +7,7 @@ use fabcache_fabric::Domain;
 use fabcache_layout::checksum::Secret;
 
 use super::sockets::Sockets;
+use crate::region_clock::RegionClock;
 
 /// The region of a server that is read over the fabric.
 #[derive(Debug)]
@@ -17,8 +18,8 @@ pub struct Region {
     pub bytes: u64,
     /// The seed of the items' checksums.
     pub secret: Secret,
-    /// The monotonic clock at second 0 of the region's clock, in nanoseconds; never too late.
-    pub zero_ns: i64,
+    /// Its clock, as the attachment left it.
+    pub clock: RegionClock,
     /// The time during which freed memory is not overwritten.
     pub grace_ns: u64,
     /// Sockets of the connections over which it was negotiated. Each also reports the end of the server that items

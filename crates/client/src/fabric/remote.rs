@@ -18,7 +18,8 @@ use crate::fabric::region::Region;
 use crate::options::{Fabric, FabricMode};
 use crate::path_selector::{Batch, LatencySample, ReadPath, ServerPaths};
 use crate::read_result::{ReadResult, ServerFallback};
-use crate::shm::{monotonic_ns, next_random};
+use crate::region_clock::monotonic_ns;
+use crate::shm::next_random;
 
 /// The one-sided reads of a server on the fabric.
 #[derive(Debug)]

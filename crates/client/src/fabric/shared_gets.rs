@@ -24,7 +24,7 @@ use crate::bounds::{
     TRUSTED_IDLE,
 };
 use crate::path_selector::LatencySample;
-use crate::shm::monotonic_ns;
+use crate::region_clock::monotonic_ns;
 use crate::socket::{Doorbell, wait_for_any};
 use crate::waking::wake;
 

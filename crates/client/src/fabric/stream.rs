@@ -30,7 +30,7 @@ use crate::bounds::{
     LEAVE_MAX, NAP_MAX, NAP_MIN, NAPS_A_BELL, POLLS_PER_CLOCK_READ, SLEEP_ON_DESCRIPTOR_MAX, TRUSTED_IDLE,
 };
 use crate::message::Encoding;
-use crate::shm::monotonic_ns;
+use crate::region_clock::monotonic_ns;
 use crate::socket::{self, Doorbell, wait_for_any};
 use crate::stream::{Lending, Stream, Until, Waiter};
 

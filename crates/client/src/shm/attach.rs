@@ -8,11 +8,12 @@ use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_protocol::binary::RESPONSE;
 
-use super::items::{Items, monotonic_ns};
+use super::items::Items;
 use super::stream::ShmStream;
 use crate::error::{AttachError, Failure};
 use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
+use crate::region_clock::{RegionClock, precise_monotonic_ns};
 use crate::socket::{Socket, exchange, request_line};
 
 /// Memory that a server shares.
@@ -34,8 +35,6 @@ pub fn attach(
     known: Option<&Arc<Items>>,
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
-    // Taken before the request, so that the clock derived from the answer is early by the round trip, never late.
-    let requested_ns = monotonic_ns();
     let (line, descriptors) = match encoding {
         Encoding::Binary => request_by_packet(socket, deadline)?,
         _ => {
@@ -53,10 +52,10 @@ pub fn attach(
     else {
         return Err(Failure::protocol(line.as_bytes()).into());
     };
-    let zero_ns = (requested_ns as i64).saturating_sub_unsigned(clock_ns);
+    let clock = RegionClock::answered(clock_ns, precise_monotonic_ns());
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
-        _ => Arc::new(Items::open(region.as_fd(), region_bytes, zero_ns)?),
+        _ => Arc::new(Items::open(region.as_fd(), region_bytes, clock)?),
     };
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));

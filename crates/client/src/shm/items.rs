@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::reader::{Mapped, PREFETCHED_KEYS, ReadOutcome, Region, Validation, reads_to_report};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
 use crate::read_result::ReadResult;
-
-const NS_PER_SECOND: u64 = 1_000_000_000;
+use crate::region_clock::{RegionClock, monotonic_ns, precise_monotonic_ns};
 
 /// One server's region.
 #[derive(Debug)]
@@ -20,8 +18,8 @@ pub struct Items {
     region: Arc<Region>,
     /// The file's identity.
     file: (u64, u64),
-    /// The monotonic clock at second 0 of the region's clock, in nanoseconds; never too late.
-    zero_ns: i64,
+    /// The region's clock, as the attachment left it.
+    clock: RegionClock,
     /// The number of readers created.
     readers: AtomicU64,
 }
@@ -33,7 +31,7 @@ pub struct Reader {
     prefetched: PrefetchHint,
     /// The number of the server's region, as counted by [`super::Readers::region`].
     pub region: u64,
-    zero_ns: i64,
+    clock: RegionClock,
     random: u32,
     /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
@@ -85,9 +83,9 @@ impl Items {
     ///
     /// # Errors
     /// The region has another version, could still be truncated, or the system fails.
-    pub fn open(file: BorrowedFd<'_>, bytes: u64, zero_ns: i64) -> io::Result<Items> {
+    pub fn open(file: BorrowedFd<'_>, bytes: u64, clock: RegionClock) -> io::Result<Items> {
         let region = Arc::new(Region::map(file, bytes)?);
-        let items = Items { region, file: identity(file)?, zero_ns, readers: AtomicU64::new(0) };
+        let items = Items { region, file: identity(file)?, clock, readers: AtomicU64::new(0) };
         // Reject an unreadable region now.
         items.reader(0).map(|_| items)
     }
@@ -118,7 +116,7 @@ impl Items {
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
         let prefetched =
             PrefetchHint { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
-        Ok(Box::new(Reader { mapped, prefetched, region, zero_ns: self.zero_ns, random, accesses }))
+        Ok(Box::new(Reader { mapped, prefetched, region, clock: self.clock, random, accesses }))
     }
 }
 
@@ -171,8 +169,10 @@ impl Reader {
 
     /// Prefetches the hinted keys. Returns false if the server is gone.
     fn begin(&mut self) -> bool {
-        let second = (monotonic_ns() as i64).saturating_sub(self.zero_ns) / NS_PER_SECOND as i64;
-        self.mapped.begin(second.clamp(0, u32::MAX.into()) as u32)
+        let second = self.clock.second_at(monotonic_ns());
+        let is_alive = self.mapped.begin(second);
+        self.clock.correct(second, self.mapped.region_second(), precise_monotonic_ns);
+        is_alive
     }
 
     /// Returns whether enough reads were collected to report them.
@@ -215,12 +215,6 @@ pub fn next_random(random: &mut u32) -> u32 {
     *random ^= *random >> 17;
     *random ^= *random << 5;
     *random
-}
-
-/// Returns nanoseconds of a monotonic clock with a resolution of milliseconds, as the server's.
-pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * NS_PER_SECOND + now.tv_nsec as u64
 }
 
 fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {

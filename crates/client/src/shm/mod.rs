@@ -13,7 +13,7 @@ use fabcache_layout::KeyHash;
 use crate::bounds::ACCESSES_ON_A_LINE;
 
 pub use attach::{Attached, attach};
-pub use items::{Items, ReadTicket, Reader, monotonic_ns, next_random};
+pub use items::{Items, ReadTicket, Reader, next_random};
 pub use readers::Readers;
 
 /// The lines that report reads to the server: hash and count of each in base64.

@@ -13,9 +13,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::items::{Items, monotonic_ns};
+use super::items::Items;
 use crate::bounds::{LOOKS_BEFORE_CLOCK, POLLS_PER_CLOCK_READ, TRUSTED_IDLE};
 use crate::message::Encoding;
+use crate::region_clock::monotonic_ns;
 use crate::socket::{self, Doorbell, wait_for_any};
 use crate::stream::{Stream, Until, Waiter};
 

@@ -156,6 +156,19 @@ fn sound_region_is_read() {
     assert_eq!(regions.server.served(), 2, "the server saw requests beyond hello and locations");
 }
 
+/// An answer that took longer than a region's clock may lag.
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn region_of_a_slow_answer_is_read() {
+    let regions = Regions::start();
+    regions.spoil(Box::new(|_, words| {
+        std::thread::sleep(Duration::from_secs(5));
+        words
+    }));
+    assert_eq!(regions.gets("slow", 1), KEYS);
+    assert_eq!(regions.server.served(), 2, "the server saw requests beyond hello and locations");
+}
+
 #[test]
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn misplaced_region_is_not_read() {

@@ -80,6 +80,11 @@ impl Mapped {
         self.metadata.is_alive()
     }
 
+    /// Returns the second that the region's clock showed when the batch began.
+    pub fn region_second(&self) -> u32 {
+        self.metadata.region_second()
+    }
+
     /// Reads a key.
     pub fn get(&mut self, key: &[u8]) -> (ReadOutcome, Rejections) {
         let mut value = std::mem::take(&mut self.value);

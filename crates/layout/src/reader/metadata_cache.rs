@@ -116,6 +116,11 @@ impl MetadataCache {
         self.status_line.is_some_and(|line| line.is_alive)
     }
 
+    /// Returns the second that the status line showed, 0 without one.
+    pub(super) fn region_second(&self) -> u32 {
+        self.status_line.map_or(0, |line| line.clock)
+    }
+
     pub(super) fn set_flush_epoch(&mut self, epoch: u64) {
         if let Some(line) = &mut self.status_line {
             line.flush_epoch = line.flush_epoch.max(epoch);

@@ -214,6 +214,11 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         self.is_gone
     }
 
+    /// Returns the second that the region's clock showed in the newest line; 0 before the first.
+    pub fn region_second(&self) -> u32 {
+        self.metadata.region_second()
+    }
+
     /// Returns the token of a GET in flight; `None` if it has completed.
     pub fn token(&mut self, id: GetId) -> Option<&mut T> {
         let running = self.gets.get_mut(id.at as usize)?.as_mut()?;
