@@ -347,6 +347,13 @@ impl Provider {
         self.reads_in_order && READS_MEMORY_IN_ORDER.contains(&core)
     }
 
+    /// Returns whether reads by it deliver words as readers need them: each aligned eight bytes whole, or the upper four
+    /// not earlier than the lower four. Devices read them whole, and copies by software ascend. Of a provider that is not
+    /// known here, nothing is known.
+    pub fn delivers_words(&self) -> bool {
+        ORDER.contains(&self.name.as_str()) || self.name == "shm"
+    }
+
     /// Returns whether no other host reaches it. An address that is not an IP address is one of another network,
     /// except that of memory.
     pub fn is_only_this_host(&self) -> bool {
@@ -575,6 +582,13 @@ pub mod tests {
             !provider("tcp;ofi_rxm", "eth0", None).reads_memory_in_order(),
             "the provider does not report it"
         );
+    }
+
+    #[test]
+    fn only_known_providers_deliver_words() {
+        for (name, expected) in [("tcp;ofi_rxm", true), ("shm", true), ("efa", true), ("ucx", false)] {
+            assert_eq!(provider(name, "eth0", None).delivers_words(), expected, "{name}");
+        }
     }
 
     #[test]

@@ -144,6 +144,13 @@ impl OpenFabric {
                  one that is killed can stop a worker for good"
             );
         }
+        if !provider.delivers_words() {
+            tracing::warn!(
+                "libfabric's provider {} is not known to deliver the upper half of eight bytes no earlier than the lower one, \
+                 and one-sided readers may miss items if it does: name a provider that is known, or let clients send requests",
+                provider.name
+            );
+        }
         if provider.is_only_this_host() && !settings.peers.are_local() {
             tracing::warn!(
                 "--fabric-peers lets clients of {} come, and other hosts do not reach {provider}: name an interface that they \

@@ -71,9 +71,25 @@ impl Fabric {
         }
     }
 
+    /// Reads all but the second half of the last word of the reads that have just been posted.
+    pub fn go_to_last_half(&mut self) {
+        for read in &mut self.reads {
+            let last = read.fetch.offset + read.fetch.len as u64 - 4;
+            for (offset, len) in read.left.extract_if(.., |(offset, _)| *offset != last) {
+                let from = (offset - read.fetch.offset) as usize;
+                self.memory.copy_out(offset, &mut read.bytes[from..from + len]);
+            }
+        }
+    }
+
     /// Returns whether two buckets of the index are being read.
     pub fn has_buckets(&self) -> bool {
         self.reads.iter().any(|read| read.fetch.len == 128 && read.fetch.offset.is_multiple_of(64))
+    }
+
+    /// Returns whether the overflow buckets of a group are being read.
+    pub fn has_overflow(&self) -> bool {
+        self.reads.iter().any(|read| read.fetch.len == 256 && read.fetch.offset.is_multiple_of(64))
     }
 
     /// Returns the number of incomplete reads.

@@ -63,6 +63,8 @@ enum Stage {
     BlockNumbers,
     Home,
     Overflow,
+    /// The slot of a link, which may have arrived in two halves.
+    LinkAgain,
     Link,
     /// The generation of the candidate's segment, before its slot is fetched again.
     Generation,
@@ -137,7 +139,11 @@ struct Search {
 #[derive(Clone, Copy, Debug)]
 enum Rest {
     Overflow,
-    Link(u64),
+    /// The bucket at `to`, linked by the slot at `slot_at`.
+    Link {
+        slot_at: u64,
+        to: u64,
+    },
     Nothing,
 }
 
@@ -375,6 +381,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.check_candidate(reader, metadata)
             }
             Stage::SlotAgain => self.reject(reader, metadata, Rejection::SlotChanged),
+            Stage::LinkAgain => self.take_link_again(reader, metadata, Slot(word)),
             Stage::Still => self.take_still(reader, metadata, word),
             Stage::FlushEpoch => {
                 metadata.set_flush_epoch(word);
@@ -424,16 +431,19 @@ impl<K: AsRef<[u8]>> Get<K> {
                 self.next_candidate(reader, metadata)
             }
             Stage::Overflow | Stage::Link => {
-                let start =
-                    if let Rest::Link(at) = self.search.rest { at } else { self.search.places.overflow };
+                let start = match self.search.rest {
+                    Rest::Link { to, .. } => to,
+                    _ => self.search.places.overflow,
+                };
                 if !self.take_slots(start, bytes, true) {
                     return self.ask_server(FallbackReason::Contended);
                 }
                 // An item in the last slot is copied to the linked bucket before the link replaces it, so it is seen
                 // here or there.
                 let last = slot_in(bytes, bytes.len() / 8 - 1);
+                let slot_at = start + bytes.len() as u64 - 8;
                 let link = last.link_offset().filter(|_| last.is_link());
-                self.search.rest = link.map_or(Rest::Nothing, Rest::Link);
+                self.search.rest = link.map_or(Rest::Nothing, |to| Rest::Link { slot_at, to });
                 self.next_candidate(reader, metadata)
             }
             Stage::Item => self.take_item(reader, metadata, bytes, settled),

@@ -122,17 +122,36 @@ impl<K: AsRef<[u8]>> Get<K> {
                 let places = search.places;
                 self.fetch_bytes(Stage::Overflow, places.overflow, places.overflow_end - places.overflow)
             }
-            Rest::Link(at) if reader.is_index(at, BUCKET_BYTES) && at.is_multiple_of(BUCKET_BYTES) => {
-                search.stamp = metadata.stamp();
-                search.links += 1;
-                if search.links > LINKS_READ_MAX {
-                    return self.ask_server(FallbackReason::Contended);
-                }
-                self.fetch_bytes(Stage::Link, at, BUCKET_BYTES)
+            Rest::Link { to, .. } if !reader.is_index(to, BUCKET_BYTES) || to % BUCKET_BYTES != 0 => {
+                self.reject(reader, metadata, Rejection::Torn)
             }
-            Rest::Link(_) => self.reject(reader, metadata, Rejection::Torn),
+            Rest::Link { slot_at, .. } if reader.is_remote() => self.fetch_word(Stage::LinkAgain, slot_at),
+            Rest::Link { to, .. } => self.follow_link(metadata, to),
             Rest::Nothing => self.end_of_table(reader, metadata),
         }
+    }
+
+    /// Follows a link if its slot still holds it: of a slot that arrived in two halves, both have changed by now.
+    pub(super) fn take_link_again(
+        &mut self,
+        reader: &Reader,
+        metadata: &mut MetadataCache,
+        slot: Slot,
+    ) -> Step {
+        match self.search.rest {
+            Rest::Link { to, .. } if slot == Slot::link(to) => self.follow_link(metadata, to),
+            _ => self.reject(reader, metadata, Rejection::SlotChanged),
+        }
+    }
+
+    fn follow_link(&mut self, metadata: &MetadataCache, to: u64) -> Step {
+        let search = &mut self.search;
+        search.stamp = metadata.stamp();
+        search.links += 1;
+        if search.links > LINKS_READ_MAX {
+            return self.ask_server(FallbackReason::Contended);
+        }
+        self.fetch_bytes(Stage::Link, to, BUCKET_BYTES)
     }
 
     pub(super) fn end_of_table(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
