@@ -58,6 +58,8 @@ struct Partition {
     items: AtomicU32,
     /// The next group to move, while it grows. Under `resizing`.
     next_group: AtomicU32,
+    /// Chain buckets that the next group to move needs, as far as known. Under `resizing`.
+    chains_needed: AtomicU64,
     /// Chain buckets of the two tables.
     chains: Mutex<[ChainBuckets; 2]>,
 }

@@ -78,6 +78,7 @@ impl Index {
             return Growth::Blocked;
         }
         self.partitions[partition].next_group.store(group + 1, Ordering::Relaxed);
+        self.partitions[partition].chains_needed.store(0, Ordering::Relaxed);
         if group + 1 < head.groups {
             return Growth::Moved;
         }
@@ -143,12 +144,11 @@ impl Index {
         take_segment: &impl Fn() -> Option<u64>,
     ) -> Result<(), NoIndexBlock> {
         let table = 1 - head.current;
-        let (guard, offset) = self.lock_group(partition, head.current, group);
-        let old = LockedGroup::new(self, guard, partition, head.current, offset);
         let chain_use = if rehash.may_evict() { ChainUse::Bounded } else { ChainUse::Reserved };
-        if chain_use == ChainUse::Reserved {
-            self.reserve_chains(partition, table, &old, take_segment)?;
-        }
+        let (old, offset) = match chain_use {
+            ChainUse::Bounded => self.lock_old_group(partition, head, group),
+            ChainUse::Reserved => self.lock_with_chains(partition, head, group, take_segment)?,
+        };
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
             let hash = rehash.hash_at(seen.slot.offset());
@@ -222,30 +222,42 @@ impl Index {
         (first, locked.collect())
     }
 
-    /// Reserves chain buckets for all keys of a group, wherever they belong.
-    fn reserve_chains(
+    /// Locks a group of the table that keys move from; returns its offset, too.
+    fn lock_old_group(&self, partition: usize, head: Head, group: u32) -> (LockedGroup<'_>, u64) {
+        let (guard, offset) = self.lock_group(partition, head.current, group);
+        (LockedGroup::new(self, guard, partition, head.current, offset), offset)
+    }
+
+    /// Like [`Index::lock_old_group`], having reserved chain buckets of the next table for all keys of the group,
+    /// wherever they belong. Memory is taken without the lock, as that may wait. The need is remembered, so that no
+    /// group is searched again while there is no memory.
+    fn lock_with_chains(
         &self,
         partition: usize,
-        table: usize,
-        old: &LockedGroup<'_>,
+        head: Head,
+        group: u32,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(), NoIndexBlock> {
-        let mut items = 0;
-        let _ = old.visit_all(|seen| {
-            items += u64::from(seen.slot.is_item());
-            ControlFlow::<()>::Continue(())
-        });
-        // Each gains one slot less than it has: its link takes one.
-        let buckets = items / (SLOTS_PER_BUCKET as u64 - 1) + GROUPS_MOVED_TO_MAX;
+    ) -> Result<(LockedGroup<'_>, u64), NoIndexBlock> {
+        let table = 1 - head.current;
+        let needed = &self.partitions[partition].chains_needed;
         loop {
-            {
-                let mut chains = self.chains(partition);
-                if chains[table].ready() >= buckets {
-                    chains[table].reserve(buckets);
-                    return Ok(());
-                }
+            while self.chains(partition)[table].ready() < needed.load(Ordering::Relaxed) {
+                self.add_chain_block(partition, table, take_segment)?;
             }
-            self.add_chain_block(partition, table, take_segment)?;
+            let (old, offset) = self.lock_old_group(partition, head, group);
+            let mut items = 0;
+            let _ = old.visit_all(|seen| {
+                items += u64::from(seen.slot.is_item());
+                ControlFlow::<()>::Continue(())
+            });
+            // Each gains one slot less than it has: its link takes one.
+            let buckets = items / (SLOTS_PER_BUCKET as u64 - 1) + GROUPS_MOVED_TO_MAX;
+            let mut chains = self.chains(partition);
+            if chains[table].ready() >= buckets {
+                chains[table].reserve(buckets);
+                return Ok((old, offset));
+            }
+            needed.store(buckets, Ordering::Relaxed);
         }
     }
 
@@ -265,22 +277,22 @@ impl Index {
         }));
     }
 
-    /// Adds a block to the chains of the tables that may hold `hash`, after [`LockedGroup::place_for`] found none.
+    /// Adds a block to the chains of the table whose group `hash` is in, after [`LockedGroup::place_for`] found none.
     pub fn add_chain_memory(
         &self,
         hash: KeyHash,
         take_segment: &impl Fn() -> Option<u64>,
     ) -> Result<(), NoIndexBlock> {
         let partition = self.partition_of(hash);
+        // No group moves meanwhile.
         let _resizing = self.resizing.lock().expect("no thread panics while it resizes");
         let head = Head::from_word(self.head_word(partition));
-        for table in [Some(head.current), head.next_groups.map(|_| 1 - head.current)].into_iter().flatten() {
-            let ready = self.chains(partition)[table].ready();
-            if ready == 0 {
-                self.add_chain_block(partition, table, take_segment)?;
-            }
+        let is_in_next = head.next_groups.is_some() && self.is_source_moved(partition, head, hash);
+        let table = if is_in_next { 1 - head.current } else { head.current };
+        if self.chains(partition)[table].ready() > 0 {
+            return Ok(());
         }
-        Ok(())
+        self.add_chain_block(partition, table, take_segment)
     }
 
     fn add_chain_block(

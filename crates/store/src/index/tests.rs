@@ -4,14 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use fabcache_layout::sync::Ordering;
+use crossbeam_utils::CachePadded;
+use fabcache_layout::directory::Head;
+use fabcache_layout::sync::{Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use super::blocks::ChainUse;
 use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::walk::Cursor;
-use super::{Index, NoPlace, SlotSnapshot};
+use super::{Index, NoIndexBlock, NoPlace, SlotSnapshot};
 use crate::backing::{Backing, BackingOptions};
 use crate::bounds::{CHAIN_BUCKETS_MAX, GROUP_LOCKS_MIN};
 
@@ -269,37 +271,89 @@ fn growth_without_eviction_keeps_every_key() {
     assert_eq!(world.index.items(), 0);
 }
 
-#[test]
-fn growth_without_eviction_waits_for_memory() {
+/// Takes all free blocks.
+fn drain(index: &Index) -> Vec<u64> {
+    std::iter::from_fn(|| index.blocks.take(1, &|| None).ok()).flatten().collect()
+}
+
+/// Starts to merge two groups without eviction, until there is no memory to move the second one; returns the blocks
+/// that were free, too.
+fn blocked_growth() -> (World, Vec<KeyHash>, Vec<u64>) {
     let (mut world, keys) = two_groups_that_merge();
     world.evicts = false;
     let partition = world.index.partition_of(keys[0]);
     // Enough for the next table, and not for its chains.
-    let blocks = Cell::new(0);
-    let take = || (blocks.replace(1) == 0).then(|| take_segment(&world.next_segment, &world.geometry))?;
-    let mut free = Vec::new();
-    while let Ok(block) = world.index.blocks.take(1, &|| None) {
-        free.extend(block);
-    }
-    let mut growth = world.index.grow(partition, true, &world, &take);
-    let mut taken = world.index.blocks.take(1, &|| None);
+    let taken = Cell::new(0);
+    let take = || (taken.replace(1) == 0).then(|| take_segment(&world.next_segment, &world.geometry))?;
+    let free = drain(&world.index);
+    let mut growth = Growth::Moved;
     while growth == Growth::Moved {
-        // Nothing is left of that segment.
-        while taken.is_ok() {
-            taken = world.index.blocks.take(1, &|| None);
-        }
         growth = world.index.grow(partition, true, &world, &take);
+        // Nothing is left of that segment.
+        drain(&world.index);
     }
     assert_eq!(growth, Growth::Blocked, "the second group brings more than there is room for");
+    (world, keys, free)
+}
+
+#[test]
+fn growth_without_eviction_waits_for_memory() {
+    let (world, keys, free) = blocked_growth();
     for hash in &keys {
         assert!(world.find(*hash).is_some(), "{hash:?}");
     }
+    SLOTS_LOADED.set(0);
+    let partition = world.index.partition_of(keys[0]);
+    for _ in 0..100 {
+        assert_eq!(world.index.grow(partition, true, &world, &|| None), Growth::Blocked);
+    }
+    assert_eq!(SLOTS_LOADED.get(), 0, "the group is not searched again in vain");
     world.index.blocks.give_back(free);
     while world.grow(keys[0]) != Growth::None {}
     for hash in &keys {
         assert!(world.find(*hash).is_some(), "{hash:?}");
     }
     assert_eq!(world.index.items(), keys.len() as u64);
+}
+
+#[test]
+fn growth_takes_memory_without_a_lock() {
+    let (mut world, keys) = two_groups_that_merge();
+    world.evicts = false;
+    let taken = Cell::new(0);
+    // It may wait, and no write may wait for that.
+    let take = || {
+        let is_free = |lock: &CachePadded<Mutex<()>>| lock.try_lock().is_ok();
+        assert!(world.index.locks.iter().all(is_free), "memory is taken while a group is locked");
+        taken.set(taken.get() + 1);
+        take_segment(&world.next_segment, &world.geometry)
+    };
+    drain(&world.index);
+    while world.index.grow(world.index.partition_of(keys[0]), true, &world, &take) != Growth::None {
+        drain(&world.index);
+    }
+    assert!(taken.get() > 1, "chains need more than what was taken for the table");
+    assert_eq!(world.index.items(), keys.len() as u64);
+}
+
+#[test]
+fn write_needs_chain_memory_only_of_the_table_that_its_group_is_in() {
+    let (world, keys, free) = blocked_growth();
+    let (moved, unmoved) = (keys[0], keys[keys.len() - 1]);
+    let partition = world.index.partition_of(moved);
+    let current = Head::from_word(world.index.head_word(partition)).current;
+    let ready = || [current, 1 - current].map(|table| world.index.chains(partition)[table].ready());
+    for chains in &mut *world.index.chains(partition) {
+        chains.reserve(chains.ready());
+    }
+    assert_eq!(ready(), [0, 0]);
+    let add = |hash| world.index.add_chain_memory(hash, &|| None);
+    assert_eq!(add(unmoved), Err(NoIndexBlock));
+    world.index.blocks.give_back([free[0]]);
+    assert_eq!(add(unmoved), Ok(()), "the other table's lack is none of its own");
+    assert!(ready()[0] > 0 && add(moved) == Err(NoIndexBlock));
+    world.index.blocks.give_back([free[1]]);
+    assert!(add(moved) == Ok(()) && ready()[1] > 0);
 }
 
 #[test]
