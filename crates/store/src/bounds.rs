@@ -162,6 +162,10 @@ pub const LONG_TTL_LANES_DIVISOR: usize = 4;
 /// … and expiring items several for each bucket, if there are at least this many buckets.
 pub const CLASSES_BEFORE_LANES: usize = 32;
 
+/// Each queue needs this many of them before moved long values have their own: one for items without expiry, and one for
+/// others, remain.
+pub const MOVED_CHUNKS_OPEN_MIN: usize = 3;
+
 /// One item in this many is counted to find common times to live …
 pub const TTL_SAMPLE: u64 = if cfg!(loom) { 1 } else { 64 };
 /// … and nothing is concluded from fewer.

@@ -14,6 +14,8 @@ use fabcache_store::{
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 
+const MEMORY_BYTES: u64 = 8 << 20;
+
 fn touch(handle: &Handle, key: &[u8], expiry: Expiry) {
     let write = Write { expiry, same_item: true, ..plain(NewValue::Same) };
     handle.mutate(key, |_| (Change::Write(write), ())).expect("a touch needs no more memory than there is");
@@ -489,4 +491,31 @@ fn smallest_accepted_memory_stores_an_item() {
         }
     }
     assert!(failed.is_empty(), "limit reserved, memory, evicts, refused, segments, of the index: {failed:?}");
+}
+
+/// Chunks of old values that are moved among those of new ones leave holes when they go, and all is moved again.
+#[test]
+fn long_values_are_not_moved_for_each_one_stored() {
+    for (len, ttl) in [(100_000, 0), (300_000, 0), (300_000, 1_000)] {
+        let (store, _) = store(MEMORY_BYTES, true, 1);
+        let handle = Handle::new(&store);
+        let value = pattern(1, len);
+        let expiry = Expiry::from_client(ttl, store.now(), store.clock_origin());
+        let fill = |sets: std::ops::Range<usize>| {
+            for i in sets {
+                let key = format!("long{i}");
+                set_with(&handle, key.as_bytes(), &value, 0, expiry).expect("something can be evicted");
+            }
+            store.sums()
+        };
+        let sets = 4 * MEMORY_BYTES as usize / len;
+        let (before, after) = (fill(0..sets), fill(sets..5 * sets));
+        let compacted = (after.segments_compacted - before.segments_compacted) as f64 / (4 * sets) as f64;
+        let moved = (after.bytes_moved - before.bytes_moved) as f64 / (4 * sets * len) as f64;
+        let live = store.usage().item_bytes as f64 / MEMORY_BYTES as f64;
+        println!("{len}, {ttl}: compacted {compacted:.2}, moved {moved:.3}, live {live:.3}");
+        assert!(compacted < 2.5, "{len}: {compacted} segments were compacted for one value");
+        assert!(moved < 0.1, "{len}: {moved} bytes moved for each written");
+        assert!(live > 0.93, "{len}: {live} of memory is used");
+    }
 }

@@ -266,7 +266,11 @@ impl Store {
             chunks: chunks.map_or(0, |chunks| chunks.len() as u32),
             value_len: item.value_len,
         };
-        let class = self.segments.class_of(queue, item.expiry, now, 0);
+        let class = if item.is_chained() {
+            self.segments.class_of_moved_chunks(queue, item.expiry, now)
+        } else {
+            self.segments.class_of(queue, item.expiry, now, 0)
+        };
         let reservation =
             self.segments.reserve(class, new.bytes(), now, ClaimPurpose::Move).map_err(|_| ImmovableItem)?;
         let new_offset = reservation.offset;

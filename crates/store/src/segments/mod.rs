@@ -291,6 +291,11 @@ impl Segments {
         self.classes.class_of(queue, expiry, now, thread)
     }
 
+    /// Which open segment a long value goes to that reclaim moves.
+    pub fn class_of_moved_chunks(&self, queue: Queue, expiry: u32, now: u32) -> usize {
+        self.classes.class_of_moved_chunks(queue, expiry, now)
+    }
+
     /// Returns the queue of the segment at `offset`.
     #[inline]
     pub fn queue_at(&self, offset: u64) -> Queue {

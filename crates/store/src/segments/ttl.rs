@@ -12,7 +12,8 @@
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bounds::{
-    CLASSES_BEFORE_LANES, LONG_TTL_LANES_DIVISOR, OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE, TTL_SAMPLES_MIN,
+    CLASSES_BEFORE_LANES, LONG_TTL_LANES_DIVISOR, MOVED_CHUNKS_OPEN_MIN, OPEN_SEGMENTS_DIVISOR, TTL_SAMPLE,
+    TTL_SAMPLES_MIN,
 };
 
 /// The queues of eviction (`eviction.rs`).
@@ -28,6 +29,8 @@ pub enum Queue {
 const STEPS: usize = if cfg!(loom) { 1 } else { 256 };
 /// Steps up to thirty days, the longest relative time.
 const COMMON_STEPS: usize = step_of(30 * 24 * 3_600) + 1;
+/// Classes of moved long values: those without expiry, and others. One for each queue fewer is for expiring items.
+const MOVED_CHUNKS_CLASSES: usize = 2;
 /// Classes in one word of the table, a byte each.
 const CLASSES_PER_WORD: usize = 8;
 
@@ -45,7 +48,8 @@ const fn step_of(ttl: u32) -> usize {
 const _: () = assert!(step_of(u32::MAX) < STEPS);
 
 /// The buckets, and their places among the open segments: the small queue's, then the main queue's; of each, first
-/// the lanes of items without expiry, then each bucket of expiring items with its lanes.
+/// the lanes of items without expiry, then each bucket of expiring items with its lanes. Last come those of moved
+/// long values.
 #[derive(Debug)]
 pub struct TtlBuckets {
     /// Lanes of items without expiry.
@@ -54,6 +58,8 @@ pub struct TtlBuckets {
     count: usize,
     /// Lanes of each of these.
     lanes: usize,
+    /// Whether long values that reclaim moves within the small queue have open segments of their own, which come last.
+    moves_chunks_apart: bool,
     /// The bucket of each step. Written by the balancing thread, read by writers; any value is correct.
     classes: Box<[AtomicU64]>,
     /// Sampled items of each step; incremented by writers, halved when balancing.
@@ -66,13 +72,15 @@ impl TtlBuckets {
     pub fn new(segments: u32, threads: usize) -> TtlBuckets {
         let open_max = segments as usize / OPEN_SEGMENTS_DIVISOR / 2;
         let lasting_lanes = (open_max / LONG_TTL_LANES_DIVISOR).clamp(1, threads);
-        let expiring = open_max.saturating_sub(lasting_lanes).max(1);
+        let moves_chunks_apart = open_max >= MOVED_CHUNKS_OPEN_MIN;
+        let expiring = open_max.saturating_sub(lasting_lanes + usize::from(moves_chunks_apart)).max(1);
         let lanes = (expiring / CLASSES_BEFORE_LANES).clamp(1, threads);
         let count = (expiring / lanes).min(STEPS);
         let classes = TtlBuckets {
             lasting_lanes,
             count,
             lanes,
+            moves_chunks_apart,
             classes: (0..STEPS.div_ceil(CLASSES_PER_WORD)).map(|_| AtomicU64::new(0)).collect(),
             seen: (0..STEPS).map(|_| AtomicU32::new(0)).collect(),
         };
@@ -82,7 +90,7 @@ impl TtlBuckets {
 
     /// Segments that may be open.
     pub fn open_max(&self) -> usize {
-        2 * self.open_max_of_queue()
+        2 * self.open_max_of_queue() + if self.moves_chunks_apart { MOVED_CHUNKS_CLASSES } else { 0 }
     }
 
     fn open_max_of_queue(&self) -> usize {
@@ -100,9 +108,20 @@ impl TtlBuckets {
         first + self.lasting_lanes + class * self.lanes + thread % self.lanes
     }
 
+    /// Which open segment a long value with this expiry goes to that reclaim moves. In the small queue it lies apart from
+    /// new ones: among their chunks, its own would leave holes when it goes, and the rest be moved again.
+    pub fn class_of_moved_chunks(&self, queue: Queue, expiry: u32, now: u32) -> usize {
+        if queue == Queue::Small && self.moves_chunks_apart {
+            2 * self.open_max_of_queue() + usize::from(expiry != 0)
+        } else {
+            self.class_of(queue, expiry, now, 0)
+        }
+    }
+
     /// The queue of the items that go to an open segment.
     pub fn queue_of(&self, class: usize) -> Queue {
-        if class < self.open_max_of_queue() { Queue::Small } else { Queue::Main }
+        let of_queue = self.open_max_of_queue();
+        if (of_queue..2 * of_queue).contains(&class) { Queue::Main } else { Queue::Small }
     }
 
     fn class_of_step(&self, step: usize) -> usize {
@@ -220,8 +239,8 @@ mod tests {
 
     #[test]
     fn common_ttls_get_their_own_bucket_and_rare_ones_share() {
-        let classes = TtlBuckets::new(400, 8);
-        assert_eq!((classes.open_max(), classes.count), (10, 4));
+        let classes = TtlBuckets::new(410, 8);
+        assert_eq!((classes.open_max(), classes.count), (12, 4));
         let class = |ttl: u32| classes.class_of(Queue::Small, 10 + ttl, 10, 3);
         written(&classes, &[(60, 5_000), (70, 4_000), (300, 3_000), (900, 5), (5_000, 5), (86_400, 5)]);
         let common = [60, 70, 300].map(class);
@@ -234,7 +253,7 @@ mod tests {
 
     #[test]
     fn ttls_get_separate_buckets_while_buckets_suffice() {
-        let classes = TtlBuckets::new(400, 8);
+        let classes = TtlBuckets::new(410, 8);
         written(&classes, &[(10, 3), (20, 3), (40, 3), (9_000, 500)]);
         let mut all = [10, 20, 40, 9_000].map(|ttl| classes.class_of(Queue::Small, 10 + ttl, 10, 3));
         all.sort_unstable();
@@ -254,6 +273,13 @@ mod tests {
                     assert_eq!(*seen.entry(class).or_insert(step), step, "one class each");
                 }
             }
+        }
+        for segments in [63, 204, 511, 7_168] {
+            let classes = TtlBuckets::new(segments, 1);
+            let of = |expiry| classes.class_of_moved_chunks(Queue::Small, expiry, 10);
+            assert!([0, 20, 90_000].map(of).iter().all(|class| classes.queue_of(*class) == Queue::Small));
+            assert!(of(0) < classes.open_max() && of(20) < classes.open_max() && of(0) != of(20));
+            assert_eq!(of(0) != classes.class_of(Queue::Small, 0, 10, 0), segments >= 204);
         }
         let of = |thread| TtlBuckets::new(7_168, 16).class_of(Queue::Small, 0, 10, thread);
         let lanes: std::collections::HashSet<_> = (0..16).map(of).collect();

@@ -63,7 +63,12 @@ impl Store {
         };
         let whole = new.bytes();
         let least = whole.min(self.chunk_bytes_min());
-        let class = self.segments.class_of(queue, expiry.second(), now, 0);
+        let class = match claim {
+            ClaimPurpose::Move => self.segments.class_of_moved_chunks(queue, expiry.second(), now),
+            ClaimPurpose::New | ClaimPurpose::Rewrite => {
+                self.segments.class_of(queue, expiry.second(), now, 0)
+            }
+        };
         let reservation = self.segments.reserve_between(class, least, whole, now, claim)?;
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);
