@@ -15,7 +15,7 @@ use crate::endpoint_setup::{
     EndpointOptions, NAME_BYTES_MAX, is_of_kind, name_of, open_addresses, open_queue, reads_alone,
 };
 use crate::error::Error;
-use crate::memory::{BoundRegistration, Buffer, Registration};
+use crate::memory::{BoundRegistration, Buffer, FailedRegistration, Registration};
 use crate::object::{Object, operation};
 use crate::provider::PLACES_MAX;
 use crate::signals::SavedHandlers;
@@ -253,7 +253,7 @@ impl Endpoint {
         base: *mut u8,
         bytes: usize,
         access: Access,
-    ) -> Result<Registration, Error> {
+    ) -> Result<Registration, FailedRegistration> {
         if !self.domain.binds_memory() {
             // SAFETY: the conditions of `Domain::register` are those of this function, which the caller upholds for as long as
             // the registration lives.
@@ -270,7 +270,8 @@ impl Endpoint {
             result = unsafe { object.control(sys::FI_ENABLE, std::ptr::null_mut()) };
         }
         if result != 0 {
-            return Err(self.domain.failure("bind memory to an endpoint", result as isize));
+            let error = self.domain.failure("bind memory to an endpoint", result as isize);
+            return Err(FailedRegistration::closing(object, error));
         }
         let (registration, bound) = Registration::bound(object, Arc::clone(&self.domain))?;
         self.bound.retain(|bound| !bound.has_ended());

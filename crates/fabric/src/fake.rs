@@ -18,6 +18,10 @@ pub struct FakeProvider {
     pub memory_modes: c_int,
     /// The result of calls of this name.
     pub refuses: Option<(&'static str, c_int)>,
+    /// The kind of objects that it does not close.
+    pub refuses_to_close: Option<&'static str>,
+    /// Whether its keys are longer than eight bytes.
+    pub has_long_keys: bool,
     /// Whether its endpoints need the peer's CPU for reads; `None`: they do not know the option.
     pub emulates_reads: Option<bool>,
     /// The limit of registered bytes.
@@ -32,6 +36,8 @@ impl Default for FakeProvider {
             name: "fake",
             memory_modes: sys::FI_MR_ENDPOINT,
             refuses: None,
+            refuses_to_close: None,
+            has_long_keys: false,
             emulates_reads: None,
             locked_bytes_max: usize::MAX,
             endpoint_bytes: 0,
@@ -45,6 +51,8 @@ thread_local! {
     static OBJECTS: Cell<u64> = const { Cell::new(0) };
     /// The access that the last registration asked for.
     static ACCESS: Cell<u64> = const { Cell::new(0) };
+    /// The address of the memory that the last registration named.
+    static BASE: Cell<usize> = const { Cell::new(0) };
     /// The registrations of each object.
     static LOCKED: RefCell<HashMap<String, usize>> = RefCell::default();
 }
@@ -73,6 +81,11 @@ fn lock_memory(name: String, bytes: usize) -> c_int {
 /// Returns the access that the last registration asked for (`FI_SEND`, …).
 pub fn last_access() -> u64 {
     ACCESS.get()
+}
+
+/// Returns the address of the memory that the last registration named.
+pub fn last_base() -> usize {
+    BASE.get()
 }
 
 /// Returns the calls since the last time.
@@ -222,7 +235,9 @@ unsafe fn name_of<T>(fid: *mut Fid) -> String {
 unsafe extern "C" fn close<T>(fid: *mut Fid) -> c_int {
     // SAFETY: this table is only in objects of type T.
     let name = unsafe { name_of::<T>(fid) };
-    let result = note("close", &name);
+    let is_kept = FAKE.get().refuses_to_close.is_some_and(|kind| name.starts_with(kind));
+    let noted = note("close", &name);
+    let result = if is_kept { -sys::FI_EBUSY } else { noted };
     if result == 0 {
         LOCKED.with_borrow_mut(|locked| locked.remove(&name));
         // SAFETY: it came from `make`, and is closed once.
@@ -312,7 +327,7 @@ unsafe extern "C" fn read_errors(_: *mut FidCq, _: *mut sys::FiCqErrEntry, _: u6
 
 unsafe extern "C" fn register(
     _: *mut Fid,
-    _: *const c_void,
+    base: *const c_void,
     bytes: usize,
     access: u64,
     _: u64,
@@ -322,6 +337,7 @@ unsafe extern "C" fn register(
     _: *mut c_void,
 ) -> c_int {
     ACCESS.set(access);
+    BASE.set(base as usize);
     let result = match note("register", bytes) {
         0 => lock_memory(format!("memory{}", OBJECTS.get()), bytes),
         refused => refused,
@@ -330,7 +346,7 @@ unsafe extern "C" fn register(
         return result;
     }
     // The key of memory that must be enabled is unknown before.
-    let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0;
+    let is_enabled = FAKE.get().memory_modes & sys::FI_MR_ENDPOINT == 0 && !FAKE.get().has_long_keys;
     let key = if is_enabled { OBJECTS.get() } else { sys::FI_KEY_NOTAVAIL };
     make("memory", into, |fid| FidMr { fid, mem_desc: null_mut(), key }, &raw const MEMORY)
 }

@@ -88,9 +88,48 @@ impl BoundRegistration {
     }
 }
 
+/// Memory that could not be registered.
+#[derive(Debug)]
+pub(crate) struct FailedRegistration {
+    error: Error,
+    /// The provider keeps what was registered open, so that peers or an interface may still access it.
+    is_stuck: bool,
+}
+
+impl From<Error> for FailedRegistration {
+    /// Nothing was registered.
+    fn from(error: Error) -> FailedRegistration {
+        FailedRegistration { error, is_stuck: false }
+    }
+}
+
+impl FailedRegistration {
+    /// Closes an object that is of no use because of `error`.
+    pub fn closing(object: Object<sys::FidMr>, error: Error) -> FailedRegistration {
+        if object.close() {
+            return error.into();
+        }
+        let why = "the provider does not release the memory, which stays allocated for good";
+        FailedRegistration { error: Error::System(format!("{error}; {why}")), is_stuck: true }
+    }
+
+    /// Returns whether the memory must never be freed.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// Returns the error. Drops the memory's owner only if the provider has released the memory.
+    pub fn without<T>(self, owner: T) -> Error {
+        if self.is_stuck {
+            std::mem::forget(owner);
+        }
+        self.error
+    }
+}
+
 impl Registration {
-    pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Result<Registration, Error> {
-        let key = key_of(&object, &domain)?;
+    pub fn new(object: Object<sys::FidMr>, domain: Arc<Domain>) -> Result<Registration, FailedRegistration> {
+        let (object, key) = with_key(object, &domain)?;
         Ok(Registration { held: Ownership::OwnedPages(Some(object)), key, domain })
     }
 
@@ -104,8 +143,8 @@ impl Registration {
     pub fn bound(
         object: Object<sys::FidMr>,
         domain: Arc<Domain>,
-    ) -> Result<(Registration, Arc<BoundRegistration>), Error> {
-        let key = key_of(&object, &domain)?;
+    ) -> Result<(Registration, Arc<BoundRegistration>), FailedRegistration> {
+        let (object, key) = with_key(object, &domain)?;
         let bound = Arc::new(BoundRegistration(Mutex::new(BoundState::Open(object))));
         Ok((Registration { held: Ownership::BoundRegistration(Arc::clone(&bound)), key, domain }, bound))
     }
@@ -160,7 +199,7 @@ impl Domain {
         base: *mut u8,
         bytes: usize,
         access: Access,
-    ) -> Result<Registration, Error> {
+    ) -> Result<Registration, FailedRegistration> {
         if self.binds_memory() {
             assert!(
                 matches!(access, Access::Local(_)),
@@ -175,14 +214,18 @@ impl Domain {
     }
 }
 
-/// Returns the key of registered and enabled memory.
-fn key_of(object: &Object<sys::FidMr>, domain: &Domain) -> Result<u64, Error> {
+/// Returns an object of registered and enabled memory, and its key.
+fn with_key(
+    object: Object<sys::FidMr>,
+    domain: &Domain,
+) -> Result<(Object<sys::FidMr>, u64), FailedRegistration> {
     // SAFETY: the object is open while this value owns it.
     let key = unsafe { (*object.as_ptr()).key };
     if key == sys::FI_KEY_NOTAVAIL {
-        return Err(Error::Unfit { provider: domain.provider().to_string(), why: LONG_KEYS });
+        let error = Error::Unfit { provider: domain.provider().to_string(), why: LONG_KEYS };
+        return Err(FailedRegistration::closing(object, error));
     }
-    Ok(key)
+    Ok((object, key))
 }
 
 /// Pages of this process.
@@ -254,7 +297,11 @@ impl Pool {
         let pages = Pages::new(bytes)?;
         // SAFETY: the pages are unmapped after the registration has ended; a buffer belongs to one operation at a
         // time.
-        let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local(local_use)) }?;
+        let registration = unsafe { domain.register(pages.base.as_ptr(), bytes, Access::Local(local_use)) };
+        let registration = match registration {
+            Ok(registration) => registration,
+            Err(failed) => return Err(failed.without(pages)),
+        };
         let free = (0..u32::try_from(buffers).map_err(|_| Error::Size("more than 2^32 buffers"))?).rev();
         let free = Mutex::new(free.collect());
         Ok(Pool(Arc::new(PoolInner { registration, pages, buffer_bytes: buffer_bytes.max(1), free })))
@@ -352,7 +399,10 @@ impl Buffer {
         // time uses it.
         let registration = match unsafe { domain.register(base, bytes, Access::Local(LocalUse::READ)) } {
             Ok(registration) => registration,
-            Err(error) => return Err((memory, error)),
+            Err(failed) => {
+                let copy = if failed.is_stuck() { memory.clone() } else { std::mem::take(&mut memory) };
+                return Err((copy, failed.without(memory)));
+            }
         };
         let descriptor = registration.descriptor();
         let base = NonNull::new(base).expect("a vector is not at address 0");
@@ -495,8 +545,9 @@ mod tests {
     use crate::channel::Terms;
     use crate::endpoint::Endpoint;
     use crate::endpoint_setup::EndpointOptions;
-    use crate::fake::{FakeProvider, LIBRARY, calls};
+    use crate::fake::{FakeProvider, LIBRARY, calls, last_base};
     use crate::peer_memory::{ExposedMemory, PeerAccess, SharedArea};
+    use crate::{RegisteredMemory, RegistrationCache};
 
     fn endpoint(domain: &Arc<Domain>) -> Endpoint {
         Endpoint::open(domain, EndpointOptions { operations: 4, peers: 1, waits: false })
@@ -569,6 +620,61 @@ mod tests {
         assert_eq!(calls()[0], "close endpoint4");
         drop(area);
         assert_eq!(calls(), ["close memory5"]);
+    }
+
+    #[test]
+    fn unregistrable_memory_that_the_provider_keeps_open_stays() {
+        for refused in ["bind", "enable"] {
+            let domain = FakeProvider {
+                refuses: Some((refused, -sys::FI_ENOSYS)),
+                refuses_to_close: Some("memory"),
+                ..FakeProvider::default()
+            }
+            .open();
+            let mut endpoint = endpoint(&domain);
+            let bytes = Arc::new(vec![0; 5000]);
+            let region = exposed(&domain, &bytes);
+            calls();
+            let error = region.by(&mut endpoint).expect_err(refused).to_string();
+            assert!(error.contains("stays allocated"), "{error}");
+            assert_eq!(calls().last().map(String::as_str), Some("close memory5"));
+            drop(region);
+            assert_eq!(Arc::strong_count(&bytes), 2, "peers may still read it");
+            let error = SharedArea::new(&mut endpoint, 4096, PeerAccess::Write).expect_err(refused);
+            assert!(error.to_string().contains("stays allocated"), "{error}");
+            let base = last_base() as *mut std::ffi::c_void;
+            // SAFETY: the call only reports whether pages are mapped there, and writes one byte into the array.
+            let mapped = unsafe { libc::mincore(base, 4096, [0u8; 1].as_mut_ptr()) };
+            assert_eq!(mapped, 0, "the pages stay mapped");
+        }
+    }
+
+    #[test]
+    fn memory_without_a_usable_key_that_the_provider_keeps_open_stays() {
+        // Without FI_MR_ENDPOINT the key is known at once: this one says that it does not fit.
+        let domain = FakeProvider {
+            memory_modes: 0,
+            has_long_keys: true,
+            refuses_to_close: Some("memory"),
+            ..FakeProvider::default()
+        }
+        .open();
+        let memory = vec![7; 100];
+        let at = memory.as_ptr();
+        let (copy, error) = Buffer::own(&domain, memory).expect_err("it has no key");
+        assert!(error.to_string().contains("stays allocated"), "{error}");
+        assert!(
+            copy == [7; 100] && copy.as_ptr() != at,
+            "the registered bytes are not the caller's any more"
+        );
+        assert!(Pool::new(&domain, LocalUse::SEND, 1, 100).is_err());
+        let cache = RegistrationCache::new(1, 1 << 20);
+        let (memory, error) = RegisteredMemory::new(vec![7; 100], &cache).lend(&domain).expect_err("no key");
+        assert!(error.to_string().contains("stays allocated"), "{error}");
+        let base = last_base() as *const u8;
+        drop(memory);
+        // SAFETY: the memory is leaked, as the last registration was not released, so that it is still readable.
+        assert_eq!(unsafe { std::slice::from_raw_parts(base, 100) }, [7; 100]);
     }
 
     #[test]

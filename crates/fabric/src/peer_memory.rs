@@ -43,7 +43,11 @@ impl SharedArea {
         };
         // SAFETY: the pages are unmapped after the registration has ended; this process accesses them through
         // `Memory`, which allows concurrent writes.
-        let registration = unsafe { endpoint.register(pages.base.as_ptr(), pages.bytes, access) }?;
+        let registration = unsafe { endpoint.register(pages.base.as_ptr(), pages.bytes, access) };
+        let registration = match registration {
+            Ok(registration) => registration,
+            Err(failed) => return Err(failed.without(pages)),
+        };
         // SAFETY: `pages` is page-aligned and stays mapped for the life of this value, which hands out no copy of the
         // `Memory`; no reference into the pages exists.
         let memory = unsafe { Memory::new(pages.base, pages.bytes as u64) };
@@ -135,7 +139,11 @@ impl ExposedMemory {
         if !domain.binds_memory() {
             // SAFETY: the caller guarantees that the memory stays mapped while `of` lives, which this value drops after the
             // registration has ended, or never. Peers only read it, and the caller's writers form no references to it.
-            registrations.push(unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) }?);
+            let registration = unsafe { domain.register(base.as_ptr(), bytes, Access::RemoteRead) };
+            match registration {
+                Ok(registration) => registrations.push(registration),
+                Err(failed) => return Err(failed.without(of)),
+            }
         }
         let registrations = Mutex::new(registrations);
         Ok(ExposedMemory { registrations, domain: Arc::clone(domain), base: base.as_ptr(), bytes, of })
@@ -157,7 +165,8 @@ impl ExposedMemory {
         }
         // SAFETY: the caller of `new` guarantees that the memory stays mapped while `of` lives, which this value drops after
         // the registration has ended, or never. Peers only read it, and no writer forms a reference to it.
-        let registration = unsafe { endpoint.register(self.base, self.bytes, Access::RemoteRead) }?;
+        let registration = unsafe { endpoint.register(self.base, self.bytes, Access::RemoteRead) };
+        let registration = registration.map_err(|failed| failed.without(Arc::clone(&self.of)))?;
         let remote = registration.remote(self.base, self.bytes);
         // Closed endpoints have ended theirs.
         registrations.retain(|registration| !registration.has_ended());

@@ -88,6 +88,11 @@ impl<R: Ends> LruList<R> {
         (self.count, self.bytes) = (self.count - 1, self.bytes - bytes);
     }
 
+    /// Notes that a provider will not release some memory.
+    pub(super) fn keep(&mut self, memory: u64) {
+        self.stuck.insert(memory);
+    }
+
     /// Adds a registration, which is lent.
     pub(super) fn put(&mut self, of: RegistrationKey, bytes: usize, registration: R) {
         self.clock += 1;

@@ -84,9 +84,12 @@ impl RegistrationCache {
                 state.lru.put(of, bytes, registration);
                 Ok(known)
             }
-            Err(error) => {
+            Err(failed) => {
                 state.lru.cancel(bytes);
-                Err(error)
+                if failed.is_stuck() {
+                    state.lru.keep(of.memory);
+                }
+                Err(failed.without(()))
             }
         }
     }
