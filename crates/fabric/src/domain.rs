@@ -164,10 +164,9 @@ impl Domain {
     /// Checks that read-only memory cannot be written: libfabric's registration cache grants every access, so it must
     /// be off.
     pub(crate) fn check_read_only(&self) -> Result<(), Error> {
-        let has_cache = self.provider.is_one_sided;
-        if has_cache && std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0") {
+        if self.provider.is_one_sided && self.library.caches_registrations {
             let why = "would let its peers write the memory that they may read, unless libfabric's cache of registrations \
-                       is off: set FI_MR_CACHE_MAX_COUNT=0";
+                       is off: set FI_MR_CACHE_MAX_COUNT=0 before the program opens libfabric";
             return Err(Error::Unfit { provider: self.provider.to_string(), why });
         }
         Ok(())

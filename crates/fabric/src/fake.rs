@@ -101,18 +101,32 @@ impl FakeProvider {
 
     /// Opens its domain.
     pub fn open(self) -> Arc<Domain> {
+        self.open_of(&LIBRARY)
+    }
+
+    /// Opens its domain through this library.
+    pub fn open_of(self, library: &'static Library) -> Arc<Domain> {
         self.is_there();
         OBJECTS.set(0);
         LOCKED.take();
-        let provider: Provider = LIBRARY.pick(&ProviderRequirements::default()).expect("the only provider");
+        let provider: Provider = library.pick(&ProviderRequirements::default()).expect("the only provider");
         let domain = Domain::open(&provider).expect("the domain opens");
         calls();
         domain
     }
 }
 
-pub static LIBRARY: Library =
-    Library { get_info, free_info, dup_info, open_fabric, str_error, version: sys::API_VERSION };
+pub static LIBRARY: Library = Library {
+    get_info,
+    free_info,
+    dup_info,
+    open_fabric,
+    str_error,
+    version: sys::API_VERSION,
+    caches_registrations: false,
+};
+/// The same, opened while its cache of registrations was on.
+pub static CACHING_LIBRARY: Library = Library { caches_registrations: true, ..LIBRARY };
 
 // ---- descriptions ----
 

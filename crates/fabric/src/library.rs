@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
 
+use crate::domain::REGISTRATION_CACHE;
 use crate::error::Error;
 use crate::signals::SavedHandlers;
 use crate::sys;
@@ -24,6 +25,8 @@ pub struct Library {
     pub(crate) open_fabric: sys::FiFabric,
     pub(crate) str_error: sys::FiStrError,
     pub(crate) version: u32,
+    /// Whether its cache of registrations was on when it was opened, which is when it reads its environment.
+    pub(crate) caches_registrations: bool,
 }
 
 impl Library {
@@ -40,6 +43,7 @@ impl Library {
         let file = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
         let named = file.as_ref().map_or(String::new(), |_| format!(" (as {FILE_VARIABLE} says)"));
         let file = file.unwrap_or_else(|| FILE.into());
+        let caches_registrations = std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0");
         let _kept = SavedHandlers::new();
         let reported = |error: libloading::Error| {
             // The system's error text follows the crate's.
@@ -70,6 +74,7 @@ impl Library {
             open_fabric: *open_fabric,
             str_error: *str_error,
             version: number,
+            caches_registrations,
         };
         // libfabric has its own threads and handlers: it is never closed, so the functions stay valid.
         std::mem::forget(object);
@@ -132,7 +137,15 @@ pub mod tests {
     }
 
     /// A library without providers.
-    pub static EMPTY: Library = Library { get_info, free_info, dup_info, open_fabric, str_error, version: 0 };
+    pub static EMPTY: Library = Library {
+        get_info,
+        free_info,
+        dup_info,
+        open_fabric,
+        str_error,
+        version: 0,
+        caches_registrations: false,
+    };
 
     #[test]
     fn missing_symbols_are_errors() {

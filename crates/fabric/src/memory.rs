@@ -543,9 +543,10 @@ impl Drop for OwnedPages {
 mod tests {
     use super::*;
     use crate::channel::Terms;
+    use crate::domain::REGISTRATION_CACHE;
     use crate::endpoint::Endpoint;
     use crate::endpoint_setup::EndpointOptions;
-    use crate::fake::{FakeProvider, LIBRARY, calls, last_base};
+    use crate::fake::{CACHING_LIBRARY, FakeProvider, LIBRARY, calls, last_base};
     use crate::peer_memory::{ExposedMemory, PeerAccess, SharedArea};
     use crate::{RegisteredMemory, RegistrationCache};
 
@@ -620,6 +621,20 @@ mod tests {
         assert_eq!(calls()[0], "close endpoint4");
         drop(area);
         assert_eq!(calls(), ["close memory5"]);
+    }
+
+    #[test]
+    fn read_only_memory_needs_a_library_opened_without_its_cache() {
+        // Whatever this process has in its environment by now.
+        let verbs = FakeProvider { name: "verbs;ofi_rxm", ..FakeProvider::default() };
+        let (domain, caching) = (verbs.open(), verbs.open_of(&CACHING_LIBRARY));
+        let bytes = Arc::new(vec![0; 5000]);
+        let base = NonNull::from(bytes.as_slice()).cast();
+        // SAFETY: the vector lives as long as the `Arc`, and nothing writes it.
+        let expose = |domain| unsafe { ExposedMemory::new(domain, base, 5000, Arc::clone(&bytes) as Arc<_>) };
+        assert!(expose(&domain).is_ok());
+        let error = expose(&caching).expect_err("peers could write it").to_string();
+        assert!(error.contains(REGISTRATION_CACHE), "{error}");
     }
 
     #[test]
