@@ -342,6 +342,11 @@ fn statistics_of_many_parts_are_whole() {
         "stats detail dump\r\nmn\r\n",
         lines.clone() + "MN\r\n",
     );
+    common::UdpClient::new(server.addresses()[1]).request(
+        1,
+        "stats sizes\r\nmn\r\n",
+        "CLIENT_ERROR stats sizes needs a connection\r\nMN\r\n",
+    );
     let mut binary = server.connect();
     binary.say(packet(0x10, &[], b"detail dump", &[], 0));
     let mut heard = Vec::new();

@@ -10,6 +10,7 @@ use std::fmt::Display;
 use fabcache_protocol::command::Words;
 use fabcache_protocol::number::parse_u32;
 use fabcache_protocol::{Encoding, Protocol, Refusal, Reply};
+use fabcache_transport::Kind;
 
 use super::dump::{Dump, ItemList, List};
 use super::{Context, ITEM_CLASS, Role, Session, protocol, refused};
@@ -68,6 +69,10 @@ pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, enc
         Some(b"slabs") => {
             engine::slabs(ctx, report);
             None
+        }
+        // It scans all items, and a datagram is answered in one turn.
+        Some(b"sizes") if ctx.shared.settings.extended.track_sizes && session.info.kind == Kind::Udp => {
+            Some(refused(Refusal::Client("stats sizes needs a connection")))
         }
         Some(b"sizes") => {
             if ctx.shared.settings.extended.track_sizes {
