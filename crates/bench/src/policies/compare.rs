@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::policy;
 use super::replay::{self, StoreRun};
 use crate::trace::content::{Content, VALUE_BYTES_MAX};
-use crate::trace::generate::{Kind, LOOP_EXCESS, Shape};
+use crate::trace::generate::{Kind, Shape};
 use crate::trace::{Trace, file};
 
 /// The origin of a trace.
@@ -127,7 +127,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the cases of a source: a loop is a different trace for each size.
+    /// Returns the cases of a source: a trace that depends on memory is a different one for each size.
     ///
     /// # Errors
     /// A file cannot be read, or the store does not work.
@@ -138,13 +138,14 @@ impl Case {
         progress: &dyn Progress,
     ) -> Result<Vec<Case>> {
         match source {
-            Source::Synthetic(Kind::Loop) => {
+            Source::Synthetic(kind) if kind.depends_on_memory() => {
                 let case = |&percent: &f64| {
-                    progress.begin("making loop", 0);
-                    let share = percent / 100.0 * LOOP_EXCESS;
-                    let trace = plan.shape.generate(Kind::Loop, share);
+                    progress.begin(&format!("making {}", kind.name()), 0);
+                    let share = percent / 100.0;
+                    let trace = plan.shape.generate(*kind, share);
                     let overhead_bytes = replay::overhead_bytes(&trace, content)?;
-                    let memory = trace.footprint_bytes(overhead_bytes) as f64 / LOOP_EXCESS;
+                    let mean = trace.footprint_bytes(overhead_bytes) as f64 / trace.objects.len() as f64;
+                    let memory = mean * f64::from(plan.shape.objects_in_memory(share));
                     Ok(Case { trace, overhead_bytes, memory: vec![(percent, memory as u64)] })
                 };
                 plan.percents.iter().map(case).collect()

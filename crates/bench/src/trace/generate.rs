@@ -28,11 +28,24 @@ pub enum Kind {
     Drift,
     /// Zipf's law with exponent 0.9 over values of 4 B to 20 KB.
     Sizes,
+    /// Zipf's law with exponent 1, and as many requests for objects that are requested once.
+    OneHit50,
+    /// Zipf's law with exponent 1, and four times as many requests for objects that are requested once.
+    OneHit80,
+    /// Memory full of objects that were read once; then bursts of 10%, 30% and 65% of memory, twice, each stored and
+    /// then read.
+    Bursts,
+    /// Zipf's law with exponent 1, a scan over twice what memory holds, then three bursts of 30% of memory.
+    ScanBursts,
+    /// Zipf's law with exponent 1, and as many sessions: stored, and read once after 30% of memory was stored.
+    Sessions,
+    /// Zipf's law with exponent 1 over objects that are all replaced three times.
+    Change,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Zipf08,
         Kind::Zipf10,
         Kind::Zipf12,
@@ -41,6 +54,12 @@ impl Kind {
         Kind::Churn,
         Kind::Drift,
         Kind::Sizes,
+        Kind::OneHit50,
+        Kind::OneHit80,
+        Kind::Bursts,
+        Kind::ScanBursts,
+        Kind::Sessions,
+        Kind::Change,
     ];
 
     /// Returns the name.
@@ -54,7 +73,18 @@ impl Kind {
             Kind::Churn => "churn-ttl",
             Kind::Drift => "drift",
             Kind::Sizes => "sizes",
+            Kind::OneHit50 => "one-hit-50",
+            Kind::OneHit80 => "one-hit-80",
+            Kind::Bursts => "bursts",
+            Kind::ScanBursts => "scan-bursts",
+            Kind::Sessions => "sessions",
+            Kind::Change => "change",
         }
+    }
+
+    /// Returns whether the trace follows from the size of the memory it is replayed in.
+    pub fn depends_on_memory(self) -> bool {
+        matches!(self, Kind::Loop | Kind::Bursts | Kind::ScanBursts | Kind::Sessions)
     }
 
     /// Returns the kind with this name.
@@ -64,7 +94,9 @@ impl Kind {
 }
 
 /// The size of a loop, relative to the cache.
-pub const LOOP_EXCESS: f64 = 1.1;
+const LOOP_EXCESS: f64 = 1.1;
+/// Objects in a full run of the traces that depend on memory; memory holds a share of them.
+const MEMORY_OBJECTS: u32 = 500_000;
 
 /// The size and seed of synthetic traces.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -82,26 +114,44 @@ impl Shape {
         ((f64::from(full) * self.scale).round() as u32).max(100)
     }
 
-    /// Generates a trace. A loop has `share` of the objects of the full loop.
+    /// Returns how many objects fit into the memory of a trace that depends on it.
+    pub fn objects_in_memory(&self, share: f64) -> u32 {
+        (f64::from(self.count(MEMORY_OBJECTS)) * share).round().max(1.0) as u32
+    }
+
+    /// Generates a trace. One that depends on memory is for a memory of this share of half a million objects.
     pub fn generate(&self, kind: Kind, share: f64) -> Trace {
         let maker = |objects| TraceBuilder::new(kind, *self, self.count(objects), self.count(REQUESTS));
+        let fit = self.objects_in_memory(share);
         match kind {
             Kind::Zipf08 => maker(1_000_000).zipf(0.8),
             Kind::Zipf10 => maker(1_000_000).zipf(1.0),
             Kind::Zipf12 => maker(4_000_000).zipf(1.2),
             Kind::Scan => maker(2_000_000).zipf_and_scans(),
             Kind::Loop => {
-                let mut maker = maker(500_000);
-                maker.universe = (f64::from(maker.universe) * share).round().max(1.0) as u32;
+                let mut maker = maker(MEMORY_OBJECTS);
+                maker.universe = (f64::from(fit) * LOOP_EXCESS).round() as u32;
                 maker.looping()
             }
             Kind::Churn => maker(REQUESTS).churn(),
             Kind::Drift => maker(1_000_000).drift(),
             Kind::Sizes => maker(200_000).zipf(0.9),
+            Kind::OneHit50 => maker(1_000_000).zipf_and_new(2),
+            Kind::OneHit80 => maker(1_000_000).zipf_and_new(5),
+            Kind::Bursts => maker(0).bursts(fit, &BURSTS_OF_PERCENT),
+            Kind::ScanBursts => maker(1_000_000).scan_and_bursts(fit),
+            Kind::Sessions => maker(1_000_000).zipf_and_sessions(fit),
+            Kind::Change => maker(1_000_000).zipf_and_change(),
         }
     }
 }
 
+/// Sizes of bursts in percent of memory.
+const BURSTS_OF_PERCENT: [u32; 6] = [10, 30, 65, 10, 30, 65];
+/// A session is read when so many others, in percent of memory, were stored.
+const SESSION_PERCENT: u32 = 30;
+/// Working sets of a changing trace.
+const WORKING_SETS: u32 = 4;
 /// Requests of a full run.
 const REQUESTS: u32 = 4_000_000;
 /// Requests in one second of a trace.
@@ -142,6 +192,9 @@ impl TraceBuilder {
     }
 
     fn request(&mut self, number: u32) {
+        if number as usize >= self.known.len() {
+            self.known.resize(number as usize + 1, UNKNOWN);
+        }
         let known = &mut self.known[number as usize];
         if *known == UNKNOWN {
             *known = self.trace.objects.len() as u32;
@@ -160,6 +213,89 @@ impl TraceBuilder {
         while !self.is_done() {
             let rank = zipf.sample(&mut self.random);
             self.request(rank - 1);
+        }
+        self.trace
+    }
+
+    /// All but one in `every` requests are for objects that are not requested again.
+    fn zipf_and_new(mut self, every: u32) -> Trace {
+        let zipf = Zipf::new(self.universe, 1.0);
+        let mut new = self.universe;
+        while !self.is_done() {
+            if self.random.below(every) == 0 {
+                let rank = zipf.sample(&mut self.random);
+                self.request(rank - 1);
+            } else {
+                self.request(new);
+                new += 1;
+            }
+        }
+        self.trace
+    }
+
+    /// Requests new objects, which stores them, and then each of them again.
+    fn store_and_read(&mut self, count: u32) {
+        let from = self.universe;
+        self.universe += count;
+        for _ in 0..2 {
+            (from..self.universe).for_each(|number| self.request(number));
+        }
+    }
+
+    fn bursts(mut self, fit: u32, percents: &[u32]) -> Trace {
+        // Twice what memory holds, in parts of which nothing is read later.
+        for _ in 0..20 {
+            self.store_and_read((fit / 10).max(1));
+        }
+        self.bursts_only(fit, percents)
+    }
+
+    fn scan_and_bursts(mut self, fit: u32) -> Trace {
+        let zipf = Zipf::new(self.universe, 1.0);
+        for _ in 0..self.requests / 4 {
+            let rank = zipf.sample(&mut self.random);
+            self.request(rank - 1);
+        }
+        let from = self.universe;
+        self.universe += 2 * fit;
+        (from..self.universe).for_each(|number| self.request(number));
+        self.bursts_only(fit, &[30; 3])
+    }
+
+    fn bursts_only(mut self, fit: u32, percents: &[u32]) -> Trace {
+        for percent in percents {
+            self.store_and_read((u64::from(fit) * u64::from(*percent) / 100).max(1) as u32);
+        }
+        self.trace
+    }
+
+    fn zipf_and_sessions(mut self, fit: u32) -> Trace {
+        let zipf = Zipf::new(self.universe, 1.0);
+        let age = (fit * SESSION_PERCENT / 100).max(1);
+        let (first, mut new) = (self.universe, self.universe);
+        while !self.is_done() {
+            if self.random.below(2) == 0 {
+                let rank = zipf.sample(&mut self.random);
+                self.request(rank - 1);
+                continue;
+            }
+            self.request(new);
+            new += 1;
+            if new - first > age {
+                self.request(new - 1 - age);
+            }
+        }
+        self.trace.requests.truncate(self.requests as usize);
+        self.trace
+    }
+
+    fn zipf_and_change(mut self) -> Trace {
+        let zipf = Zipf::new(self.universe, 1.0);
+        for set in 0..WORKING_SETS {
+            for _ in 0..self.requests / WORKING_SETS {
+                let rank = zipf.sample(&mut self.random);
+                self.request(set * self.universe + rank - 1);
+            }
         }
         self.trace
     }
@@ -260,7 +396,13 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(Kind::of_name(kind.name()), Some(kind));
             let trace = SHAPE.generate(kind, 1.0);
-            assert_eq!(trace.requests.len(), 20_000, "{kind:?}");
+            let expected = match kind {
+                // Two memories, and 210% of one, each twice.
+                Kind::Bursts => 20_500,
+                Kind::ScanBursts => 5_000 + 5_000 + 3 * 2 * 750,
+                _ => 20_000,
+            };
+            assert_eq!(trace.requests.len(), expected, "{kind:?}");
             assert!(trace.requests.is_sorted_by_key(|request| request.second));
             let requested: HashSet<u32> = trace.requests.iter().map(|request| request.object).collect();
             assert_eq!(requested.len(), trace.objects.len(), "{kind:?}");
@@ -290,8 +432,27 @@ mod tests {
         assert_eq!((seconds(&churn), seconds(&fast)), (Some(4), Some(0)));
 
         let round = SHAPE.generate(Kind::Loop, 0.5);
-        assert_eq!(round.objects.len(), 1_250);
-        assert!(round.requests.iter().enumerate().all(|(i, r)| r.object as usize == i % 1_250));
+        assert_eq!((SHAPE.objects_in_memory(0.5), round.objects.len()), (1_250, 1_375));
+        assert!(round.requests.iter().enumerate().all(|(i, r)| r.object as usize == i % 1_375));
+
+        let bursts = SHAPE.generate(Kind::Bursts, 1.0);
+        let last = &bursts.requests[20_500 - 2 * 1_625..];
+        assert!(
+            (0..1_625).all(|i| last[i].object == last[1_625 + i].object),
+            "65% of 2,500, stored and read"
+        );
+
+        let sessions = SHAPE.generate(Kind::Sessions, 1.0);
+        let next = sessions.next_accesses();
+        let once = sessions.requests.len() as f64 * 0.3;
+        let read = next.iter().filter(|next| **next != super::super::NEVER).count();
+        assert!(read as f64 > once, "sessions and popular objects are read again: {read}");
+
+        let change = SHAPE.generate(Kind::Change, 1.0);
+        let of = |part: usize| -> HashSet<u32> {
+            change.requests[part * 5_000..(part + 1) * 5_000].iter().map(|request| request.object).collect()
+        };
+        assert!(of(0).is_disjoint(&of(1)) && of(2).is_disjoint(&of(3)));
 
         let scan = SHAPE.generate(Kind::Scan, 1.0);
         let next = scan.next_accesses();
