@@ -11,6 +11,10 @@
 //! of the small queue if that has more than its share of all, else the oldest of the main queue. What is kept moves to
 //! the open segment of the main queue.
 //!
+//! The small queue's share follows evidence (`evidence.rs`): it grows if items that the small queue evicted are requested
+//! again, and shrinks if items that the main queue evicted are. It starts large, so that what was just stored can be
+//! read. While it is large, items are promoted that were read twice.
+//!
 //! What differs from the paper: of main segments at most nine tenths are kept, so that emptying them gains memory at a
 //! bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
 //! last main victim had. An item leaves the small queue for the main one if it has been read as often as items must be
@@ -20,11 +24,13 @@
 //! LHD). So small items enter without having been read and stay for one round, the smallest for several.
 
 use crate::bounds::{
-    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
+    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_RATE_DIVISOR, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
     EVICTION_UNREAD_CREDIT_DIVISOR as UNREAD_CREDIT_DIVISOR,
-    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR,
-    MAIN_SPARE_SEGMENTS, SMALL_QUEUE_DIVISOR,
+    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, EVIDENCE_GAIN, EVIDENCE_SAMPLE,
+    MAIN_EVIDENCE_WEIGHT_MAX, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, MAIN_SPARE_SEGMENTS,
+    SMALL_QUEUE_SHARE_FIRST, SMALL_QUEUE_SHARE_MAX, SMALL_QUEUE_SHARE_MIN, STRICT_PROMOTION_SHARE,
 };
+use crate::evidence::EvidenceCounts;
 use crate::segments::Queue;
 
 /// Statistics of the main queue that decide evictions. The reclaim lock guards them.
@@ -42,6 +48,12 @@ pub struct Eviction {
     pub mean_bytes: u64,
     /// A moving mean of the bytes of what the small queue evicts, in units of `1/MEAN_OF`; 0 before anything was.
     evicted_bytes: u64,
+    /// The part of the segments that the small queue may have.
+    small_share: f64,
+    /// The evidence that the share follows.
+    evidence: EvidenceCounts,
+    /// Bytes that the small and the main queue evicted lately.
+    rates: [u64; 2],
 }
 
 impl Default for Eviction {
@@ -53,6 +65,9 @@ impl Default for Eviction {
             spare: 0,
             mean_bytes: 1,
             evicted_bytes: 0,
+            small_share: SMALL_QUEUE_SHARE_FIRST,
+            evidence: EvidenceCounts::default(),
+            rates: [0; 2],
         }
     }
 }
@@ -68,16 +83,39 @@ const MEAN_WEIGHT_DIVISOR: u32 = 4;
 impl Eviction {
     /// The queue to take the next victim from, if these are the segments of both.
     pub fn queue(&self, small_segments: u32, main_segments: u32) -> Queue {
-        let small_max = (small_segments + main_segments) / SMALL_QUEUE_DIVISOR;
+        let small_max = (f64::from(small_segments + main_segments) * self.small_share) as u32;
         if main_segments == 0 || small_segments > small_max.max(1) { Queue::Small } else { Queue::Main }
+    }
+
+    /// Returns the part of the segments that the small queue may have.
+    pub fn small_share(&self) -> f64 {
+        self.small_share
+    }
+
+    /// Moves the small queue's share by the requests for evicted items since the last call; `live_bytes` fill memory.
+    pub fn weigh(&mut self, evidence: EvidenceCounts, live_bytes: u64) {
+        let new = evidence.since(&self.evidence);
+        self.evidence = evidence;
+        let [small, main] = self.rates.map(|bytes| bytes as f64);
+        let weight = (small / main.max(1.0)).clamp(1.0, MAIN_EVIDENCE_WEIGHT_MAX);
+        let items = (new.small as f64 - new.main as f64 * weight) * EVIDENCE_SAMPLE as f64 * EVIDENCE_GAIN;
+        let share = self.small_share + items * self.mean_bytes as f64 / live_bytes.max(1) as f64;
+        self.small_share = share.clamp(SMALL_QUEUE_SHARE_MIN, SMALL_QUEUE_SHARE_MAX);
+        if self.rates[0] + self.rates[1] > live_bytes / EVICTION_RATE_DIVISOR {
+            self.rates = self.rates.map(|bytes| bytes / 2);
+        }
+    }
+
+    /// Returns whether items have time to be read twice in the small queue.
+    fn is_strict(&self) -> bool {
+        self.small_share > STRICT_PROMOTION_SHARE
     }
 
     /// The least frequency of items that are kept.
     pub fn least(&self, queue: Queue) -> u8 {
         match queue {
-            Queue::Small => {
-                (((self.main_least_mean + MEAN_ONE / 2) / MEAN_ONE) as u8).clamp(1, FREQUENCY_MAX)
-            }
+            Queue::Small => (((self.main_least_mean + MEAN_ONE / 2) / MEAN_ONE) as u8)
+                .clamp(1 + u8::from(self.is_strict()), FREQUENCY_MAX),
             Queue::Main => self.main_least,
         }
     }
@@ -109,7 +147,11 @@ impl Eviction {
     /// Returns the frequency of an item for the comparison with the least that is kept.
     pub fn credited(&self, queue: Queue, frequency: u8, bytes: u64) -> u8 {
         match queue {
-            Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_KEPT_DIVISOR => 0,
+            Queue::Small
+                if frequency == 0 && (self.is_strict() || bytes > self.mean_bytes / UNREAD_KEPT_DIVISOR) =>
+            {
+                0
+            }
             Queue::Small => frequency + self.credit(bytes),
             Queue::Main => frequency,
         }
@@ -124,8 +166,12 @@ impl Eviction {
         }
     }
 
-    /// Records that the small queue evicts an item of this many bytes.
-    pub fn see_evicted(&mut self, bytes: u64) {
+    /// Records that a queue evicts an item of this many bytes.
+    pub fn see_evicted(&mut self, queue: Queue, bytes: u64) {
+        self.rates[usize::from(queue == Queue::Main)] += bytes;
+        if queue == Queue::Main {
+            return;
+        }
         if self.evicted_bytes == 0 {
             self.evicted_bytes = bytes * MEAN_OF;
         }
@@ -179,7 +225,8 @@ mod tests {
     const MEAN: u64 = 100;
 
     fn after(victims: &[&[(u8, u64)]]) -> Eviction {
-        let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
+        let mut eviction =
+            Eviction { mean_bytes: MEAN, small_share: SMALL_QUEUE_SHARE_MIN, ..Eviction::default() };
         for victim in victims {
             victim.iter().for_each(|(frequency, bytes)| eviction.see_main(*frequency, *bytes));
             eviction.finish_main(CAPACITY, victim.iter().skip(1).map(|(_, bytes)| bytes).sum());
@@ -189,11 +236,46 @@ mod tests {
 
     #[test]
     fn small_queue_has_its_share() {
-        let eviction = Eviction::default();
+        let eviction = after(&[]);
         assert_eq!(eviction.queue(100, 0), Queue::Small, "there is nothing else");
         assert_eq!(eviction.queue(11, 189), Queue::Small);
         assert_eq!(eviction.queue(10, 190), Queue::Main);
         assert_eq!(eviction.queue(1, 8), Queue::Main, "in the smallest store too");
+        let eviction = Eviction::default();
+        assert_eq!(eviction.queue(145, 55), Queue::Small, "72%, before there is evidence");
+        assert_eq!(eviction.queue(144, 56), Queue::Main);
+    }
+
+    #[test]
+    fn share_follows_requests_for_evicted_items() {
+        let counts = |small, main| EvidenceCounts { small, main };
+        let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
+        let (items, live_bytes) = (10_000.0, 10_000 * MEAN);
+        let room = |requests: f64| requests * EVIDENCE_SAMPLE as f64 * EVIDENCE_GAIN / items;
+        eviction.weigh(counts(100_000, 0), live_bytes);
+        assert!((eviction.small_share() - SMALL_QUEUE_SHARE_MAX).abs() < 1e-9, "it is the greatest");
+        eviction.weigh(counts(100_000, 10), live_bytes);
+        let expected = SMALL_QUEUE_SHARE_MAX - room(10.0);
+        assert!((eviction.small_share() - expected).abs() < 1e-9, "as many of both weigh as much");
+        eviction.weigh(counts(100_000, 10), live_bytes);
+        assert!((eviction.small_share() - expected).abs() < 1e-9, "each counts once");
+        (0..4).for_each(|_| eviction.see_evicted(Queue::Small, 1_000));
+        eviction.see_evicted(Queue::Main, 1_000);
+        eviction.weigh(counts(100_010, 15), live_bytes);
+        let expected = expected + room(10.0) - room(4.0 * 5.0);
+        assert!((eviction.small_share() - expected).abs() < 1e-9, "the main queue evicts a quarter as much");
+        eviction.weigh(counts(100_010, 1_000_000), live_bytes);
+        assert!((eviction.small_share() - SMALL_QUEUE_SHARE_MIN).abs() < 1e-9);
+    }
+
+    #[test]
+    fn items_are_read_twice_where_new_ones_have_much_memory() {
+        let eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
+        let is_kept = |frequency, bytes| {
+            eviction.credited(Queue::Small, frequency, bytes) >= eviction.least(Queue::Small)
+        };
+        assert!(!is_kept(1, MEAN) && is_kept(2, MEAN));
+        assert!(!is_kept(0, 1) && is_kept(1, 1), "a small item has a credit once it was read");
     }
 
     #[test]
@@ -254,9 +336,9 @@ mod tests {
     fn ghosts_are_recorded_for_evicted_items_only() {
         let mut eviction = Eviction::default();
         assert_eq!(eviction.items_wanted(10, 10_000_000), 10, "nothing was evicted");
-        (0..10).for_each(|_| eviction.see_evicted(1_000_000));
+        (0..10).for_each(|_| eviction.see_evicted(Queue::Small, 1_000_000));
         assert_eq!(eviction.items_wanted(10, 10_000_000), 10);
-        (0..20_000).for_each(|_| eviction.see_evicted(1_000));
+        (0..20_000).for_each(|_| eviction.see_evicted(Queue::Small, 1_000));
         let wanted = eviction.items_wanted(10, 10_000_000);
         assert!((9_000..=10_000).contains(&wanted), "{wanted}");
     }

@@ -11,12 +11,14 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret};
 
 use crate::bounds::{
-    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GROUP_LOCKS_MAX,
-    GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN,
+    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GHOSTS_PER_ITEM_DIVISOR,
+    GHOSTS_PER_ITEM_NUMERATOR, GROUP_LOCKS_MAX, GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN,
+    SEGMENTS_FOR_ITEMS_MIN,
 };
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
+use crate::evidence::{Evidence, EvidenceCounts};
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
 use crate::handle::Handle;
@@ -86,7 +88,9 @@ pub struct Store {
     pub(crate) reclaim: CachePadded<Mutex<Reclaim>>,
     /// The last second in which reclaim was looking ahead and found nothing to take back.
     pub(crate) nothing_to_reclaim: AtomicU32,
-    pub(crate) ghosts: Ghosts,
+    /// Items that the small queue evicted: those that are requested again go to the main queue.
+    pub(crate) ghosts: Ghosts<12>,
+    pub(crate) evidence: Evidence,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
     /// The flush epoch whose older items are all removed from the index. Raised after a complete walk.
@@ -116,6 +120,11 @@ pub struct Store {
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
     #[cfg(not(loom))]
     pub(crate) backing: Backing,
+}
+
+/// Returns how many evicted items are remembered for so many that fill memory.
+pub(crate) fn ghosts_for(items: u64) -> u64 {
+    items * GHOSTS_PER_ITEM_NUMERATOR / GHOSTS_PER_ITEM_DIVISOR
 }
 
 /// Receives evictions.
@@ -154,6 +163,15 @@ pub struct Usage {
     pub index_chain_buckets: u64,
     /// Some table is growing.
     pub index_growing: bool,
+}
+
+/// The division of memory between the small queue, of new items, and the main queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvictionBalance {
+    /// The part of the items' segments that the small queue may have.
+    pub small_share: f64,
+    /// Requests for items that a queue had evicted shortly before.
+    pub evidence: EvidenceCounts,
 }
 
 /// The ages of items.
@@ -242,7 +260,8 @@ impl Store {
             segments,
             reclaim: CachePadded::new(Mutex::new(Reclaim::default())),
             nothing_to_reclaim: AtomicU32::new(0),
-            ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
+            ghosts: Ghosts::new(ghosts_for(geometry.region_bytes / ITEM_BYTES_MIN)),
+            evidence: Evidence::new(geometry.region_bytes / ITEM_BYTES_MIN),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
             stored_epoch: AtomicU64::new(0),
@@ -338,6 +357,12 @@ impl Store {
     /// Returns whether live items are evicted when memory is full.
     pub fn evicts(&self) -> bool {
         self.evict
+    }
+
+    /// Returns how memory is divided between new and proven items, and the evidence for it.
+    pub fn eviction_balance(&self) -> EvictionBalance {
+        let reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        EvictionBalance { small_share: reclaim.eviction.small_share(), evidence: self.evidence.counts() }
     }
 
     /// Returns the current use.

@@ -121,17 +121,80 @@ fn incrementing_uses_little_memory() {
     assert_eq!(last, (REQUESTS * OTHERS / 100) as u64, "an active counter is never evicted");
 }
 
+/// Returns a store full of items that were read several times among others that were not, so that it has learned to
+/// give the latter little memory.
 fn full_of_popular() -> (Arc<Store>, Handle, usize) {
     let (store, _) = store(MEMORY_BYTES, true, 1);
     let handle = Handle::new(&store);
     let popular = 10_000;
-    for round in 0..4 {
-        for i in 0..popular {
-            let key = format!("popular:{i}");
-            assert_eq!(fetch(&handle, key.as_bytes(), &[b'v'; 100]), round > 0);
+    let mut hits = 0;
+    for round in 0..15 {
+        if round < 12 {
+            (0..30_000).for_each(|i| {
+                let key = format!("unread:{round}:{i}");
+                set(&handle, key.as_bytes(), &[b's'; 100]).expect("something can be evicted");
+            });
+        }
+        let is_hit = |i: &usize| fetch(&handle, format!("popular:{i}").as_bytes(), &[b'v'; 100]);
+        hits = (0..popular).filter(is_hit).count();
+    }
+    let share = store.eviction_balance().small_share;
+    assert!(hits > popular * 99 / 100 && share < 0.5, "{hits} of {popular} hit, {share} for new items");
+    (store, handle, popular)
+}
+
+/// Fills memory with items that are each read as often, right after they are stored.
+fn full_of_read(reads: usize) -> (Arc<Store>, Handle, usize) {
+    let (store, _) = store(MEMORY_BYTES * 4, true, 1);
+    let handle = Handle::new(&store);
+    let mut stored = 0;
+    while store.sums().evictions < 100 {
+        let key = format!("old:{stored}");
+        set(&handle, key.as_bytes(), &[b'v'; 500]).expect("memory is free, or something can be evicted");
+        (0..reads).for_each(|_| assert!(get(&handle, key.as_bytes()).is_some()));
+        stored += 1;
+    }
+    (store, handle, stored)
+}
+
+#[test]
+fn burst_is_read_after_it_was_stored() {
+    for reads in [1, 3] {
+        let (_store, handle, stored) = full_of_read(reads);
+        for percent in [1, 10, 30, 65] {
+            let count = stored * percent / 100;
+            let key = |i: usize| format!("burst:{percent}:{i}");
+            for i in 0..count {
+                set(&handle, key(i).as_bytes(), &[b'v'; 500]).expect("something can be evicted");
+            }
+            let hits = (0..count).filter(|i| get(&handle, key(*i).as_bytes()).is_some()).count();
+            assert!(
+                hits >= count * 98 / 100,
+                "{hits} of {count} hit in memory full of items read {reads} times"
+            );
         }
     }
-    (store, handle, popular)
+}
+
+#[test]
+fn share_of_new_items_follows_the_load() {
+    let (store, handle, _) = full_of_popular();
+    let low = store.eviction_balance().small_share;
+    // Each is read once, when half as much as memory holds was stored after it.
+    let delay = 12_000;
+    let mut hits = 0;
+    for i in 0..200_000 {
+        set(&handle, format!("session:{i}").as_bytes(), &[b's'; 100]).expect("something can be evicted");
+        if i >= delay {
+            hits += usize::from(get(&handle, format!("session:{}", i - delay).as_bytes()).is_some());
+        }
+        if i == 100_000 {
+            hits = 0;
+        }
+    }
+    let balance = store.eviction_balance();
+    assert!(balance.small_share > low + 0.1, "{low} before, {balance:?} after");
+    assert!(hits > 97_000, "{hits} of 100000 sessions hit at the end");
 }
 
 #[test]

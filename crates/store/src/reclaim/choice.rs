@@ -10,7 +10,7 @@ use crate::bounds::{
     EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
 };
 use crate::segments::{Queue, SealedSegment};
-use crate::store::Store;
+use crate::store::{Store, ghosts_for};
 
 /// The result of the search for a victim.
 pub(super) enum VictimSearch {
@@ -79,8 +79,11 @@ impl Store {
         {
             return Some(self.victim_of(&deadest, ReclaimPurpose::Compact));
         }
-        self.ghosts.fit(reclaim.eviction.items_wanted(survey.items, survey.live_bytes));
+        let items_wanted = reclaim.eviction.items_wanted(survey.items, survey.live_bytes);
+        self.ghosts.fit(ghosts_for(items_wanted));
+        self.evidence.fit(items_wanted);
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
+        reclaim.eviction.weigh(self.evidence.counts(), survey.live_bytes);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {
             Queue::Small => (survey.oldest_small, survey.oldest_main),

@@ -125,9 +125,7 @@ impl Store {
         hash: KeyHash,
         (at, item): (SlotSnapshot, &Item),
     ) {
-        if victim.queue == Queue::Small {
-            eviction.see_evicted(whole_bytes(item));
-        }
+        eviction.see_evicted(victim.queue, whole_bytes(item));
         self.evict(counters, group, hash, at, item);
     }
 
@@ -194,9 +192,11 @@ impl Store {
         if item.expiry != 0 {
             counters.evicted_nonzero.inc();
         }
-        if self.segments.queue_at(at.slot.offset()) == Queue::Small {
+        let queue = self.segments.queue_at(at.slot.offset());
+        if queue == Queue::Small {
             self.ghosts.add(hash);
         }
+        self.evidence.note_evicted(queue, hash);
         self.report_eviction(at, item);
     }
 

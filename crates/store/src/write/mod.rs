@@ -396,8 +396,10 @@ impl Handle {
             _ if !store.evicts() => Queue::Small,
             Some(at) if at.slot.frequency() > 0 => Queue::Main,
             Some(at) => store.segments.queue_at(at.slot.offset()),
-            None if store.ghosts.contains(hash) => Queue::Main,
-            None => Queue::Small,
+            None => {
+                store.evidence.note_missed(hash);
+                if store.ghosts.contains(hash) { Queue::Main } else { Queue::Small }
+            }
         }
     }
 

@@ -86,6 +86,7 @@ pub fn slabs(ctx: &Context, mut report: Report<'_>) {
 pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let shared = &ctx.shared;
     let usage = shared.store.usage();
+    let balance = shared.store.eviction_balance();
     let (sums, store) = shared.sums_since_reset();
     report.stat("version", env!("CARGO_PKG_VERSION"));
     for (name, value) in [
@@ -107,6 +108,9 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("items_moved", store.items_moved),
         ("bytes_moved", store.bytes_moved),
         ("evicted_bytes", store.evicted_bytes),
+        ("small_queue_share_permille", (balance.small_share * 1e3).round() as u64),
+        ("small_queue_evidence", balance.evidence.small),
+        ("main_queue_evidence", balance.evidence.main),
         ("segments_compacted", store.segments_compacted),
         ("segments_evicted", store.segments_evicted),
         ("segments_expired", store.segments_expired),
