@@ -18,8 +18,15 @@ use crate::settings::TlsSettings;
 /// A file cannot be read, or they do not fit together.
 pub fn load(settings: &TlsSettings, mutual: bool) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&settings.chain)?;
-    let key = PrivateKeyDer::from_pem_file(&settings.key)
-        .with_context(|| format!("cannot read a private key from {}", settings.key.display()))?;
+    anyhow::ensure!(
+        !is_version_1(&chain[0]),
+        "the certificate {} has X.509 version 1, and TLS here needs version 3; issue it again with an extension, as \
+         with openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {} -extfile FILE, where \
+         FILE has the line subjectAltName=DNS:NAME",
+        settings.chain.display(),
+        settings.chain.display()
+    );
+    let key = private_key(&settings.key)?;
     let versions: &[&rustls::SupportedProtocolVersion] = if settings.only_1_3 {
         &[&rustls::version::TLS13]
     } else {
@@ -40,6 +47,14 @@ pub fn load(settings: &TlsSettings, mutual: bool) -> Result<Arc<ServerConfig>> {
         )
     })?;
     Ok(Arc::new(config))
+}
+
+/// Reads a private key. Its content decides on its format, because OpenSSL also accepts PKCS#8 labelled RSA.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let cannot_read = || format!("cannot read a private key from {}", path.display());
+    let labelled = PrivateKeyDer::from_pem_file(path).with_context(cannot_read)?;
+    let key = PrivateKeyDer::try_from(labelled.secret_der()).map_err(anyhow::Error::msg);
+    Ok(key.with_context(cannot_read)?.clone_key())
 }
 
 fn verifier(
@@ -67,4 +82,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let found = read.with_context(|| format!("cannot read certificates from {}", path.display()))?;
     anyhow::ensure!(!found.is_empty(), "{} holds no certificate", path.display());
     Ok(found)
+}
+
+/// Returns whether a DER certificate has X.509 version 1, which is encoded by leaving the version out.
+fn is_version_1(certificate: &[u8]) -> bool {
+    const EXPLICIT_VERSION: u8 = 0xa0;
+    const SEQUENCE: u8 = 0x30;
+    let inside = |der: &[u8]| {
+        let [SEQUENCE, length, ..] = *der else { return None };
+        let long = if length < 0x80 { 0 } else { usize::from(length - 0x80) };
+        der.get(2 + long..).map(<[u8]>::to_vec)
+    };
+    let first = inside(certificate).and_then(|outer| inside(&outer)).and_then(|inner| inner.first().copied());
+    first.is_some_and(|tag| tag != EXPLICIT_VERSION)
 }

@@ -106,7 +106,7 @@ const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
     ("inline_ascii_resp", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
     ("no_inline_ascii_resp", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
     ("modern", ArgumentKind::Nothing, OptionEffect::Nothing("it has none in memcached either")),
-    ("no_modern", ArgumentKind::Nothing, LRU),
+    ("no_modern", ArgumentKind::Nothing, OptionEffect::Works),
     (
         "drop_privileges",
         ArgumentKind::Anything,
@@ -146,6 +146,8 @@ pub struct ExtendedOptions {
     pub lru_crawler: Option<bool>,
     /// `slabs reassign` says that it is off.
     pub no_slab_reassign: bool,
+    /// The initial value of `slabs automove`, 0 to 2.
+    pub slab_automove: Option<u32>,
     /// Certificate chain, PEM.
     pub ssl_chain_cert: Option<PathBuf>,
     /// Private key, PEM.
@@ -181,10 +183,10 @@ impl ExtendedOptions {
                 bail!("-o {name} is not supported: {why}");
             }
             takes.check(name, value)?;
-            match effect {
-                OptionEffect::Nothing(why) => extended.without_effect.push((name.to_owned(), *why)),
-                _ => extended.set(name, value.unwrap_or_default()),
+            if let OptionEffect::Nothing(why) = effect {
+                extended.without_effect.push((name.to_owned(), *why));
             }
+            extended.set(name, value.unwrap_or_default());
             extended.given.insert(name.to_owned(), value.unwrap_or("yes").to_owned());
         }
         Ok(extended)
@@ -200,7 +202,11 @@ impl ExtendedOptions {
             "track_sizes" => self.track_sizes = true,
             "lru_crawler" => self.lru_crawler = Some(true),
             "no_lru_crawler" => self.lru_crawler = Some(false),
+            "slab_reassign" => self.no_slab_reassign = false,
             "no_slab_reassign" => self.no_slab_reassign = true,
+            "slab_automove" => self.slab_automove = Some(value.parse().unwrap_or(1)),
+            "no_slab_automove" => self.slab_automove = Some(0),
+            "no_modern" => self.set_defaults_of_1_4(),
             "ssl_chain_cert" => self.ssl_chain_cert = path(),
             "ssl_key" => self.ssl_key = path(),
             "ssl_ca_cert" => self.ssl_ca_cert = path(),
@@ -208,6 +214,14 @@ impl ExtendedOptions {
             "ssl_min_version" => self.ssl_min_version = value.parse().ok(),
             _ => {}
         }
+    }
+
+    /// Takes memcached 1.4's defaults for what works here; later options may change them again.
+    fn set_defaults_of_1_4(&mut self) {
+        self.maxconns_fast = Some(false);
+        self.lru_crawler = Some(false);
+        self.no_slab_reassign = true;
+        self.slab_automove = Some(0);
     }
 }
 
@@ -264,6 +278,17 @@ mod tests {
         assert_eq!(extended.without_effect.len(), 2);
         assert_eq!(extended.given["slab_automove"], "2");
         assert!(extended.track_sizes);
+    }
+
+    #[test]
+    fn no_modern_sets_defaults_that_later_options_change() {
+        let old = parse("no_modern").expect("known");
+        assert!(old.without_effect.is_empty());
+        assert_eq!((old.lru_crawler, old.maxconns_fast), (Some(false), Some(false)));
+        assert_eq!((old.no_slab_reassign, old.slab_automove), (true, Some(0)));
+        let mixed = parse("no_modern,lru_crawler,slab_reassign,slab_automove").expect("known");
+        assert_eq!((mixed.lru_crawler, mixed.maxconns_fast), (Some(true), Some(false)));
+        assert_eq!((mixed.no_slab_reassign, mixed.slab_automove), (false, Some(1)));
     }
 
     #[test]

@@ -144,13 +144,12 @@ impl Shared {
         let given = |name: &str, default: u32| {
             settings.extended.given.get(name).and_then(|value| value.parse().ok()).unwrap_or(default)
         };
-        let no_automove = settings.extended.given.contains_key("no_slab_automove");
         let switches = Switches {
             verbosity: AtomicU32::new(u32::from(settings.verbosity)),
             crawler: AtomicBool::new(settings.extended.lru_crawler.unwrap_or(true)),
             crawler_sleep: AtomicU32::new(given("lru_crawler_sleep", 100)),
             crawler_tocrawl: AtomicU32::new(given("lru_crawler_tocrawl", 0)),
-            automove: AtomicU32::new(if no_automove { 0 } else { given("slab_automove", 1) }),
+            automove: AtomicU32::new(settings.extended.slab_automove.unwrap_or(1)),
         };
         Shared {
             started: Instant::now(),

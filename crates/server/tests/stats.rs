@@ -99,7 +99,8 @@ fn stats_settings_reports_the_options() {
         &[],
     );
     let flags = "-m 100 -c 77 -t 3 -R 9 -b 55 -I 2m -M -C -F -X -A -B ascii -D / -f 1.5 -n 96 -vv -o no_maxconns_fast,\
-                 idle_timeout=300,track_sizes,slab_automove=2,lru_crawler_sleep=500,hot_lru_pct=30,no_slab_reassign";
+                 idle_timeout=300,track_sizes,slab_automove=2,lru_crawler_sleep=500,hot_lru_pct=30,no_slab_reassign,\
+                 worker_logbuf_size=32,ssl_wbuf_size=64,slab_chunk_max=256";
     let server = serve(flags);
     let mut c = server.connect();
     let given: BTreeMap<_, _> = c.stats("settings").into_iter().collect();
@@ -127,6 +128,10 @@ fn stats_settings_reports_the_options() {
         ("slab_reassign", "no"),
         ("lru_crawler_sleep", "500"),
         ("hot_lru_pct", "30"),
+        // memcached takes these in kilobytes and shows bytes.
+        ("worker_logbuf_size", "32768"),
+        ("ssl_wbuf_size", "65536"),
+        ("slab_chunk_max", "262144"),
         ("inter", "127.0.0.1"),
     ] {
         assert_eq!(given[name], value, "{name}");
@@ -141,6 +146,20 @@ fn stats_settings_reports_the_options() {
     {
         assert_eq!(turned[name], value, "{name}");
     }
+}
+
+#[test]
+fn no_modern_has_the_settings_of_memcached_1_4() {
+    let server = serve("-o no_modern");
+    let mut c = server.connect();
+    let settings: BTreeMap<_, _> = c.stats("settings").into_iter().collect();
+    for (name, value) in
+        [("lru_crawler", "no"), ("maxconns_fast", "no"), ("slab_reassign", "no"), ("slab_automove", "0")]
+    {
+        assert_eq!(settings[name], value, "{name}");
+    }
+    c.request("lru_crawler crawl all\r\n", "CLIENT_ERROR lru crawler disabled\r\n");
+    c.request("lru_crawler enable\r\nlru_crawler crawl all\r\n", "OK\r\nOK\r\n");
 }
 
 /// Asserts how a request changes the counters.

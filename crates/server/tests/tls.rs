@@ -231,6 +231,53 @@ fn certificates_are_reloaded() {
     assert_eq!(serial(&newer), serial(&new));
 }
 
+/// A self-signed certificate of X.509 version 1, made with `openssl x509 -req` without extensions, and its key.
+const VERSION_1: [&str; 2] = [
+    "\
+-----BEGIN CERTIFICATE-----
+MIIBJDCBywIUVUuzB8V3eccqeoCHJXRaqYB3HNQwCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyNDE2MDg0N1oYDzIxMjYxMDMxMTYwODQ3
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AAQPmKyOfcUTWTbF0HrcLGvuYSiX6d48ySh6wIB4PDVVWEfYiZR9S5m1cu1vvxvz
+7j/JwdJz/VAjDxykELchVVsWMAoGCCqGSM49BAMCA0gAMEUCIF0MTENws4UpAccn
+ZXihcf0+NvhaDgCnDuRXuvo6bRm+AiEA3U7Jg7MJ58+N2H/lG+AtIWag9x4kRDUx
+3F3HN3JgNTQ=
+-----END CERTIFICATE-----
+",
+    "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg8kihFPJ9ZHt92zxs
+XA0xKaZ/t4ysnatddSMOiwa5CFGhRANCAAQPmKyOfcUTWTbF0HrcLGvuYSiX6d48
+ySh6wIB4PDVVWEfYiZR9S5m1cu1vvxvz7j/JwdJz/VAjDxykELchVVsW
+-----END PRIVATE KEY-----
+",
+];
+
+#[test]
+fn certificate_of_version_1_is_refused_with_advice() {
+    let scratch = Scratch::new("tls-version-1");
+    let chain = scratch.file("chain.pem", VERSION_1[0]);
+    let key = scratch.file("key.pem", VERSION_1[1]);
+    let flags = format!("-Z -o ssl_chain_cert={},ssl_key={}", chain.display(), key.display());
+    let error = format!("{:#}", try_serve(&flags).err().expect("a certificate that rustls does not use"));
+    for part in [&*chain.to_string_lossy(), "version 1", "openssl x509 -req", "subjectAltName=DNS:NAME"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn key_labelled_rsa_may_be_pkcs8() {
+    let scratch = Scratch::new("tls-label");
+    let authority = Authority::new();
+    let flags = files(&scratch, &authority);
+    let key = std::fs::read_to_string(scratch.path("key.pem")).expect("just written");
+    let labelled = key.replace(" PRIVATE KEY", " RSA PRIVATE KEY");
+    assert_ne!(key, labelled);
+    scratch.file("key.pem", &labelled);
+    let server = serve(&format!("-Z {flags}"));
+    assert!(is_served(server.address(), &authority.client(None, ALL)));
+}
+
 #[test]
 fn certificate_errors_are_reported_at_start() {
     let scratch = Scratch::new("tls-wrong");

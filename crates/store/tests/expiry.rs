@@ -227,6 +227,30 @@ fn flushed_items_are_reclaimed_without_access() {
 }
 
 #[test]
+fn overwritten_expired_and_flushed_items_count_as_reclaimed() {
+    let mut world = World::new(16 << 20);
+    let counts = |world: &World| {
+        let sums = world.handle.store().sums();
+        (sums.reclaimed, sums.expired_unfetched)
+    };
+    for i in 0..3 {
+        world.set(i, 1, 100);
+    }
+    get(&world.handle, &key(1)).expect("a valid item");
+    world.clock.advance(2);
+    world.handle.store().tick();
+    world.set(0, 0, 100);
+    assert_eq!(counts(&world), (1, 1), "expired, and never read");
+    world.set(1, 0, 100);
+    assert_eq!(counts(&world), (2, 1), "expired, and read");
+    world.set(1, 0, 100);
+    assert_eq!(counts(&world), (2, 1), "valid");
+    world.handle.flush(Expiry::AT_ONCE);
+    world.set(1, 0, 100);
+    assert_eq!(counts(&world), (3, 1), "flushed");
+}
+
+#[test]
 fn without_eviction_expired_items_make_room_for_others() {
     let (store, clock) = store(8 << 20, false, 1);
     let handle = Handle::new(&store);

@@ -95,11 +95,16 @@ impl Store {
         item: &Item,
         miss: Miss,
     ) {
+        self.count_gone(counters, at, item, miss);
+        self.unlink(group, at, item);
+    }
+
+    /// Counts an expired or flushed item whose memory is taken back.
+    pub(crate) fn count_gone(&self, counters: &StoreCounters, at: SlotSnapshot, item: &Item, miss: Miss) {
         counters.reclaimed.inc();
         if miss == Miss::Expired && !self.is_fetched(at.slot, item) {
             counters.expired_unfetched.inc();
         }
-        self.unlink(group, at, item);
     }
 
     fn is_fetched(&self, slot: Slot, item: &Item) -> bool {

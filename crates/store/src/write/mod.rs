@@ -368,6 +368,9 @@ impl Handle {
                 let old = existing.item.expect("a slot has an item");
                 content.kill_old_chunks(store, at.slot.offset(), &old);
                 store.relink(group, at, &old, slot);
+                if let Err(miss) = existing.info {
+                    store.count_gone(self.counters(), at, &old, miss);
+                }
             }
             None => group.insert_at(place, slot),
         }

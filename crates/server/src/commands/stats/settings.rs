@@ -34,6 +34,12 @@ fn given(settings: &Settings, name: &str, default: &str) -> String {
     settings.extended.given.get(name).cloned().unwrap_or_else(|| default.to_owned())
 }
 
+/// Returns the argument of `-o`, or memcached's default, both in kilobytes, as bytes.
+fn given_kilobytes(settings: &Settings, name: &str, default: u64) -> u64 {
+    let given = settings.extended.given.get(name).and_then(|value| value.parse().ok());
+    given.unwrap_or(default) * 1024
+}
+
 fn network(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("maxbytes", ctx.shared.store.usage().memory_limit);
     report.stat("maxconns", settings.connections_max);
@@ -82,7 +88,7 @@ fn slabs(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("slab_automove", ctx.shared.switches.automove.load(Ordering::Relaxed));
     report.stat("slab_automove_ratio", given(settings, "slab_automove_ratio", "0.80"));
     report.stat("slab_automove_window", given(settings, "slab_automove_window", "10"));
-    report.stat("slab_chunk_max", given(settings, "slab_chunk_max", "524288"));
+    report.stat("slab_chunk_max", given_kilobytes(settings, "slab_chunk_max", 512));
 }
 
 fn lru(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
@@ -104,7 +110,7 @@ fn lru(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("temporary_ttl", given(settings, "temporary_ttl", "61"));
     report.stat("idle_timeout", settings.idle_timeout.map_or(0, |timeout| timeout.as_secs()));
     report.stat("watcher_logbuf_size", crate::bounds::WATCHER_BYTES_MAX);
-    report.stat("worker_logbuf_size", given(settings, "worker_logbuf_size", "65536"));
+    report.stat("worker_logbuf_size", given_kilobytes(settings, "worker_logbuf_size", 64));
     report.stat("read_buf_mem_limit", given(settings, "read_buf_mem_limit", "0"));
     report.yes_no("track_sizes", settings.extended.track_sizes);
     report.yes_no("inline_ascii_response", false);
@@ -139,7 +145,7 @@ fn tls(settings: &Settings, report: &mut Report<'_>) {
     report.stat("ssl_ciphers", "NULL");
     let authorities = tls.and_then(|tls| tls.authorities.as_ref());
     report.stat("ssl_ca_cert", authorities.map_or("NULL".to_owned(), |path| path.display().to_string()));
-    report.stat("ssl_wbuf_size", given(settings, "ssl_wbuf_size", "16384"));
+    report.stat("ssl_wbuf_size", given_kilobytes(settings, "ssl_wbuf_size", 16));
     report.yes_no("ssl_session_cache", false);
     report.yes_no("ssl_kernel_tls", false);
     report.stat("ssl_min_version", if tls.is_some_and(|tls| tls.only_1_3) { "tlsv1.3" } else { "tlsv1.2" });
