@@ -78,8 +78,7 @@ pub fn sasl(
     payload: &[u8],
     encoding: &Encoding<'_>,
 ) -> Flow {
-    // Guesses in datagrams could not be slowed down.
-    if !ctx.shared.settings.sasl || session.info.kind == Kind::Udp {
+    if !has_sasl(ctx, session) {
         encoding.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
         return Flow::Next;
     }
@@ -99,6 +98,21 @@ pub fn sasl(
     }
     encoding.reply(&Reply::Sasl(b"Authenticated"), &mut ctx.out);
     Flow::Next
+}
+
+/// Answers a further step, which PLAIN does not have.
+pub fn step(ctx: &mut Context, session: &mut Session, encoding: &Encoding<'_>) -> Flow {
+    if !has_sasl(ctx, session) {
+        encoding.reply(&refused(Refusal::UnknownCommand), &mut ctx.out);
+        return Flow::Next;
+    }
+    ctx.counters().auth_cmds.inc();
+    fail(ctx, session, encoding)
+}
+
+/// Returns whether this client may authenticate by SASL. Guesses in datagrams could not be slowed down.
+fn has_sasl(ctx: &Context, session: &Session) -> bool {
+    ctx.shared.settings.sasl && session.info.kind != Kind::Udp
 }
 
 /// Answers a wrong password.

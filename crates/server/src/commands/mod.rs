@@ -169,9 +169,10 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
             return authentication::text(ctx, session, user, password, &encoding);
         }
         Command::SaslList => authentication::mechanisms(ctx, &encoding),
-        Command::SaslAuth { mechanism, payload } | Command::SaslStep { mechanism, payload } => {
+        Command::SaslAuth { mechanism, payload } => {
             return authentication::sasl(ctx, session, mechanism, payload, &encoding);
         }
+        Command::SaslStep { .. } => return authentication::step(ctx, session, &encoding),
         Command::Stats(words) => {
             session.info.set_state(State::ParseCommand);
             stats::stats(ctx, session, words, &encoding);
