@@ -52,6 +52,12 @@ fn set(memc: &memcached_st, flag: memcached_behavior_t, data: u64) -> memcached_
         return set_bit(memc, flag, bit, data != 0);
     }
     match flag {
+        MEMCACHED_BEHAVIOR_NOREPLY if data == 0 && memc.has(flags::USE_UDP) => {
+            return memc.fail_with(
+                MEMCACHED_INVALID_ARGUMENTS,
+                "MEMCACHED_BEHAVIOR_NOREPLY cannot be disabled while MEMCACHED_BEHAVIOR_USE_UDP is enabled.",
+            );
+        }
         MEMCACHED_BEHAVIOR_NOREPLY => memc.set_flag(flags::REPLY, data == 0),
         MEMCACHED_BEHAVIOR_HASH => return set_key_hash(memc, number),
         MEMCACHED_BEHAVIOR_KETAMA_HASH => return set_distribution_hash(memc, number),
@@ -113,8 +119,20 @@ fn set_bit(memc: &memcached_st, flag: memcached_behavior_t, bit: u16, to: bool) 
                 memc.set_flag(flags::VERIFY_KEY, false);
             }
         }
+        MEMCACHED_BEHAVIOR_BUFFER_REQUESTS if memc.has(flags::USE_UDP) => {
+            return memc.fail_with(
+                MEMCACHED_INVALID_ARGUMENTS,
+                "MEMCACHED_BEHAVIOR_BUFFER_REQUESTS cannot be set while MEMCACHED_BEHAVIOR_USE_UDP is enabled.",
+            );
+        }
         // Datagrams have no replies.
-        MEMCACHED_BEHAVIOR_USE_UDP => memc.set_flag(flags::REPLY, !to),
+        MEMCACHED_BEHAVIOR_USE_UDP => {
+            memc.reconnect();
+            memc.set_flag(flags::REPLY, !to);
+            if to {
+                memc.set_flag(flags::BUFFER_REQUESTS, false);
+            }
+        }
         MEMCACHED_BEHAVIOR_NO_BLOCK
         | MEMCACHED_BEHAVIOR_BUFFER_REQUESTS
         | MEMCACHED_BEHAVIOR_TCP_NODELAY

@@ -310,7 +310,10 @@ pub extern "C" fn memcached_reset_last_disconnected_server(ptr: Option<&memcache
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_quit(ptr: Option<&memcached_st>) {
     guarded((), || {
-        if let Some(memc) = ptr {
+        // As every query, it clears former errors.
+        if let Some(memc) = ptr
+            && memc.begin().is_ok()
+        {
             memc.quit();
         }
     });

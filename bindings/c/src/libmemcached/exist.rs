@@ -46,7 +46,7 @@ fn exist(ptr: Option<&memcached_st>, group: Option<&[u8]>, key: &[u8]) -> memcac
 }
 
 fn try_exist(memc: &memcached_st, group: Option<&[u8]>, key: &[u8]) -> Result<(), memcached_return_t> {
-    let inner = memc.begin()?;
+    let inner = memc.begin_read()?;
     // libmemcached leaves the check of invalid keys to the server.
     match key.len() {
         0 if memc.is_binary() => {

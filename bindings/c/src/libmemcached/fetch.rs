@@ -130,6 +130,9 @@ pub unsafe extern "C" fn memcached_fetch_execute(
 /// Takes the next that was found.
 fn fetch_into(memc: &memcached_st, result: &memcached_result_st) -> memcached_return_t {
     let Some(inner) = memc.inner() else { return MEMCACHED_INVALID_ARGUMENTS };
+    if memc.has(flags::USE_UDP) {
+        return MEMCACHED_NOT_SUPPORTED;
+    }
     let mut is_lost = false;
     while let Some((server, RequestedKey { mut request, tells_cas, is_grouped })) = next(inner) {
         let CompletedRequest { key, value, result: outcome } = request.wait();

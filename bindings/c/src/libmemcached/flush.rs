@@ -66,6 +66,9 @@ pub extern "C" fn memcached_verbosity(ptr: Option<&memcached_st>, verbosity: u32
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_version(ptr: Option<&memcached_st>) -> memcached_return_t {
     guarded(MEMCACHED_FAILURE, || {
+        if let Some(Err(code)) = ptr.map(memcached_st::begin_read) {
+            return code;
+        }
         let learn = |server: &memcached_instance_st, version: String| server.learn_version(&version);
         let request = |server: &memcached_instance_st, memc: &memcached_st| {
             server.call(memc, |client| client.versions().remove(0))

@@ -100,7 +100,7 @@ fn try_get(
     key: &[u8],
     wanted: Outputs<'_>,
 ) -> Result<*mut c_char, memcached_return_t> {
-    let inner = memc.begin()?;
+    let inner = memc.begin_read()?;
     memc.check_key(inner, key)?;
     let server = memc.server_of(inner, group, key)?;
     if inner.is_asking.get() {
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn memcached_mget_execute_by_key(
 /// They can not over the text protocol, or without servers.
 fn may_execute(ptr: Option<&memcached_st>) -> Result<(), memcached_return_t> {
     let memc = ptr.ok_or(MEMCACHED_INVALID_ARGUMENTS)?;
-    memc.begin()?;
+    memc.begin_read()?;
     if memc.is_binary() {
         return Ok(());
     }
@@ -309,7 +309,7 @@ fn try_mget(
     group: Option<&[u8]>,
     keys: Option<&[&[u8]]>,
 ) -> Result<(), memcached_return_t> {
-    let inner = memc.begin()?;
+    let inner = memc.begin_read()?;
     memc.result.reset();
     if keys.is_some_and(<[_]>::is_empty) {
         return Err(memc.fail_with(MEMCACHED_INVALID_ARGUMENTS, "Numbers of keys provided was zero"));

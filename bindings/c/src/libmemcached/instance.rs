@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::io::ErrorKind;
 use std::mem::offset_of;
@@ -28,12 +28,17 @@ use super::types::{flags, memcached_st};
 #[repr(C)]
 pub struct memcached_instance_st {
     before_port: [u8; PORT_AT],
-    pub(crate) port: u16,
-    before_host: [u8; HOST_AT - PORT_AT - size_of::<u16>()],
+    /// A program may change it before the first connection; libmemcached resolves an address once.
+    pub(crate) port: Cell<u16>,
+    /// libmemcached's descriptor: always that of no connection, because a server may have several or none.
+    fd: Cell<c_int>,
+    before_host: [u8; HOST_AT - FD_AT - size_of::<c_int>()],
     /// Host name, or path of a Unix socket, with its end.
     host: [c_char; MEMCACHED_NI_MAXHOST],
     pub(crate) kind: memcached_connection_t,
     pub(crate) weight: u32,
+    /// The port of the first connection, and of all later ones.
+    connected_port: Cell<Option<u16>>,
     /// Made when it is needed; none again when the handle's settings changed.
     client: RefCell<Option<Client>>,
     /// Stores in flight whose results were not awaited.
@@ -63,13 +68,18 @@ pub(crate) fn behind_fabric(name: &[u8]) -> Option<&[u8]> {
     before.eq_ignore_ascii_case(FABRIC.as_bytes()).then_some(behind)
 }
 
-/// Where libmemcached 1.1.4 has a server's port, and its host.
+/// Where libmemcached 1.1.4 has a server's port, its descriptor, and its host.
 const PORT_AT: usize = 16;
+const FD_AT: usize = 20;
 const HOST_AT: usize = 16_576;
 const _: () = {
     assert!(offset_of!(memcached_instance_st, port) == PORT_AT);
+    assert!(offset_of!(memcached_instance_st, fd) == FD_AT);
     assert!(offset_of!(memcached_instance_st, host) == HOST_AT);
 };
+
+/// libmemcached's descriptor of a server without a connection.
+const INVALID_SOCKET: c_int = -1;
 
 /// The attributes of a value that was found.
 #[derive(Clone, Copy, Debug)]
@@ -113,11 +123,13 @@ impl memcached_instance_st {
         }
         memcached_instance_st {
             before_port: [0; PORT_AT],
-            port,
-            before_host: [0; HOST_AT - PORT_AT - size_of::<u16>()],
+            port: Cell::new(port),
+            fd: Cell::new(INVALID_SOCKET),
+            before_host: [0; HOST_AT - FD_AT - size_of::<c_int>()],
             host,
             kind,
             weight,
+            connected_port: Cell::new(None),
             client: RefCell::default(),
             buffered: RefCell::default(),
             requested: RefCell::default(),
@@ -148,7 +160,7 @@ impl memcached_instance_st {
         let name = self.name().to_string_lossy();
         match self.kind {
             MEMCACHED_CONNECTION_UNIX_SOCKET => format!(",  socket: {name}"),
-            _ => format!(",  host: {name}:{}", self.port),
+            _ => format!(",  host: {name}:{}", self.port.get()),
         }
     }
 
@@ -160,6 +172,26 @@ impl memcached_instance_st {
     /// It failed, which is recorded, or the server is down.
     #[inline]
     pub(crate) fn call<T>(
+        &self,
+        memc: &memcached_st,
+        request: impl FnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, memcached_return_t> {
+        self.may_wait(memc)?;
+        self.call_in_time(memc, request)
+    }
+
+    /// Returns whether an answer may be waited for at all.
+    #[inline]
+    fn may_wait(&self, memc: &memcached_st) -> Result<(), memcached_return_t> {
+        if memc.poll_timeout.get() != 0 {
+            return Ok(());
+        }
+        let reported = ErrorContext { message: "timeout was set to zero", ..ErrorContext::default() };
+        Err(memc.fail_of(self, MEMCACHED_TIMEOUT, reported))
+    }
+
+    #[inline]
+    fn call_in_time<T>(
         &self,
         memc: &memcached_st,
         request: impl FnOnce(&Client) -> Result<T, Error>,
@@ -230,7 +262,7 @@ impl memcached_instance_st {
         if self.state.get() == MEMCACHED_SERVER_STATE_CONNECTED {
             return Ok(());
         }
-        let version = self.call(memc, |client| client.versions().remove(0))?;
+        let version = self.call_in_time(memc, |client| client.versions().remove(0))?;
         self.learn_version(&version);
         Ok(())
     }
@@ -247,6 +279,7 @@ impl memcached_instance_st {
     /// # Errors
     /// As for [`memcached_instance_st::call`].
     pub(crate) fn ask_for(&self, memc: &memcached_st, key: &[u8]) -> Result<Request, memcached_return_t> {
+        self.may_wait(memc)?;
         self.connect(memc)?;
         if !self.buffered.borrow().is_empty() {
             self.drain(memc)?;
@@ -325,7 +358,14 @@ impl memcached_instance_st {
 
     fn new_client(&self, memc: &memcached_st, protocol: Protocol) -> Result<Client, memcached_return_t> {
         let name = self.name().to_string_lossy();
+        let port = self.connected_port.get().unwrap_or_else(|| self.port.get());
+        self.connected_port.set(Some(port));
         let address = match self.kind {
+            kind if kind != MEMCACHED_CONNECTION_UNIX_SOCKET && port == 0 => {
+                // Set by the program: nothing listens there.
+                let refused = std::io::Error::from_raw_os_error(libc::ECONNREFUSED);
+                return Err(self.not_connected(memc, &refused));
+            }
             MEMCACHED_CONNECTION_UNIX_SOCKET => {
                 let path = std::path::absolute(Path::new(&*name)).unwrap_or_else(|_| (&*name).into());
                 format!("unix://{}", path.display())
@@ -335,17 +375,19 @@ impl memcached_instance_st {
                 let name = self.host();
                 let host = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
                 if host.contains(':') {
-                    format!("{way}[{host}]:{}", self.port)
+                    format!("{way}[{host}]:{port}")
                 } else {
-                    format!("{way}{host}:{}", self.port)
+                    format!("{way}{host}:{port}")
                 }
             }
         };
+        let connecting = duration_of(memc.connect_timeout.get());
+        // Without time for answers, only stores that need none are sent; their connection takes its own time.
+        let answer = Some(memc.poll_timeout.get()).filter(|time| *time != 0).map_or(connecting, duration_of);
         let options = Options {
             // A server that takes the connection and then says nothing is waited for as for an answer.
-            connect_timeout: duration_of(memc.connect_timeout.get())
-                .min(duration_of(memc.poll_timeout.get())),
-            timeout: duration_of(memc.poll_timeout.get()),
+            connect_timeout: connecting.min(answer),
+            timeout: answer,
             // Retries are decided here, not by the client.
             failures_max: u32::MAX,
             credentials: memc.credentials(),
@@ -490,7 +532,7 @@ impl memcached_instance_st {
         if !was_lost {
             return code;
         }
-        let message = &format!("{}:{}", self.name().to_string_lossy(), self.port);
+        let message = &format!("{}:{}", self.name().to_string_lossy(), self.port.get());
         let reported = ErrorContext { message, ..ErrorContext::default() };
         memc.fail_of(self, MEMCACHED_SERVER_TEMPORARILY_DISABLED, reported)
     }

@@ -30,6 +30,19 @@ impl memcached_st {
         Ok(inner)
     }
 
+    /// Begins a query that waits for values, which datagrams do not bring.
+    ///
+    /// # Errors
+    /// As for [`memcached_st::begin`], or the handle uses UDP.
+    #[inline]
+    pub(crate) fn begin_read(&self) -> Result<&State, memcached_return_t> {
+        let inner = self.begin()?;
+        if self.has(super::types::flags::USE_UDP) {
+            return Err(self.fail(MEMCACHED_NOT_SUPPORTED));
+        }
+        Ok(inner)
+    }
+
     /// Checks a key for a request.
     ///
     /// # Errors

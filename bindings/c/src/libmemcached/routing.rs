@@ -80,7 +80,7 @@ impl memcached_st {
         let Some(inner) = self.inner() else { return };
         if self.has(flags::USE_SORT_HOSTS) {
             let mut instances = inner.instances.borrow_mut();
-            instances.sort_by(|a, b| (a.name(), a.port).cmp(&(b.name(), b.port)));
+            instances.sort_by(|a, b| (a.name(), a.port.get()).cmp(&(b.name(), b.port.get())));
         }
         *inner.mapping.borrow_mut() = None;
         inner.placed_by.set(self.hashkit.base_hash.number());
@@ -108,7 +108,7 @@ impl memcached_st {
         // Only names and weights count for it, and libmemcached calls a socket by its path and the port it was given.
         let place = |server: &memcached_instance_st| ServerEndpoint::Tcp {
             host: server.host().into_owned(),
-            port: server.port,
+            port: server.port.get(),
         };
         let addresses: Vec<Address> =
             instances.iter().map(|server| Address { place: place(server), weight: server.weight }).collect();

@@ -42,7 +42,8 @@ impl memcached_st {
     pub(crate) fn push_servers(&self, from: &memcached_st) -> memcached_return_t {
         let servers = from.inner().map(|inner| inner.instances.borrow().clone()).unwrap_or_default();
         for server in servers {
-            let added = self.add_server(server.name().to_bytes(), server.port, server.kind, server.weight);
+            let added =
+                self.add_server(server.name().to_bytes(), server.port.get(), server.kind, server.weight);
             if added != MEMCACHED_SUCCESS {
                 return added;
             }
@@ -271,7 +272,7 @@ pub extern "C" fn memcached_server_name(ptr: Option<&memcached_instance_st>) -> 
 /// A server's port.
 #[unsafe(no_mangle)]
 pub extern "C" fn memcached_server_port(ptr: Option<&memcached_instance_st>) -> u16 {
-    ptr.map_or(0, |server| server.port)
+    ptr.map_or(0, |server| server.port.get())
 }
 
 /// Returns 0 for the local port, as libmemcached does without a connection, because a server may have several here.

@@ -7,8 +7,12 @@ use fabcache_client::{Mode, Stored};
 use super::constants::*;
 use super::ffi::arguments;
 use super::query::refused;
+use super::report::ErrorContext;
 use super::types::{flags, memcached_st};
 use crate::guarded;
+
+/// The most that a UDP datagram over IPv4 holds, and so no value of a request in one.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// An item to store.
 #[derive(Clone, Copy)]
@@ -28,21 +32,25 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
     let inner = memc.begin()?;
     memc.check_changed(inner, item.key)?;
     let server = memc.server_of(inner, group, item.key)?;
-    let Item { value, flags, .. } = item;
+    let Item { value, flags: item_flags, .. } = item;
+    if memc.has(flags::USE_UDP) && value.len() > DATAGRAM_BYTES_MAX {
+        return Err(memc.fail_of(&server, MEMCACHED_WRITE_FAILURE, ErrorContext::default()));
+    }
     // In a packet no CAS is one of 0.
     let mode = if item.mode == Mode::Compare(0) && memc.is_binary() { Mode::Set } else { item.mode };
     let ttl = memc.ttl(item.expiration);
     let is_buffered = memc.has(flags::BUFFER_REQUESTS);
     if mode == Mode::Set && (is_buffered || !memc.is_replying()) {
         inner.with_key(item.key, |key| {
-            server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, flags))
+            server.store_later(memc, |client| client.bset_with_flags(key, value, ttl, item_flags))
         })?;
         // With the text protocol, requests without replies are sent at once.
         let is_kept = is_buffered && (memc.is_replying() || memc.is_binary());
         return if is_kept { Err(MEMCACHED_BUFFERED) } else { Ok(()) };
     }
-    let stored = inner
-        .with_key(item.key, |key| server.call(memc, |client| client.store(key, value, mode, ttl, flags)));
+    let stored = inner.with_key(item.key, |key| {
+        server.call(memc, |client| client.store(key, value, mode, ttl, item_flags))
+    });
     let stored = match stored {
         // The caller asked for no answer.
         Ok(_) if !memc.is_replying() => Ok(()),
@@ -53,7 +61,7 @@ fn try_store(memc: &memcached_st, group: Option<&[u8]>, item: Item<'_>) -> Resul
         for replica in memc.replicas(inner, group, item.key) {
             inner.with_key(item.key, |key| {
                 // The answers of replicas are ignored.
-                let _ = replica.call(memc, |client| client.store(key, value, mode, ttl, flags));
+                let _ = replica.call(memc, |client| client.store(key, value, mode, ttl, item_flags));
             });
         }
     }

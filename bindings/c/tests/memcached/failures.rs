@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use fabcache::libmemcached::auto::memcached_increment;
-use fabcache::libmemcached::behavior::memcached_behavior_get;
+use fabcache::libmemcached::behavior::{memcached_behavior_get, memcached_behavior_set};
 use fabcache::libmemcached::callback::memcached_callback_set;
 use fabcache::libmemcached::configuration::{libmemcached_check_configuration, memcached};
 use fabcache::libmemcached::create::*;
@@ -242,4 +242,51 @@ fn return_codes_have_texts() {
     assert_eq!(words(MEMCACHED_E2BIG), "ITEM TOO BIG");
     assert_eq!(words(MEMCACHED_MAXIMUM_RETURN), "INVALID memcached_return_t");
     assert_eq!(words(u32::MAX), "INVALID memcached_return_t");
+}
+
+#[test]
+fn without_time_to_poll_no_answer_is_awaited() {
+    let server = Running::start();
+    for memc in server.handles() {
+        assert_eq!(memc.set("k", "v"), MEMCACHED_SUCCESS);
+        memc.behave(MEMCACHED_BEHAVIOR_POLL_TIMEOUT, 0);
+        assert_eq!(memc.get("k"), Err(MEMCACHED_TIMEOUT));
+        assert!(memc.last_error().1.contains("timeout was set to zero"), "{:?}", memc.last_error());
+        assert_eq!(memc.mget(&["k"]), MEMCACHED_TIMEOUT);
+        assert_eq!(memc.set("k", "w"), MEMCACHED_TIMEOUT);
+        memc.behave(MEMCACHED_BEHAVIOR_NOREPLY, 1);
+        assert_eq!(memc.set("n", "v"), MEMCACHED_SUCCESS, "no answer is needed");
+        memc.behave(MEMCACHED_BEHAVIOR_NOREPLY, 0);
+        memc.behave(MEMCACHED_BEHAVIOR_POLL_TIMEOUT, 1000);
+        assert_eq!(memc.get("k"), Ok("v".into()));
+        assert_eq!(memc.get("n"), Ok("v".into()));
+    }
+}
+
+#[test]
+fn values_cannot_be_requested_by_udp() {
+    let server = Running::start();
+    let memc = Handle::new();
+    memc.add(c"127.0.0.1", server.port);
+    memc.behave(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1);
+    memc.behave(MEMCACHED_BEHAVIOR_USE_UDP, 1);
+    assert_eq!(call!(memcached_behavior_get(memc.get_ref(), MEMCACHED_BEHAVIOR_BUFFER_REQUESTS)), 0);
+    for (flag, to) in [(MEMCACHED_BEHAVIOR_BUFFER_REQUESTS, 1), (MEMCACHED_BEHAVIOR_NOREPLY, 0)] {
+        assert_eq!(call!(memcached_behavior_set(memc.get_ref(), flag, to)), MEMCACHED_INVALID_ARGUMENTS);
+        assert!(memc.last_error().1.contains("MEMCACHED_BEHAVIOR_USE_UDP is enabled"));
+    }
+    assert_eq!(memc.set("k", "v"), MEMCACHED_SUCCESS);
+    assert_eq!(memc.set("k", &"v".repeat(65_508)), MEMCACHED_WRITE_FAILURE, "too long for a datagram");
+    assert_eq!(memc.last_error().0, MEMCACHED_WRITE_FAILURE);
+    call!(memcached_quit(memc.get_ref()));
+    assert_eq!(memc.last_error().0, MEMCACHED_SUCCESS);
+    assert_eq!(memc.get("k"), Err(MEMCACHED_NOT_SUPPORTED));
+    assert_eq!(memc.mget(&["k"]), MEMCACHED_NOT_SUPPORTED);
+    assert_eq!(call!(memcached_exist(memc.get_ref(), c"k".as_ptr(), 1)), MEMCACHED_NOT_SUPPORTED);
+    assert_eq!(call!(memcached_version(memc.get_ref())), MEMCACHED_NOT_SUPPORTED);
+    let code = out();
+    assert!(call!(memcached_fetch_result(memc.get_ref(), null_mut(), Some(&code))).is_null());
+    assert_eq!(taken(&code), MEMCACHED_NOT_SUPPORTED);
+    memc.behave(MEMCACHED_BEHAVIOR_USE_UDP, 0);
+    assert_eq!(memc.get("k"), Ok("v".into()));
 }

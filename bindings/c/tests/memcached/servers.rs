@@ -197,3 +197,28 @@ fn server_version_is_known_after_a_version_call() {
         assert_eq!(parts()[..2], [1, 6]);
     }
 }
+
+/// Programs built with libmemcached's private headers read and write a server's fields at these offsets.
+#[test]
+fn port_set_in_a_server_counts_for_its_first_connection() {
+    const PORT_AT: usize = 16;
+    const FD_AT: usize = 20;
+    let running = Running::start();
+    for (before, expected) in [(running.port, MEMCACHED_SUCCESS), (0, MEMCACHED_CONNECTION_FAILURE)] {
+        let memc = Handle::new();
+        memc.add(c"127.0.0.1", running.port);
+        let server = call!(memcached_server_instance_by_position(memc.get_ref(), 0));
+        let field = |at: usize| server.cast_mut().cast::<u8>().wrapping_add(at);
+        let (port, descriptor) = (field(PORT_AT).cast::<u16>(), field(FD_AT).cast::<i32>());
+        // SAFETY: the field is within the server, aligned, and in a cell; no reference to it exists now.
+        let set_port = |to: u16| unsafe { port.write(to) };
+        set_port(before);
+        assert_eq!(memc.set("k", "v"), expected);
+        // SAFETY: as above.
+        assert_eq!(unsafe { descriptor.read() }, -1, "no descriptor");
+        set_port(0);
+        // libmemcached keeps the address that it resolved.
+        call!(memcached_quit(memc.get_ref()));
+        assert_eq!(memc.get("k").is_ok(), expected == MEMCACHED_SUCCESS);
+    }
+}
