@@ -3,6 +3,7 @@
 //!
 //! Needs Debian's libmemcached (headers, libraries and tools), memcached, and a C compiler.
 
+mod cases;
 mod compare;
 mod differential;
 mod functions;
@@ -44,6 +45,10 @@ pub struct Args {
     /// Seed of the differential program's random scenarios
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// libmemcached's own test program, built elsewhere [default: that of LIBMEMCACHED_TESTS; without, its cases are
+    /// not run]
+    #[arg(long, value_name = "PATH")]
+    cases: Option<PathBuf>,
     /// Run the programs with Debian's library
     #[arg(long)]
     plain: bool,
@@ -66,6 +71,8 @@ enum Part {
     Differential,
     /// Third-party programs, which pass with libfabcache.so as with libmemcached
     Programs,
+    /// libmemcached's own test cases, if their program is there
+    Cases,
     /// The time of a call with both libraries; not run by default, because it passes or fails nothing
     Latency,
 }
@@ -110,6 +117,9 @@ pub fn run(args: &Args) -> Result<()> {
     if wanted(Part::Programs) {
         let preloaded = (!args.plain).then_some(subject.library.as_path());
         programs::run(&subject, transports, preloaded, &interrupt)?;
+    }
+    if wanted(Part::Cases) {
+        cases::run(&subject, args.cases.as_deref(), &interrupt)?;
     }
     if args.only.contains(&Part::Latency) {
         latency::run(&subject, &interrupt)?;
