@@ -19,7 +19,7 @@ use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Kind, Listener, Peer};
 
 use crate::addresses::{ListenAddress, Tls};
-use crate::bounds::{FABRIC_GRACE, FABRIC_LEASE, GRACEFUL_TIME_MAX};
+use crate::bounds::{FABRIC_GRACE, GRACEFUL_TIME_MAX};
 use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
@@ -92,7 +92,7 @@ impl Server {
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
         // Readers of a server that was just killed here may rely on its lease this long.
-        std::thread::sleep(FABRIC_LEASE);
+        std::thread::sleep(shared.settings.lease);
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
         Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
@@ -208,7 +208,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
-        lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_LEASE),
+        lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),
         ..StoreOptions::default()
     })?;
     if settings.lock_memory {

@@ -2,7 +2,9 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Scratch, TestServer, connect, packet, serve, try_serve};
 use fabcache_server::options::Options;
@@ -100,6 +102,25 @@ fn configuration_file_describes_listeners() {
     connect(addresses[0]).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     common::UdpClient::new(addresses[1]).request(1, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     common::connect_unix(&path).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+}
+
+#[test]
+fn first_answer_comes_after_a_killed_servers_lease() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("a bound socket");
+    let mut settings = Settings::new(&Options::default(), &|_| None).expect("valid settings");
+    // Longer than a start without the wait takes.
+    settings.lease = Duration::from_secs(2);
+    let lease = settings.lease;
+    let began = Instant::now();
+    let client = thread::spawn(move || {
+        connect(address).request("mn\r\n", "MN\r\n");
+        began.elapsed()
+    });
+    let server = TestServer::of(Server::start(settings, vec![listener.into()]).expect("the server starts"));
+    let answered = client.join().expect("answered");
+    assert!(answered >= lease, "answered {answered:?} after the start, within a lease of {lease:?}");
+    drop(server);
 }
 
 #[test]

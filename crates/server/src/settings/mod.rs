@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use fabcache_store::backing::BackingOptions;
 
 use crate::addresses::{ListenAddress, Tls};
-use crate::bounds::{ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
+use crate::bounds::{FABRIC_LEASE, ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
 use crate::extended_options::ExtendedOptions;
 use crate::fabric::FabricSettings;
 use crate::options::{Options, size};
@@ -114,6 +114,9 @@ pub struct Settings {
     pub without_effect: Vec<String>,
     /// Warnings to log at start.
     pub warnings: Vec<String>,
+    /// How long readers over the fabric may rely on a fetched status line, and the server waits before its first
+    /// answer: a killed server at the same addresses granted as much.
+    pub lease: Duration,
     /// `-f`, for `stats settings`.
     pub slab_growth_factor: f64,
     /// `-n`, for `stats settings`.
@@ -180,6 +183,7 @@ impl Settings {
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
             warnings: too_little_memory(memory_bytes, item_bytes_max).into_iter().collect(),
+            lease: FABRIC_LEASE,
             slab_growth_factor,
             slab_min_size,
             extended,
