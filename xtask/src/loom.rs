@@ -4,7 +4,8 @@
 //! folder. Each runs in its own process, so that an aborted one is reported by name.
 //!
 //! A model named `without_X_fails_…` must fail when the code is built without X (`--cfg
-//! fabcache_without="X"`), which shows that the model detects the error.
+//! fabcache_without="X"`), which shows that the model detects the error. So must those of the server's orderings, which
+//! `fabcache_layout::sync::without` leaves out when the program runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,6 +30,21 @@ const CONTROLS: &[(&str, &str)] = &[
     ("wake_fence", "fabcache-layout"),
 ];
 
+/// The server's orderings, each with models that must fail without it.
+const ORDERINGS: &[(&str, &[&str])] = &[
+    ("dead_first", &["old_version_is_not_read_at_its_location"]),
+    ("count_last", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
+    ("count_release", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
+    ("generation_first", &["unchanged_counter_shows_that_the_item_was_not_overwritten"]),
+    ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
+    ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),
+    ("index_fence", &["key_is_found_though_its_old_table_is_reused"]),
+    ("pin_fence", &["pinned_segment_is_not_reused"]),
+    ("free_fence", &["pinned_segment_is_not_reused"]),
+    ("unpin_release", &["pinned_segment_is_not_reused"]),
+    ("insert_first", &["key_in_the_first_slot_is_found", "key_in_its_home_bucket_is_found"]),
+];
+
 /// Checks models of the lock-free code.
 #[derive(clap::Args)]
 pub struct Args {
@@ -43,6 +59,8 @@ pub struct Args {
 struct Model {
     program: PathBuf,
     name: String,
+    /// The ordering that is left out.
+    without: Option<&'static str>,
 }
 
 /// The result of one model.
@@ -75,6 +93,9 @@ pub fn run(args: &Args) -> Result<()> {
     for (without, package) in CONTROLS {
         check_control(without, package, &models, jobs)?;
     }
+    for (ordering, names) in ORDERINGS {
+        check_ordering(ordering, names, &models, jobs, args.filter.is_none())?;
+    }
     println!("{} models hold, {:.0?} with the builds", models.len(), started.elapsed());
     println!("one alone: cargo xtask loom NAME; deeper: LOOM_MAX_PREEMPTIONS=3 cargo xtask loom NAME");
     Ok(())
@@ -92,8 +113,35 @@ fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) ->
     }
     // Leave out those that were not selected.
     controls.retain(|control| models.iter().any(|model| model.name == control.name));
+    check_all_fail(without, &controls, jobs)
+}
+
+/// Runs the models about one of the server's orderings without it, and checks that they fail. `all`: every model was
+/// selected.
+fn check_ordering(
+    ordering: &'static str,
+    names: &[&str],
+    models: &[Model],
+    jobs: usize,
+    all: bool,
+) -> Result<()> {
+    let mut controls = Vec::new();
+    for name in names {
+        let about = models.iter().filter(|model| model.name.contains(name));
+        let before = controls.len();
+        controls.extend(about.map(|model| Model {
+            program: model.program.clone(),
+            name: model.name.clone(),
+            without: Some(ordering),
+        }));
+        ensure!(controls.len() > before || !all, "no model has {name:?} in its name, as {ordering} needs");
+    }
+    if controls.is_empty() { Ok(()) } else { check_all_fail(ordering, &controls, jobs) }
+}
+
+fn check_all_fail(without: &str, controls: &[Model], jobs: usize) -> Result<()> {
     println!("without {without}:");
-    let failed = run_all(&controls, jobs, Some("FAILED, as it must"))?;
+    let failed = run_all(controls, jobs, Some("FAILED, as it must"))?;
     if let Some(held) = controls.iter().find(|control| !failed.contains(&&*control.name)) {
         bail!("{} holds without {without}: it does not detect the error", held.name);
     }
@@ -136,7 +184,7 @@ fn models_of(program: &Path, filter: Option<&str>) -> Result<Vec<Model>> {
     ensure!(output.status.success(), "{} does not tell its models", program.display());
     let list = String::from_utf8(output.stdout)?;
     let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(names.map(|name| Model { program: program.into(), name: name.into() }).collect())
+    Ok(names.map(|name| Model { program: program.into(), name: name.into(), without: None }).collect())
 }
 
 /// Runs all models; returns the names of those that failed. An expected failure is reported in the
@@ -171,6 +219,10 @@ impl Model {
         let started = Instant::now();
         let mut command = Command::new(&self.program);
         command.args(["--exact", &self.name, "--test-threads", "1"]);
+        match self.without {
+            Some(ordering) => command.env("FABCACHE_WITHOUT", ordering),
+            None => command.env_remove("FABCACHE_WITHOUT"),
+        };
         let output =
             command.output().with_context(|| format!("{} cannot be started", self.program.display()))?;
         let failure = (!output.status.success()).then(|| {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::{model, thread};
 
-use crate::format::PARTITION_BYTES;
+use crate::format::{PARTITION_BYTES, RECYCLED_AT};
 use crate::header::{self, Birth, HeaderError, StatusLine};
 use crate::item::{self, State};
 use crate::sync::{AtomicU32, Ordering, fence};
-use crate::{Geometry, Memory};
+use crate::{Geometry, Memory, segment};
 
 #[test]
 fn header_is_read_whole_or_not_at_all() {
@@ -75,6 +75,44 @@ fn status_line_never_goes_back() {
         assert!(clock[0] <= clock[1], "nor does the clock");
         server.join().expect("flushed");
         assert_eq!((header::flush_epoch(&memory), header::clock(&memory)), (1, 5));
+    });
+}
+
+/// A remote reader knows a segment's counter from before it fetched the generation, and finds it unchanged after the
+/// item: the item was not overwritten.
+#[test]
+fn unchanged_counter_shows_that_the_item_was_not_overwritten() {
+    model(|| {
+        let (segment_table, first_segment) = (crate::format::USED_BYTES, 512);
+        let geometry = Geometry {
+            region_bytes: 2 * first_segment,
+            partition_bits: 0,
+            block_shift: 0,
+            segment_shift: 9,
+            segments: 1,
+            directory: segment_table,
+            segment_table,
+            first_segment,
+        };
+        let used = [RECYCLED_AT, segment::generation_offset(&geometry, 0), first_segment];
+        let memory = Memory::sparse(geometry.region_bytes, move |offset| used.contains(&offset));
+        let server = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                segment::advance_generation(&memory, &geometry, 0);
+                // As the next writer there does.
+                fence(Ordering::Release);
+                memory.store(first_segment, 1, Ordering::Relaxed);
+            })
+        };
+        let known = memory.load(RECYCLED_AT, Ordering::Acquire);
+        let generation = segment::generation(&memory, &geometry, 0);
+        let item = memory.load(first_segment, Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if memory.load(RECYCLED_AT, Ordering::Relaxed) == known && generation == 0 {
+            assert_eq!(item, 0, "it is the item of that generation");
+        }
+        server.join().expect("overwritten");
     });
 }
 

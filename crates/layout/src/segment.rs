@@ -15,7 +15,7 @@ use crate::format::{GENERATION_AT, OPENED_AT, SEGMENT_ENTRY_BYTES, USE_AT};
 use crate::geometry::Geometry;
 use crate::header;
 use crate::memory::Memory;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, in_order};
 
 /// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,8 @@ pub fn advance_generation(memory: &Memory, geometry: &Geometry, segment: u32) {
     let next = memory.load(at, Ordering::Relaxed) + 1;
     // Pairs with the acquire load of `generation`. For `still`, the next writer there issues a release fence after it
     // learnt of this and before its first write.
-    memory.store(at, next, Ordering::Release);
-    header::count_recycled(memory, segment);
+    let store = || memory.store(at, next, Ordering::Release);
+    in_order("generation_first", store, || header::count_recycled(memory, segment));
 }
 
 /// Publishes what the segment is used for.

@@ -15,6 +15,34 @@ pub use loom::sync::{
 #[cfg(loom)]
 pub use model::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+/// Returns whether the guard of this name is left out: never, except in a model that `cargo xtask loom` runs to see it
+/// fail.
+#[inline(always)]
+pub fn without(guard: &str) -> bool {
+    #[cfg(loom)]
+    {
+        static WITHOUT: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+        WITHOUT.get_or_init(|| std::env::var("FABCACHE_WITHOUT").ok()).as_deref() == Some(guard)
+    }
+    #[cfg(not(loom))]
+    {
+        let _ = guard;
+        false
+    }
+}
+
+/// Calls `first`, then `second`: in the other order without the guard.
+#[inline(always)]
+pub fn in_order(guard: &str, first: impl FnOnce(), second: impl FnOnce()) {
+    if without(guard) {
+        second();
+        first();
+    } else {
+        first();
+        second();
+    }
+}
+
 /// loom's atomics, made up for two things that loom 0.7 lacks.
 ///
 /// - It remembers only the last access of an atomic. A thread that loads and then stores hides another thread's

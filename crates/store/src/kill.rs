@@ -4,8 +4,11 @@
 //! dead before anybody can see that its slot changed, and no longer counted as alive after, for a segment in which
 //! nothing is counted is used again.
 
+use std::cell::Cell;
+
 use fabcache_layout::Slot;
 use fabcache_layout::item::{self, CHUNK_ENTRY_BYTES, ChunkEntry, Item, State};
+use fabcache_layout::sync::in_order;
 
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
@@ -25,11 +28,14 @@ impl Store {
 
     /// Marks an item dead, has its slot changed, and no longer counts it.
     pub(crate) fn end_item(&self, offset: u64, item: &Item, change_slot: impl FnOnce()) {
-        let before = item::set_state(&self.memory, offset, State::DEAD);
-        change_slot();
-        if !before.has(State::DEAD) {
-            self.segments.count_dead(offset, item.bytes(), 1);
-        }
+        let is_alive = Cell::new(true);
+        let mark = || is_alive.set(!item::set_state(&self.memory, offset, State::DEAD).has(State::DEAD));
+        let count = || {
+            if is_alive.get() {
+                self.segments.count_dead(offset, item.bytes(), 1);
+            }
+        };
+        in_order("dead_first", mark, || in_order("count_last", change_slot, count));
     }
 
     /// Ends the chunks of an item's value.

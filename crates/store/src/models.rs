@@ -239,7 +239,7 @@ fn segment_is_reused_only_after_slots_of_its_dead_items_changed() {
             thread::spawn(move || {
                 let handle = Handle::new(&store);
                 let before = store.segments.free_count();
-                for id in store.segments.due(0) {
+                for id in 0..SEGMENTS {
                     store.free_dead(id, handle.counters());
                 }
                 if store.segments.free_count() > before {

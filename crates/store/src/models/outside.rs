@@ -142,6 +142,41 @@ fn without_dead_mark_fails_remote_reads_of_all_kinds() {
     reads_of_all_kinds(1, 1);
 }
 
+/// A reader that has seen the new version reads the old one no more. The writer is the main thread, so that a reader
+/// runs whole between two of its stores.
+fn old_version_at_its_location(mode: usize) {
+    check(1, move || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", &value(1), Expiry::NEVER);
+        let versions = Versions::new();
+        let mut reader = open(&store, both_modes(&store)[mode].clone());
+        let kept = location(&mut reader, &store);
+        let reading = {
+            let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
+            thread::spawn(move || {
+                versions.read(|| by_key(&mut reader, &store));
+                versions.read(|| at(&mut reader, &store, kept));
+            })
+        };
+        set(&main, b"a", &value(2), Expiry::NEVER);
+        versions.note(2);
+        remove(&main);
+        versions.note(REMOVED);
+        reading.join().expect("read");
+    });
+}
+
+#[test]
+fn old_version_is_not_read_at_its_location_on_the_same_host() {
+    old_version_at_its_location(0);
+}
+
+#[test]
+fn old_version_is_not_read_at_its_location_remotely() {
+    old_version_at_its_location(1);
+}
+
 /// The key's place is reused for the same key.
 fn a_place_that_is_used_again(preemptions: usize, mode: usize, keeps: bool) {
     check(preemptions, move || {

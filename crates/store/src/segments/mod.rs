@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::segment::{self, Kind};
-use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence, without};
 use fabcache_layout::{Geometry, Memory};
 
 use crate::bounds::{LATE_SECONDS_MIN, LATE_TTL_DIVISOR, STABLE_CHECKS_MAX, TAIL_DIVISOR};
@@ -381,12 +381,15 @@ impl Segments {
             }
             let len = left.min(max);
             let taken = word + len + PENDING_ONE;
-            match segment.allocation.compare_exchange(word, taken, Ordering::AcqRel, Ordering::Relaxed) {
+            let order = if without("reserve_acquire") { Ordering::Release } else { Ordering::AcqRel };
+            match segment.allocation.compare_exchange(word, taken, order, Ordering::Relaxed) {
                 Ok(_) => {
                     // Another thread ended the segment's last generation, which happened before its space reached
                     // this one. The fence passes that on: a reader that sees a byte written here sees the new
                     // generation after the fence in `layout::segment::still`.
-                    fence(Ordering::Release);
+                    if !without("reserve_fence") {
+                        fence(Ordering::Release);
+                    }
                     let at = word & 0xffff_ffff;
                     self.mark_time(segment, at as u32, now);
                     return Some(Reservation {
@@ -451,7 +454,8 @@ impl Segments {
         if let Some(id) = self.geometry.segment_of(offset) {
             let died = items * LIVE_ITEM + bytes;
             // Release: pairs with the acquire of `is_dead`.
-            if self.segments[id as usize].live.fetch_sub(died, Ordering::Release) == died {
+            let order = if without("count_release") { Ordering::Relaxed } else { Ordering::Release };
+            if self.segments[id as usize].live.fetch_sub(died, order) == died {
                 self.deadlines[id as usize].fetch_min(0, Ordering::Release);
             }
         }
