@@ -43,7 +43,9 @@ impl Library {
         let file = std::env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
         let named = file.as_ref().map_or(String::new(), |_| format!(" (as {FILE_VARIABLE} says)"));
         let file = file.unwrap_or_else(|| FILE.into());
-        let caches_registrations = std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0");
+        let caches_registrations = std::env::var(REGISTRATION_CACHE).as_deref() != Ok("0")
+            // Another library of the process may have initialized it under another environment.
+            || is_loaded(&file) && !was_registration_cache_off_at_start();
         let _kept = SavedHandlers::new();
         let reported = |error: libloading::Error| {
             // The system's error text follows the crate's.
@@ -101,8 +103,25 @@ impl Library {
     }
 }
 
+/// Returns whether the process has this library loaded already.
+fn is_loaded(file: &std::ffi::OsStr) -> bool {
+    // SAFETY: nothing is loaded, so nothing is initialized.
+    unsafe { Object::open(Some(file), RTLD_NOW | libc::RTLD_NOLOAD) }.is_ok()
+}
+
+/// Returns whether the process was started with libfabric's registration cache turned off.
+fn was_registration_cache_off_at_start() -> bool {
+    let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let off = format!("{REGISTRATION_CACHE}=0");
+    environment.split(|byte| *byte == 0).any(|variable| variable == off.as_bytes())
+}
+
 #[cfg(test)]
 pub mod tests {
+    #[test]
+    fn only_loaded_libraries_are_found() {
+        assert!(is_loaded("libc.so.6".as_ref()) && !is_loaded("libfabcache-none.so".as_ref()));
+    }
     use std::ffi::c_char;
 
     use super::*;
