@@ -60,6 +60,8 @@ struct Partition {
     next_group: AtomicU32,
     /// Chain buckets that the next group to move needs, as far as known. Under `resizing`.
     chains_needed: AtomicU64,
+    /// Items of the partition when that was counted: with fewer, the group may need fewer. Under `resizing`.
+    chains_needed_items: AtomicU32,
     /// Chain buckets of the two tables.
     chains: Mutex<[ChainBuckets; 2]>,
 }

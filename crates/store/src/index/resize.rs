@@ -21,7 +21,7 @@ use fabcache_layout::{KeyHash, Slot};
 
 use super::blocks::{ChainBuckets, ChainUse};
 use super::group::LockedGroup;
-use super::{Index, NoIndexBlock, NoPlace, SlotSnapshot};
+use super::{Index, NoIndexBlock, NoPlace, Partition, SlotSnapshot};
 use crate::bounds::{GROUPS_MOVED_TO_MAX, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROOMY};
 
 /// The store's part in moving keys.
@@ -236,11 +236,20 @@ impl Index {
         take_segment: &impl Fn() -> Option<u64>,
     ) -> Result<(LockedGroup<'_>, u64), NoIndexBlock> {
         let table = 1 - head.current;
-        let needed = &self.partitions[partition].chains_needed;
+        let Partition { items: all_items, chains_needed: needed, chains_needed_items, .. } =
+            &*self.partitions[partition];
         loop {
             while self.chains(partition)[table].ready() < needed.load(Ordering::Relaxed) {
-                self.add_chain_block(partition, table, take_segment)?;
+                let added = self.add_chain_block(partition, table, take_segment);
+                if added.is_err() {
+                    let counted = chains_needed_items.load(Ordering::Relaxed);
+                    if all_items.load(Ordering::Relaxed) >= counted {
+                        return Err(NoIndexBlock);
+                    }
+                    needed.store(0, Ordering::Relaxed);
+                }
             }
+            chains_needed_items.store(all_items.load(Ordering::Relaxed), Ordering::Relaxed);
             let (old, offset) = self.lock_old_group(partition, head, group);
             let mut items = 0;
             let _ = old.visit_all(|seen| {

@@ -308,9 +308,19 @@ fn growth_without_eviction_waits_for_memory() {
         assert_eq!(world.index.grow(partition, true, &world, &|| None), Growth::Blocked);
     }
     assert_eq!(SLOTS_LOADED.get(), 0, "the group is not searched again in vain");
+    let (last, keys) = keys.split_last().expect("there are keys");
+    world.remove(*last);
+    SLOTS_LOADED.set(0);
+    let _ = world.index.grow(partition, true, &world, &|| None);
+    let searched = SLOTS_LOADED.get();
+    let _ = world.index.grow(partition, true, &world, &|| None);
+    assert!(
+        searched > 0 && SLOTS_LOADED.get() == searched,
+        "with fewer items it may fit: it is searched once"
+    );
     world.index.blocks.give_back(free);
     while world.grow(keys[0]) != Growth::None {}
-    for hash in &keys {
+    for hash in keys {
         assert!(world.find(*hash).is_some(), "{hash:?}");
     }
     assert_eq!(world.index.items(), keys.len() as u64);
