@@ -114,7 +114,8 @@ fn external_reads_keep_items_like_server_reads() {
             println!(
                 "Zipf {exponent}: {server:.4} by the server; {keeps} locations cached: {outside:.4}, reported {reported:.3}"
             );
-            assert!(outside >= server * 0.99 && reported < 0.5);
+            // Reports are samples: some items that were read twice seem read once.
+            assert!(outside >= server * 0.98 && reported < 0.5);
         }
     }
 }
