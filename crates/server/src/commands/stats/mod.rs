@@ -97,6 +97,10 @@ pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, enc
             None
         }
         Some(b"detail") => detail(ctx, words, &mut list),
+        // As it does for a list of items.
+        Some(b"cachedump") if ctx.shared.settings.dump_enabled && session.info.kind == Kind::Udp => {
+            Some(refused(Refusal::Client("a dump needs a connection")))
+        }
         Some(b"cachedump") => cachedump(ctx, words, encoding, &mut list),
         Some(_) => Some(refused(Refusal::UnknownCommand)),
     };
