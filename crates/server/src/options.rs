@@ -148,6 +148,10 @@ options! {
     #[arg(short = 'M', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
     disable_evictions: Option<bool>,
 
+    /// Which items are evicted: adaptive, s3fifo (5% of memory for new items) or lru [default: adaptive]
+    #[arg(long, value_name = "POLICY", help_heading = "Memory")]
+    eviction: Option<String>,
+
     /// Lock all memory; pages are touched at start
     #[arg(short = 'k', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
     lock_memory: Option<bool>,

@@ -204,6 +204,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         memory_bytes_max: settings.memory_bytes_max,
         backing: settings.backing.clone(),
         evict: settings.evict,
+        eviction: settings.eviction,
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,

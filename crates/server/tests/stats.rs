@@ -366,6 +366,11 @@ fn statistics_of_many_parts_are_whole() {
         "stats sizes\r\nmn\r\n",
         "CLIENT_ERROR stats sizes needs a connection\r\nMN\r\n",
     );
+    common::UdpClient::new(server.addresses()[1]).request(
+        1,
+        "stats cachedump 1 0\r\nmn\r\n",
+        "CLIENT_ERROR a dump needs a connection\r\nMN\r\n",
+    );
     let mut binary = server.connect();
     binary.say(packet(0x10, &[], b"detail dump", &[], 0));
     let mut heard = Vec::new();
@@ -495,13 +500,14 @@ fn stats_reset_starts_from_zero() {
 
 #[test]
 fn fabcache_statistics_are_separate() {
-    let server = serve("-t 2");
+    let server = serve("-t 2 --eviction lru");
     let mut c = server.connect();
     c.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     let own = c.stats("fabcache");
-    all_numbers(&own, &["version"]);
+    all_numbers(&own, &["version", "eviction"]);
     let own: BTreeMap<_, _> = own.into_iter().collect();
     assert_eq!((own["version"].as_str(), own["items"].as_str()), (env!("CARGO_PKG_VERSION"), "1"));
+    assert_eq!((own["eviction"].as_str(), own["small_queue_share_permille"].as_str()), ("lru", "0"));
     let workers =
         own.iter().filter(|(name, _)| name.starts_with("worker:") && name.ends_with(":connections"));
     assert_eq!(workers.map(|(_, load)| load.parse::<u32>().expect("a number")).sum::<u32>(), 1);

@@ -33,9 +33,44 @@ use crate::bounds::{
 use crate::evidence::EvidenceCounts;
 use crate::segments::Queue;
 
+/// Which live items go when memory is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EvictionPolicy {
+    /// S3-FIFO whose small queue's share follows evidence.
+    #[default]
+    Adaptive,
+    /// S3-FIFO whose small queue has its least share: for loads whose popular items stay so, among many that are read
+    /// once.
+    S3Fifo,
+    /// The items that were not read since they were last spared, oldest first (CLOCK): for loads whose items are
+    /// popular for a time.
+    Lru,
+}
+
+impl EvictionPolicy {
+    /// All policies.
+    pub const ALL: [EvictionPolicy; 3] =
+        [EvictionPolicy::Adaptive, EvictionPolicy::S3Fifo, EvictionPolicy::Lru];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvictionPolicy::Adaptive => "adaptive",
+            EvictionPolicy::S3Fifo => "s3fifo",
+            EvictionPolicy::Lru => "lru",
+        }
+    }
+
+    /// Returns the policy with this name.
+    pub fn of_name(name: &str) -> Option<EvictionPolicy> {
+        EvictionPolicy::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
 /// Statistics of the main queue that decide evictions. The reclaim lock guards them.
 #[derive(Debug)]
 pub struct Eviction {
+    policy: EvictionPolicy,
     /// Item bytes of the main segment that is being emptied, or was last, by frequency.
     bytes: [u64; FREQUENCY_MAX as usize + 1],
     /// Items of the main queue that were read less are evicted.
@@ -58,14 +93,26 @@ pub struct Eviction {
 
 impl Default for Eviction {
     fn default() -> Eviction {
+        Eviction::new(EvictionPolicy::default())
+    }
+}
+
+impl Eviction {
+    /// Returns the state before anything was evicted.
+    pub fn new(policy: EvictionPolicy) -> Eviction {
         Eviction {
+            policy,
             bytes: [0; FREQUENCY_MAX as usize + 1],
             main_least: 1,
             main_least_mean: MEAN_ONE,
             spare: 0,
             mean_bytes: 1,
             evicted_bytes: 0,
-            small_share: SMALL_QUEUE_SHARE_FIRST,
+            small_share: match policy {
+                EvictionPolicy::Adaptive => SMALL_QUEUE_SHARE_FIRST,
+                EvictionPolicy::S3Fifo => SMALL_QUEUE_SHARE_MIN,
+                EvictionPolicy::Lru => 0.0,
+            },
             evidence: EvidenceCounts::default(),
             rates: [0; 2],
         }
@@ -94,6 +141,9 @@ impl Eviction {
 
     /// Moves the small queue's share by the requests for evicted items since the last call; `live_bytes` fill memory.
     pub fn weigh(&mut self, evidence: EvidenceCounts, live_bytes: u64) {
+        if self.policy != EvictionPolicy::Adaptive {
+            return;
+        }
         let new = evidence.since(&self.evidence);
         self.evidence = evidence;
         let [small, main] = self.rates.map(|bytes| bytes as f64);
@@ -134,6 +184,7 @@ impl Eviction {
         match queue {
             Queue::Small if frequency == 0 && bytes > self.mean_bytes / UNREAD_CREDIT_DIVISOR => 0,
             Queue::Small => self.credit(bytes),
+            Queue::Main if self.policy == EvictionPolicy::Lru => 0,
             Queue::Main => {
                 let mean = self.mean_bytes.max(1);
                 let part =
@@ -205,6 +256,8 @@ impl Eviction {
             }
             least = frequency;
         }
+        // Whether an item was read since it was last spared decides, not how often.
+        let least = if self.policy == EvictionPolicy::Lru { 1 } else { least };
         self.main_least = least;
         let change = u32::from(least) * MEAN_ONE / MEAN_WEIGHT_DIVISOR;
         self.main_least_mean = self.main_least_mean - self.main_least_mean / MEAN_WEIGHT_DIVISOR + change;
@@ -266,6 +319,21 @@ mod tests {
         assert!((eviction.small_share() - expected).abs() < 1e-9, "the main queue evicts a quarter as much");
         eviction.weigh(counts(100_010, 1_000_000), live_bytes);
         assert!((eviction.small_share() - SMALL_QUEUE_SHARE_MIN).abs() < 1e-9);
+    }
+
+    #[test]
+    fn only_the_adaptive_policy_follows_evidence() {
+        for policy in EvictionPolicy::ALL {
+            assert_eq!(EvictionPolicy::of_name(policy.name()), Some(policy));
+            let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::new(policy) };
+            let share = eviction.small_share();
+            eviction.weigh(EvidenceCounts { small: 100_000, main: 0 }, 10_000 * MEAN);
+            assert_eq!(eviction.small_share() > share, policy == EvictionPolicy::Adaptive, "{policy:?}");
+        }
+        let mut lru = Eviction { mean_bytes: MEAN, ..Eviction::new(EvictionPolicy::Lru) };
+        lru.see_main(3, CAPACITY);
+        lru.finish_main(CAPACITY, CAPACITY);
+        assert_eq!((lru.least(Queue::Main), lru.worn(Queue::Main, 3, 1, 0)), (1, 0), "one read, one round");
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub mod write;
 
 pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
+pub use eviction::EvictionPolicy;
 pub use evidence::EvidenceCounts;
 pub use handle::Handle;
 pub use hints::Access;

@@ -18,6 +18,7 @@ use crate::bounds::{
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
+use crate::eviction::EvictionPolicy;
 use crate::evidence::{Evidence, EvidenceCounts};
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
@@ -26,7 +27,7 @@ use crate::index::resize::Rehash;
 use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
-use crate::segments::{ClaimPurpose, Segments};
+use crate::segments::{ClaimPurpose, Queue, Segments};
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
@@ -43,6 +44,8 @@ pub struct StoreOptions {
     pub backing: BackingOptions,
     /// Evict live items when memory is full; else refuse to store (`-M`).
     pub evict: bool,
+    /// Which items are evicted.
+    pub eviction: EvictionPolicy,
     /// Items have CAS values (`-C` turns them off).
     pub cas: bool,
     /// The number of threads that will take a handle.
@@ -66,6 +69,7 @@ impl Default for StoreOptions {
             #[cfg(not(loom))]
             backing: BackingOptions::default(),
             evict: true,
+            eviction: EvictionPolicy::default(),
             cas: true,
             threads: 1,
             grace: Duration::ZERO,
@@ -112,6 +116,7 @@ pub struct Store {
     cas: CachePadded<AtomicU64>,
     pub(crate) cas_enabled: bool,
     evict: bool,
+    eviction_policy: EvictionPolicy,
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
@@ -258,7 +263,7 @@ impl Store {
             secret,
             index,
             segments,
-            reclaim: CachePadded::new(Mutex::new(Reclaim::default())),
+            reclaim: CachePadded::new(Mutex::new(Reclaim::new(options.eviction))),
             nothing_to_reclaim: AtomicU32::new(0),
             ghosts: Ghosts::new(ghosts_for(geometry.region_bytes / ITEM_BYTES_MIN)),
             evidence: Evidence::new(geometry.region_bytes / ITEM_BYTES_MIN),
@@ -275,6 +280,7 @@ impl Store {
             cas: CachePadded::new(AtomicU64::new(0)),
             cas_enabled: options.cas,
             evict: options.evict,
+            eviction_policy: options.eviction,
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
@@ -357,6 +363,21 @@ impl Store {
     /// Returns whether live items are evicted when memory is full.
     pub fn evicts(&self) -> bool {
         self.evict
+    }
+
+    /// Returns the queue of a new item whose key has none.
+    pub(crate) fn queue_of_new(&self, hash: KeyHash) -> Queue {
+        match self.eviction_policy {
+            _ if !self.evict => Queue::Small,
+            EvictionPolicy::Lru => Queue::Main,
+            _ if self.ghosts.contains(hash) => Queue::Main,
+            _ => Queue::Small,
+        }
+    }
+
+    /// Returns which items are evicted.
+    pub fn eviction_policy(&self) -> EvictionPolicy {
+        self.eviction_policy
     }
 
     /// Returns how memory is divided between new and proven items, and the evidence for it.

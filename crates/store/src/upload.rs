@@ -45,7 +45,7 @@ impl Upload {
         let owner = store.hash(key);
         let parts = CompletedUpload {
             owner,
-            queue: if store.ghosts.contains(owner) { Queue::Main } else { Queue::Small },
+            queue: store.queue_of_new(owner),
             store: Arc::clone(store),
             waiting: Vec::new(),
             chunks: Vec::new(),

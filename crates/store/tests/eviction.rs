@@ -5,8 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{get, set, store};
-use fabcache_store::{Change, Handle, NewValue, Store, Value};
+use common::{get, set, store, store_with};
+use fabcache_store::{Change, EvictionPolicy, Handle, NewValue, Store, StoreOptions, Value};
 use fabcache_testbed::bytes::pattern;
 
 const MEMORY_BYTES: u64 = 4 << 20;
@@ -144,8 +144,8 @@ fn full_of_popular() -> (Arc<Store>, Handle, usize) {
 }
 
 /// Fills memory with items that are each read as often, right after they are stored.
-fn full_of_read(reads: usize) -> (Arc<Store>, Handle, usize) {
-    let (store, _) = store(MEMORY_BYTES * 4, true, 1);
+fn full_of_read(reads: usize, eviction: EvictionPolicy) -> (Arc<Store>, Handle, usize) {
+    let (store, _) = store_with(MEMORY_BYTES * 4, StoreOptions { eviction, ..StoreOptions::default() });
     let handle = Handle::new(&store);
     let mut stored = 0;
     while store.sums().evictions < 100 {
@@ -160,7 +160,7 @@ fn full_of_read(reads: usize) -> (Arc<Store>, Handle, usize) {
 #[test]
 fn burst_is_read_after_it_was_stored() {
     for reads in [1, 3] {
-        let (_store, handle, stored) = full_of_read(reads);
+        let (_store, handle, stored) = full_of_read(reads, EvictionPolicy::Adaptive);
         for percent in [1, 10, 30, 65] {
             let count = stored * percent / 100;
             let key = |i: usize| format!("burst:{percent}:{i}");
@@ -173,6 +173,24 @@ fn burst_is_read_after_it_was_stored() {
                 "{hits} of {count} hit in memory full of items read {reads} times"
             );
         }
+    }
+}
+
+#[test]
+fn fixed_policies_keep_their_rules() {
+    for (eviction, kept) in [(EvictionPolicy::S3Fifo, 0..25), (EvictionPolicy::Lru, 98..101)] {
+        let (store, handle, stored) = full_of_read(1, eviction);
+        assert_eq!(store.eviction_policy(), eviction);
+        // Those that were read go round once, and then go.
+        let count = stored * 65 / 100;
+        for round in 0..2 {
+            for i in 0..count {
+                let key = format!("burst:{round}:{i}");
+                set(&handle, key.as_bytes(), &[b'v'; 500]).expect("something can be evicted");
+            }
+        }
+        let hits = (0..count).filter(|i| get(&handle, format!("burst:1:{i}").as_bytes()).is_some()).count();
+        assert!(kept.contains(&(hits * 100 / count)), "{eviction:?}: {hits} of {count}");
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::policy;
 use super::replay::{self, StoreRun};
+use super::{EvictionPolicy, policy};
 use crate::trace::content::{Content, VALUE_BYTES_MAX};
 use crate::trace::generate::{Kind, Shape};
 use crate::trace::{Trace, file};
@@ -29,6 +29,8 @@ pub struct Plan {
     pub percents: Vec<f64>,
     /// The size of synthetic traces.
     pub shape: Shape,
+    /// What the store evicts.
+    pub eviction: EvictionPolicy,
 }
 
 /// One trace at one size.
@@ -106,7 +108,7 @@ pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for source in &plan.sources {
         for case in Case::all(plan, source, &content, progress)? {
-            for row in case.rows(&content, progress)? {
+            for row in case.rows(plan.eviction, &content, progress)? {
                 progress.note(&row.note());
                 rows.push(row);
             }
@@ -173,7 +175,7 @@ impl Case {
         Ok(Case { trace, overhead_bytes, memory: plan.percents.iter().map(memory).collect() })
     }
 
-    fn rows(&self, content: &Content, progress: &dyn Progress) -> Result<Vec<Row>> {
+    fn rows(&self, eviction: EvictionPolicy, content: &Content, progress: &dyn Progress) -> Result<Vec<Row>> {
         let next = self.trace.next_accesses();
         let charges = self.trace.charges(self.overhead_bytes);
         let row = |&(percent, memory_bytes): &(f64, u64)| {
@@ -181,8 +183,9 @@ impl Case {
             let what = format!("{} {percent}%", self.trace.name);
             progress.begin(&what, requests * (1 + policy::Name::ALL.len() as u64));
             // Runs alone, because it is timed.
-            let store = replay::replay(&self.trace, content, memory_bytes, &|done| progress.advance(done))
-                .with_context(|| format!("the store, replaying {what}"))?;
+            let store =
+                replay::replay(&self.trace, content, memory_bytes, eviction, &|done| progress.advance(done))
+                    .with_context(|| format!("the store, replaying {what}"))?;
             let policies = self.policies(memory_bytes, &charges, &next, progress);
             Ok(Row {
                 trace: self.trace.name.clone(),

@@ -14,3 +14,5 @@ pub mod policy;
 pub mod replay;
 pub mod report;
 pub mod servers;
+
+pub use fabcache_store::EvictionPolicy;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use fabcache_store::clock::TimeSource;
 use fabcache_store::dump::{Cursor, VisitedItem};
 use fabcache_store::{
-    Change, CreateError, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, Value, Write,
+    Change, CreateError, Detail, EvictionPolicy, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions,
+    Value, Write,
 };
 use serde::Serialize;
 
@@ -68,11 +69,16 @@ struct Cache<'c> {
 
 impl<'c> Cache<'c> {
     /// Creates a store; `None` if it needs more memory.
-    fn create(memory_bytes: u64, content: &'c Content) -> Result<Option<Cache<'c>>> {
+    fn create(
+        memory_bytes: u64,
+        eviction: EvictionPolicy,
+        content: &'c Content,
+    ) -> Result<Option<Cache<'c>>> {
         let time = TraceTime::default();
         let options = StoreOptions {
             memory_bytes,
             memory_bytes_max: memory_bytes,
+            eviction,
             time: Box::new(time.clone()),
             ..StoreOptions::default()
         };
@@ -143,7 +149,8 @@ impl<'c> Cache<'c> {
 pub fn overhead_bytes(trace: &Trace, content: &Content) -> Result<f64> {
     let all: u64 = trace.objects.iter().map(Object::bytes).sum();
     let memory = (all / 2).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
-    let mut cache = Cache::create(memory, content)?.context("no store is so small")?;
+    let mut cache =
+        Cache::create(memory, EvictionPolicy::default(), content)?.context("no store is so small")?;
     // The clock does not advance, so nothing expires.
     for (number, object) in trace.objects.iter().enumerate() {
         cache.content.key(number as u32, object, &mut cache.key);
@@ -167,9 +174,10 @@ pub fn replay(
     trace: &Trace,
     content: &Content,
     memory_bytes: u64,
+    eviction: EvictionPolicy,
     progress: &dyn Fn(u64),
 ) -> Result<Option<StoreRun>> {
-    let Some(mut cache) = Cache::create(memory_bytes, content)? else { return Ok(None) };
+    let Some(mut cache) = Cache::create(memory_bytes, eviction, content)? else { return Ok(None) };
     let (mut misses, mut refused, mut stored_bytes) = (0, 0, 0);
     let mut second = 0;
     let start = Instant::now();
@@ -224,7 +232,9 @@ mod tests {
         let progress = |done| {
             reported.fetch_add(done, Ordering::Relaxed);
         };
-        let run = replay(&trace, &content, 64 << 20, &progress).expect("right values").expect("a store");
+        let run = replay(&trace, &content, 64 << 20, EvictionPolicy::default(), &progress)
+            .expect("right values")
+            .expect("a store");
         assert_eq!((run.misses, run.refused), (trace.objects.len() as u64, 0));
         assert_eq!((run.items, reported.into_inner()), (run.misses, 20_000));
         let bytes: u64 = trace.objects.iter().map(Object::bytes).sum();
@@ -233,7 +243,9 @@ mod tests {
         let object = Object { key_bytes: 16, value_bytes: 9, ttl_s: 5 };
         let requests = [0, 4, 5, 9, 10, 11].map(|second| Request { second, object: 0 });
         let trace = Trace { name: String::new(), objects: vec![object], requests: requests.to_vec() };
-        let run = replay(&trace, &content, 4 << 20, &|_| ()).expect("right values").expect("a store");
+        let run = replay(&trace, &content, 4 << 20, EvictionPolicy::default(), &|_| ())
+            .expect("right values")
+            .expect("a store");
         assert_eq!(run.misses, 3, "at seconds 0, 5 and 10");
     }
 
@@ -241,10 +253,16 @@ mod tests {
     fn a_full_store_misses_more() {
         let content = Content::default();
         let trace = SHAPE.generate(Kind::Sizes, 1.0);
-        let run = replay(&trace, &content, 1 << 20, &|_| ()).expect("right values").expect("a store");
+        let run = replay(&trace, &content, 1 << 20, EvictionPolicy::default(), &|_| ())
+            .expect("right values")
+            .expect("a store");
         assert!(run.misses > trace.objects.len() as u64 && run.misses < 20_000, "{run:?}");
         assert!(run.segments_evicted > 0 && run.items < trace.objects.len() as u64, "{run:?}");
-        assert_eq!(replay(&trace, &content, 10_000, &|_| ()).expect("no error"), None, "too small");
+        assert_eq!(
+            replay(&trace, &content, 10_000, EvictionPolicy::default(), &|_| ()).expect("no error"),
+            None,
+            "too small"
+        );
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use fabcache_bench::plot;
+use fabcache_bench::policies::EvictionPolicy;
 use fabcache_bench::policies::compare::{self, Plan, Progress, Source};
 use fabcache_bench::policies::plot::panels;
 use fabcache_bench::policies::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// Seed of synthetic traces
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// What the store evicts: adaptive, s3fifo or lru
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", value_parser = eviction, conflicts_with = "server")]
+    eviction: EvictionPolicy,
     /// Compare this server with the one of --against at the same memory, instead of policies
     #[arg(long, value_name = "NAME=PROGRAM", requires = "against", value_parser = program, conflicts_with = "plot")]
     server: Option<MeasuredProgram>,
@@ -80,6 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         sources: synthetic.chain(arguments.files.iter().cloned().map(Source::File)).collect(),
         percents: arguments.sizes.clone(),
         shape: Shape { scale, seed: arguments.seed, speed },
+        eviction: arguments.eviction,
     };
     output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
     let bar = ProgressReporter::default();
@@ -113,6 +118,13 @@ pub fn kind(name: &str) -> Result<Kind> {
         bail!("unknown trace {name:?}; the traces are {names}");
     };
     Ok(kind)
+}
+
+fn eviction(name: &str) -> Result<EvictionPolicy> {
+    EvictionPolicy::of_name(name).with_context(|| {
+        let names = EvictionPolicy::ALL.map(EvictionPolicy::name).join(", ");
+        format!("unknown policy {name:?}; the policies are {names}")
+    })
 }
 
 /// Shows progress on a terminal.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fabcache_store::EvictionPolicy;
 use fabcache_store::backing::BackingOptions;
 
 use crate::addresses::{ListenAddress, Tls};
@@ -46,6 +47,8 @@ pub struct Settings {
     pub item_bytes_max: u64,
     /// Evict when memory is full.
     pub evict: bool,
+    /// Which items are evicted.
+    pub eviction: EvictionPolicy,
     /// Items have CAS values.
     pub cas: bool,
     /// The memory that backs the region.
@@ -147,6 +150,7 @@ impl Settings {
             memory_bytes_max,
             item_bytes_max,
             evict: !options.disable_evictions.unwrap_or(false),
+            eviction: eviction_policy(options)?,
             cas: !options.disable_cas.unwrap_or(false),
             backing: BackingOptions {
                 file: options.memory_file.clone(),
@@ -352,6 +356,18 @@ fn too_little_memory(memory_bytes: u64, item_bytes_max: u64) -> Option<String> {
     })
 }
 
+fn eviction_policy(options: &Options) -> Result<EvictionPolicy> {
+    let Some(name) = options.eviction.as_deref() else { return Ok(EvictionPolicy::default()) };
+    if options.disable_evictions == Some(true) {
+        bail!("--eviction {name} has no effect with -M, which refuses stores instead; leave one of them out");
+    }
+    let known = EvictionPolicy::of_name(name);
+    known.with_context(|| {
+        let names = EvictionPolicy::ALL.map(EvictionPolicy::name).join(", ");
+        format!("--eviction takes one of {names}, not {name:?}")
+    })
+}
+
 fn accept_mode(options: &Options) -> Result<AcceptMode> {
     match options.accept.as_deref() {
         None | Some("balanced") => Ok(AcceptMode::Balanced),
@@ -459,6 +475,8 @@ mod tests {
             ("-I 10", "1k to 1024m"),
             ("-I 2g", "1k to 1024m"),
             ("-m 10 --memory-max 5", "less than -m"),
+            ("--eviction fifo", "one of adaptive, s3fifo, lru"),
+            ("-M --eviction lru", "no effect with -M"),
             ("-t 0", "-t takes"),
             ("-c 0", "-c takes"),
             ("-R 0", "-R takes"),
@@ -588,7 +606,7 @@ mod tests {
     fn any_argument() -> impl Strategy<Value = String> {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
-             --stall-timeout --accept --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
+             --stall-timeout --accept --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
                 .split_whitespace()
                 .collect::<Vec<_>>(),
         );

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::eviction::Eviction;
+use crate::eviction::{Eviction, EvictionPolicy};
 use crate::segments::{Queue, SealedSegment};
 
 /// The state of reclaim.
@@ -26,6 +26,11 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
+    /// Returns the state before anything was reclaimed.
+    pub(crate) fn new(policy: EvictionPolicy) -> Reclaim {
+        Reclaim { eviction: Eviction::new(policy), ..Reclaim::default() }
+    }
+
     /// Returns whether moving items is known to gain nothing, because more than `emptied_max` segments were emptied
     /// without a gain: until `enough` more bytes are dead.
     pub(super) fn is_fruitless(&mut self, emptied_max: u32, opened: u64, dead: u64, enough: u64) -> bool {

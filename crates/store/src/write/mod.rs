@@ -401,7 +401,7 @@ impl Handle {
             Some(at) => store.segments.queue_at(at.slot.offset()),
             None => {
                 store.evidence.note_missed(hash);
-                if store.ghosts.contains(hash) { Queue::Main } else { Queue::Small }
+                store.queue_of_new(hash)
             }
         }
     }

@@ -35,14 +35,17 @@ impl TimeSource for SetClock {
 
 /// Creates a store of `memory_bytes` and its clock.
 pub fn store(memory_bytes: u64, evict: bool, threads: usize) -> (Arc<Store>, SetClock) {
+    store_with(memory_bytes, StoreOptions { evict, threads, ..StoreOptions::default() })
+}
+
+/// Like [`store`], with other options.
+pub fn store_with(memory_bytes: u64, options: StoreOptions) -> (Arc<Store>, SetClock) {
     let clock = SetClock::default();
     let options = StoreOptions {
         memory_bytes,
         memory_bytes_max: memory_bytes,
-        evict,
-        threads,
         time: Box::new(clock.clone()),
-        ..StoreOptions::default()
+        ..options
     };
     (Arc::new(Store::create(options).expect("memory for a test")), clock)
 }

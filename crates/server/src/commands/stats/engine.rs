@@ -89,6 +89,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let balance = shared.store.eviction_balance();
     let (sums, store) = shared.sums_since_reset();
     report.stat("version", env!("CARGO_PKG_VERSION"));
+    report.stat("eviction", if shared.settings.evict { shared.settings.eviction.name() } else { "off" });
     for (name, value) in [
         ("memory_limit_bytes", usage.memory_limit),
         ("segment_bytes", usage.segment_bytes),
