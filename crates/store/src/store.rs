@@ -18,7 +18,7 @@ use crate::bounds::{
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
-use crate::eviction::EvictionPolicy;
+use crate::eviction::{Eviction, EvictionPolicy};
 use crate::evidence::{Evidence, EvidenceCounts};
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
@@ -117,6 +117,9 @@ pub struct Store {
     pub(crate) cas_enabled: bool,
     evict: bool,
     eviction_policy: EvictionPolicy,
+    /// The small queue's share, as the bits of an `f64`, for statistics, which do not wait for reclaim. Models leave it
+    /// out: nothing depends on it.
+    pub(crate) small_share: std::sync::atomic::AtomicU64,
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
@@ -281,6 +284,9 @@ impl Store {
             cas_enabled: options.cas,
             evict: options.evict,
             eviction_policy: options.eviction,
+            small_share: std::sync::atomic::AtomicU64::new(
+                Eviction::new(options.eviction).small_share().to_bits(),
+            ),
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
@@ -382,8 +388,8 @@ impl Store {
 
     /// Returns how memory is divided between new and proven items, and the evidence for it.
     pub fn eviction_balance(&self) -> EvictionBalance {
-        let reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
-        EvictionBalance { small_share: reclaim.eviction.small_share(), evidence: self.evidence.counts() }
+        let small_share = f64::from_bits(self.small_share.load(Ordering::Relaxed));
+        EvictionBalance { small_share, evidence: self.evidence.counts() }
     }
 
     /// Returns the current use.

@@ -84,6 +84,7 @@ impl Store {
         self.evidence.fit(items_wanted);
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
         reclaim.eviction.weigh(self.evidence.counts(), survey.live_bytes);
+        self.small_share.store(reclaim.eviction.small_share().to_bits(), Ordering::Relaxed);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {
             Queue::Small => (survey.oldest_small, survey.oldest_main),

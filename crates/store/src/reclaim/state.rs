@@ -22,7 +22,7 @@ pub struct Reclaim {
     pub(super) opened_before: u64,
     /// The dead bytes there were when moving turned out to gain nothing.
     pub(super) fruitless_at: Option<u64>,
-    pub(crate) eviction: Eviction,
+    pub(super) eviction: Eviction,
 }
 
 impl Reclaim {
