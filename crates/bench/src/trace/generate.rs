@@ -138,7 +138,7 @@ impl Shape {
             Kind::Sizes => maker(200_000).zipf(0.9),
             Kind::OneHit50 => maker(1_000_000).zipf_and_new(2),
             Kind::OneHit80 => maker(1_000_000).zipf_and_new(5),
-            Kind::Bursts => maker(0).bursts(fit, &BURSTS_OF_PERCENT),
+            Kind::Bursts => maker(0).fill_and_bursts(fit),
             Kind::ScanBursts => maker(1_000_000).scan_and_bursts(fit),
             Kind::Sessions => maker(1_000_000).zipf_and_sessions(fit),
             Kind::Change => maker(1_000_000).zipf_and_change(),
@@ -208,11 +208,16 @@ impl TraceBuilder {
         self.trace.requests.len() >= self.requests as usize
     }
 
+    /// Requests an object by its popularity.
+    fn request_popular(&mut self, zipf: &Zipf) {
+        let rank = zipf.sample(&mut self.random);
+        self.request(rank - 1);
+    }
+
     fn zipf(mut self, exponent: f64) -> Trace {
         let zipf = Zipf::new(self.universe, exponent);
         while !self.is_done() {
-            let rank = zipf.sample(&mut self.random);
-            self.request(rank - 1);
+            self.request_popular(&zipf);
         }
         self.trace
     }
@@ -223,8 +228,7 @@ impl TraceBuilder {
         let mut new = self.universe;
         while !self.is_done() {
             if self.random.below(every) == 0 {
-                let rank = zipf.sample(&mut self.random);
-                self.request(rank - 1);
+                self.request_popular(&zipf);
             } else {
                 self.request(new);
                 new += 1;
@@ -242,27 +246,26 @@ impl TraceBuilder {
         }
     }
 
-    fn bursts(mut self, fit: u32, percents: &[u32]) -> Trace {
+    fn fill_and_bursts(mut self, fit: u32) -> Trace {
         // Twice what memory holds, in parts of which nothing is read later.
         for _ in 0..20 {
             self.store_and_read((fit / 10).max(1));
         }
-        self.bursts_only(fit, percents)
+        self.bursts(fit, &BURSTS_OF_PERCENT)
     }
 
     fn scan_and_bursts(mut self, fit: u32) -> Trace {
         let zipf = Zipf::new(self.universe, 1.0);
         for _ in 0..self.requests / 4 {
-            let rank = zipf.sample(&mut self.random);
-            self.request(rank - 1);
+            self.request_popular(&zipf);
         }
         let from = self.universe;
         self.universe += 2 * fit;
         (from..self.universe).for_each(|number| self.request(number));
-        self.bursts_only(fit, &[30; 3])
+        self.bursts(fit, &[30; 3])
     }
 
-    fn bursts_only(mut self, fit: u32, percents: &[u32]) -> Trace {
+    fn bursts(mut self, fit: u32, percents: &[u32]) -> Trace {
         for percent in percents {
             self.store_and_read((u64::from(fit) * u64::from(*percent) / 100).max(1) as u32);
         }
@@ -275,8 +278,7 @@ impl TraceBuilder {
         let (first, mut new) = (self.universe, self.universe);
         while !self.is_done() {
             if self.random.below(2) == 0 {
-                let rank = zipf.sample(&mut self.random);
-                self.request(rank - 1);
+                self.request_popular(&zipf);
                 continue;
             }
             self.request(new);
@@ -308,8 +310,7 @@ impl TraceBuilder {
         let mut scanned = popular;
         while !self.is_done() {
             for _ in 0..4 * scan {
-                let rank = zipf.sample(&mut self.random);
-                self.request(rank - 1);
+                self.request_popular(&zipf);
             }
             for _ in 0..scan {
                 self.request(scanned);
