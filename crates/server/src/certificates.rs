@@ -88,11 +88,11 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn is_version_1(certificate: &[u8]) -> bool {
     const EXPLICIT_VERSION: u8 = 0xa0;
     const SEQUENCE: u8 = 0x30;
-    let inside = |der: &[u8]| {
+    fn inside(der: &[u8]) -> Option<&[u8]> {
         let [SEQUENCE, length, ..] = *der else { return None };
         let long = if length < 0x80 { 0 } else { usize::from(length - 0x80) };
-        der.get(2 + long..).map(<[u8]>::to_vec)
-    };
-    let first = inside(certificate).and_then(|outer| inside(&outer)).and_then(|inner| inner.first().copied());
-    first.is_some_and(|tag| tag != EXPLICIT_VERSION)
+        der.get(2 + long..)
+    }
+    let first = inside(certificate).and_then(inside).and_then(|inner| inner.first());
+    first.is_some_and(|tag| *tag != EXPLICIT_VERSION)
 }

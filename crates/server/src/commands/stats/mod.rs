@@ -97,11 +97,7 @@ pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, enc
             None
         }
         Some(b"detail") => detail(ctx, words, &mut list),
-        // As it does for a list of items.
-        Some(b"cachedump") if ctx.shared.settings.dump_enabled && session.info.kind == Kind::Udp => {
-            Some(refused(Refusal::Client("a dump needs a connection")))
-        }
-        Some(b"cachedump") => cachedump(ctx, words, encoding, &mut list),
+        Some(b"cachedump") => cachedump(ctx, session.info.kind, words, encoding, &mut list),
         Some(_) => Some(refused(Refusal::UnknownCommand)),
     };
     if let Some(refusal) = refusal {
@@ -132,12 +128,17 @@ fn detail(ctx: &Context, mut words: Words<'_>, list: &mut Option<List>) -> Optio
 
 fn cachedump(
     ctx: &Context,
+    kind: Kind,
     mut words: Words<'_>,
     encoding: &Encoding<'_>,
     list: &mut Option<List>,
 ) -> Option<Reply<'static>> {
     if !ctx.shared.settings.dump_enabled {
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
+    }
+    // It scans items, and a datagram is answered in one turn.
+    if kind == Kind::Udp {
+        return Some(refused(Refusal::Client("a dump needs a connection")));
     }
     let number = |word: Option<&[u8]>| word.map(|word| parse_u32(word).map(u64::from));
     let (class, limit) = match (number(words.next()), number(words.next())) {
