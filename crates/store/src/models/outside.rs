@@ -105,23 +105,32 @@ fn remove(handle: &Handle) {
     handle.mutate(b"a", |_| (Change::Remove, ())).expect("removing needs no memory");
 }
 
+/// Returns a store with the key's first version, its handle, and a reader that knows where the item is.
+fn with_first_version(mode: usize) -> (Arc<Store>, Handle, Arc<Versions>, Mapped, Location) {
+    let (store, _) = store();
+    let main = Handle::new(&store);
+    set(&main, b"a", &value(1), Expiry::NEVER);
+    let mut reader = open(&store, both_modes(&store)[mode].clone());
+    let kept = location(&mut reader, &store);
+    (store, main, Versions::new(), reader, kept)
+}
+
+/// Replaces the key, and then removes it.
+fn replace_and_remove(handle: &Handle, versions: &Versions) {
+    set(handle, b"a", &value(2), Expiry::NEVER);
+    versions.note(2);
+    remove(handle);
+    versions.note(REMOVED);
+}
+
 /// A writer that replaces the key and removes it, and readers of each kind.
 fn reads_of_all_kinds(preemptions: usize, mode: usize) {
     check(preemptions, move || {
-        let (store, _) = store();
-        let main = Handle::new(&store);
-        set(&main, b"a", &value(1), Expiry::NEVER);
-        let versions = Versions::new();
-        let mut reader = open(&store, both_modes(&store)[mode].clone());
-        let kept = location(&mut reader, &store);
+        let (store, main, versions, mut reader, kept) = with_first_version(mode);
         let writer = {
             let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
             thread::spawn(move || {
-                let handle = Handle::new(&store);
-                set(&handle, b"a", &value(2), Expiry::NEVER);
-                versions.note(2);
-                remove(&handle);
-                versions.note(REMOVED);
+                replace_and_remove(&Handle::new(&store), &versions);
             })
         };
         versions.read(|| by_key(&mut reader, &store));
@@ -146,12 +155,7 @@ fn without_dead_mark_fails_remote_reads_of_all_kinds() {
 /// runs whole between two of its stores.
 fn old_version_at_its_location(mode: usize) {
     check(1, move || {
-        let (store, _) = store();
-        let main = Handle::new(&store);
-        set(&main, b"a", &value(1), Expiry::NEVER);
-        let versions = Versions::new();
-        let mut reader = open(&store, both_modes(&store)[mode].clone());
-        let kept = location(&mut reader, &store);
+        let (store, main, versions, mut reader, kept) = with_first_version(mode);
         let reading = {
             let (store, versions) = (Arc::clone(&store), Arc::clone(&versions));
             thread::spawn(move || {
@@ -159,10 +163,7 @@ fn old_version_at_its_location(mode: usize) {
                 versions.read(|| at(&mut reader, &store, kept));
             })
         };
-        set(&main, b"a", &value(2), Expiry::NEVER);
-        versions.note(2);
-        remove(&main);
-        versions.note(REMOVED);
+        replace_and_remove(&main, &versions);
         reading.join().expect("read");
     });
 }
