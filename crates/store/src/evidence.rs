@@ -11,9 +11,9 @@ use crate::bounds::{EVIDENCE_GHOSTS_DIVISOR, EVIDENCE_SAMPLE};
 use crate::ghosts::Ghosts;
 use crate::segments::Queue;
 
-/// Requests for recently evicted items, and these items, of one queue.
+/// The items that one queue evicted recently, and the requests for them.
 #[derive(Debug)]
-struct Evicted {
+struct EvidenceQueue {
     recent: Ghosts<16>,
     requested: AtomicU64,
 }
@@ -21,8 +21,8 @@ struct Evicted {
 /// Evidence from both queues.
 #[derive(Debug)]
 pub struct Evidence {
-    small: Evicted,
-    main: Evicted,
+    small: EvidenceQueue,
+    main: EvidenceQueue,
 }
 
 /// Numbers of requests for recently evicted items, by the queue that evicted them.
@@ -44,8 +44,9 @@ impl EvidenceCounts {
 impl Evidence {
     /// Returns the evidence of a store with at most `items_max` items: none.
     pub fn new(items_max: u64) -> Evidence {
-        let evicted = || Evicted { recent: Ghosts::new(ghosts_for(items_max)), requested: AtomicU64::new(0) };
-        Evidence { small: evicted(), main: evicted() }
+        let queue =
+            || EvidenceQueue { recent: Ghosts::new(ghosts_for(items_max)), requested: AtomicU64::new(0) };
+        Evidence { small: queue(), main: queue() }
     }
 
     /// Adapts the number of remembered items to that of the items that fill memory.
@@ -75,16 +76,16 @@ impl Evidence {
     #[cold]
     fn note_sampled(&self, hash: KeyHash) {
         // One request is evidence once: a miss is followed by a write of the key.
-        for evicted in [&self.small, &self.main] {
-            if evicted.recent.remove(hash) {
-                evicted.requested.fetch_add(1, Ordering::Relaxed);
+        for queue in [&self.small, &self.main] {
+            if queue.recent.remove(hash) {
+                queue.requested.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Returns the requests counted so far; each stands for [`EVIDENCE_SAMPLE`].
     pub fn counts(&self) -> EvidenceCounts {
-        let count = |evicted: &Evicted| evicted.requested.load(Ordering::Relaxed);
+        let count = |queue: &EvidenceQueue| queue.requested.load(Ordering::Relaxed);
         EvidenceCounts { small: count(&self.small), main: count(&self.main) }
     }
 }

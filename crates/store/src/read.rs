@@ -273,7 +273,7 @@ impl Handle {
         let store = &*self.store;
         let group = store.index.lock(hash);
         let found = group.find(hash, |slot| store.has_key(slot.offset(), key));
-        let Some(at) = found else { return Err(self.absent(hash, access)) };
+        let Some(at) = found else { return Err(self.note_absent(hash, access)) };
         // Under the lock nothing of it can change.
         let seen = store.seen_under_lock(at);
         let now = store.now();
@@ -284,8 +284,8 @@ impl Handle {
         take(&seen, &info).map(|taken| (info, taken))
     }
 
-    /// Notes a miss of a key without an item.
-    fn absent(&self, hash: KeyHash, access: bool) -> ReadFailure {
+    /// Records a miss of a key without an item, and returns it.
+    fn note_absent(&self, hash: KeyHash, access: bool) -> ReadFailure {
         if access {
             self.store.evidence.note_missed(hash);
         }
@@ -316,7 +316,7 @@ impl Handle {
             Search::Found(Err(ConcurrentChange)) | Search::Changed => {
                 return Err(ReadFailure::ConcurrentChange);
             }
-            Search::Absent => return Err(self.absent(hash, access)),
+            Search::Absent => return Err(self.note_absent(hash, access)),
         };
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
