@@ -234,6 +234,7 @@ impl Shared {
     pub fn reset_sums(&self) {
         let now = (self.sums(), self.store.sums());
         *self.baseline.lock().expect("no thread panics while it holds the baseline") = now;
+        self.store.reset_simulation_counts();
         self.prefixes.clear();
     }
 

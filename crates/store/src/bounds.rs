@@ -103,28 +103,28 @@ pub const COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION: u64 = 2 * REWRITE_RESERVE_DI
 /// Segments that one step of reclaim examines to choose one: a tenth of a millisecond if none is cached.
 pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 
-/// The least part of the segments that hold items that the small queue has: what is not read again leaves soon. Chosen
-/// by miss ratios (`fabcache bench policies`): a tenth, as published, was worse on most traces.
-pub const SMALL_QUEUE_SHARE_MIN: f64 = 0.05;
-/// Its part at first: without evidence against it, a new item is worth as much as an old one, and a burst of two thirds
-/// of memory stays until it is read. The rest keeps what was read several times from a scan.
-pub const SMALL_QUEUE_SHARE_FIRST: f64 = 0.72;
-/// Its greatest part.
-pub const SMALL_QUEUE_SHARE_MAX: f64 = 0.9;
+/// The part of the segments that hold items that the small queue has at first: without evidence against it, a new item
+/// is worth as much as an old one, and a burst of two thirds of memory stays until it is read. The rest keeps what was
+/// read several times from a scan.
+pub const SMALL_QUEUE_SHARE_LARGE: f64 = 0.72;
+/// Its part where that has more hits: what is not read again leaves soon. Chosen by miss ratios (`fabcache bench
+/// policies`): a tenth, as published, was worse on most traces.
+pub const SMALL_QUEUE_SHARE_SMALL: f64 = 0.05;
 /// Where the small queue has more than this part, one read does not promote an item: there it had time to be read twice.
 pub const STRICT_PROMOTION_SHARE: f64 = 0.3;
-/// A request for an item that the main queue evicted shrinks the small queue by as many times more as the small queue
-/// evicts more bytes, but by at most so many.
-pub const MAIN_EVIDENCE_WEIGHT_MAX: f64 = 8.0;
-/// A request for an evicted item moves the share by the room of so many items: with fewer a new working set takes
-/// longer to be noticed, and with more bursts sway it.
-pub const EVIDENCE_GAIN: f64 = 4.0;
-/// One key in so many takes part in the evidence; a power of two. Under loom hardly any: nothing depends on it.
-pub const EVIDENCE_SAMPLE: u64 = if cfg!(loom) { 1 << 40 } else { 4 };
-/// Evicted items of each queue that are remembered as evidence: this part (1/n) of the items that fill memory.
-pub const EVIDENCE_GHOSTS_DIVISOR: u64 = 4;
-/// The rates of eviction of the queues are compared over this part (1/n) of memory.
-pub const EVICTION_RATE_DIVISOR: u64 = 8;
+/// Items of a simulated cache once memory is full, if it has so many, to twice as many.
+pub const SIMULATED_ITEMS_MIN: u64 = 1_024;
+/// Items of a simulated cache at most: a tenth of a megabyte for each of two.
+pub const SIMULATED_ITEMS_MAX: usize = 3 * SIMULATED_ITEMS_MIN as usize;
+/// Bytes of items that are expected before memory is full.
+pub const EXPECTED_ITEM_BYTES: u64 = 256;
+/// Ghosts of a simulated cache at most, unless it has more items: small items may have been evicted by large ones.
+pub const SIMULATED_GHOSTS_MAX: usize = 4_096;
+/// The other share is taken once it would have had so many more hits, as a part of the items in memory. Less, and
+/// bursts are lost after a while of ordinary load; more, and loads that never change wait longer for the better share.
+pub const SIMULATION_GAIN_SHARE: f64 = 0.07;
+/// With fewer items the gain is taken of so many: a few hits are chance.
+pub const SIMULATION_GAIN_ITEMS_MIN: usize = 256;
 
 /// Higher read counts are capped to this: a formerly popular item must not stay for long.
 pub const EVICTION_FREQUENCY_MAX: u8 = 3;

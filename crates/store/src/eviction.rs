@@ -11,9 +11,8 @@
 //! of the small queue if that has more than its share of all, else the oldest of the main queue. What is kept moves to
 //! the open segment of the main queue.
 //!
-//! The small queue's share follows evidence (`evidence.rs`): it grows if items that the small queue evicted are requested
-//! again, and shrinks if items that the main queue evicted are. It starts large, so that what was just stored can be
-//! read. While it is large, items are promoted that were read twice.
+//! The small queue's share is one of two, whichever has more hits in a simulation (`simulation/`). It starts with the
+//! large one, so that what was just stored can be read. While it is large, items are promoted that were read twice.
 //!
 //! What differs from the paper: of main segments at most nine tenths are kept, so that emptying them gains memory at a
 //! bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
@@ -24,19 +23,17 @@
 //! LHD). So small items enter without having been read and stay for one round, the smallest for several.
 
 use crate::bounds::{
-    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_RATE_DIVISOR, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
+    EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
     EVICTION_UNREAD_CREDIT_DIVISOR as UNREAD_CREDIT_DIVISOR,
-    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, EVIDENCE_GAIN, EVIDENCE_SAMPLE,
-    MAIN_EVIDENCE_WEIGHT_MAX, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, MAIN_SPARE_SEGMENTS,
-    SMALL_QUEUE_SHARE_FIRST, SMALL_QUEUE_SHARE_MAX, SMALL_QUEUE_SHARE_MIN, STRICT_PROMOTION_SHARE,
+    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR,
+    MAIN_SPARE_SEGMENTS, SMALL_QUEUE_SHARE_LARGE, SMALL_QUEUE_SHARE_SMALL, STRICT_PROMOTION_SHARE,
 };
-use crate::evidence::EvidenceCounts;
 use crate::segments::Queue;
 
 /// Which live items go when memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionPolicy {
-    /// S3-FIFO whose small queue's share follows evidence.
+    /// S3-FIFO with the small queue's share that has more hits.
     #[default]
     Adaptive,
     /// S3-FIFO whose small queue has its least share: for loads whose popular items stay so, among many that are read
@@ -85,10 +82,6 @@ pub struct Eviction {
     evicted_bytes: u64,
     /// The part of the segments that the small queue may have.
     small_share: f64,
-    /// The evidence that the share follows.
-    evidence: EvidenceCounts,
-    /// Bytes that the small and the main queue evicted lately.
-    rates: [u64; 2],
 }
 
 impl Default for Eviction {
@@ -109,12 +102,10 @@ impl Eviction {
             mean_bytes: 1,
             evicted_bytes: 0,
             small_share: match policy {
-                EvictionPolicy::Adaptive => SMALL_QUEUE_SHARE_FIRST,
-                EvictionPolicy::S3Fifo => SMALL_QUEUE_SHARE_MIN,
+                EvictionPolicy::Adaptive => SMALL_QUEUE_SHARE_LARGE,
+                EvictionPolicy::S3Fifo => SMALL_QUEUE_SHARE_SMALL,
                 EvictionPolicy::Lru => 0.0,
             },
-            evidence: EvidenceCounts::default(),
-            rates: [0; 2],
         }
     }
 }
@@ -139,21 +130,9 @@ impl Eviction {
         self.small_share
     }
 
-    /// Moves the small queue's share by the requests for evicted items since the last call; `live_bytes` fill memory.
-    pub fn weigh(&mut self, evidence: EvidenceCounts, live_bytes: u64) {
-        if self.policy != EvictionPolicy::Adaptive {
-            return;
-        }
-        let new = evidence.since(&self.evidence);
-        self.evidence = evidence;
-        let [small, main] = self.rates.map(|bytes| bytes as f64);
-        let weight = (small / main.max(1.0)).clamp(1.0, MAIN_EVIDENCE_WEIGHT_MAX);
-        let items = (new.small as f64 - new.main as f64 * weight) * EVIDENCE_SAMPLE as f64 * EVIDENCE_GAIN;
-        let share = self.small_share + items * self.mean_bytes as f64 / live_bytes.max(1) as f64;
-        self.small_share = share.clamp(SMALL_QUEUE_SHARE_MIN, SMALL_QUEUE_SHARE_MAX);
-        if self.rates[0] + self.rates[1] > live_bytes / EVICTION_RATE_DIVISOR {
-            self.rates = self.rates.map(|bytes| bytes / 2);
-        }
+    /// Sets the part of the segments that the small queue may have.
+    pub fn set_small_share(&mut self, share: f64) {
+        self.small_share = share;
     }
 
     /// Returns whether items have time to be read twice in the small queue.
@@ -219,7 +198,6 @@ impl Eviction {
 
     /// Records that a queue evicts an item of this many bytes.
     pub fn see_evicted(&mut self, queue: Queue, bytes: u64) {
-        self.rates[usize::from(queue == Queue::Main)] += bytes;
         if queue == Queue::Main {
             return;
         }
@@ -279,7 +257,7 @@ mod tests {
 
     fn after(victims: &[&[(u8, u64)]]) -> Eviction {
         let mut eviction =
-            Eviction { mean_bytes: MEAN, small_share: SMALL_QUEUE_SHARE_MIN, ..Eviction::default() };
+            Eviction { mean_bytes: MEAN, small_share: SMALL_QUEUE_SHARE_SMALL, ..Eviction::default() };
         for victim in victims {
             victim.iter().for_each(|(frequency, bytes)| eviction.see_main(*frequency, *bytes));
             eviction.finish_main(CAPACITY, victim.iter().skip(1).map(|(_, bytes)| bytes).sum());
@@ -300,36 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn share_follows_requests_for_evicted_items() {
-        let counts = |small, main| EvidenceCounts { small, main };
-        let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::default() };
-        let (items, live_bytes) = (10_000.0, 10_000 * MEAN);
-        let room = |requests: f64| requests * EVIDENCE_SAMPLE as f64 * EVIDENCE_GAIN / items;
-        eviction.weigh(counts(100_000, 0), live_bytes);
-        assert!((eviction.small_share() - SMALL_QUEUE_SHARE_MAX).abs() < 1e-9, "it is the greatest");
-        eviction.weigh(counts(100_000, 10), live_bytes);
-        let expected = SMALL_QUEUE_SHARE_MAX - room(10.0);
-        assert!((eviction.small_share() - expected).abs() < 1e-9, "as many of both weigh as much");
-        eviction.weigh(counts(100_000, 10), live_bytes);
-        assert!((eviction.small_share() - expected).abs() < 1e-9, "each counts once");
-        (0..4).for_each(|_| eviction.see_evicted(Queue::Small, 1_000));
-        eviction.see_evicted(Queue::Main, 1_000);
-        eviction.weigh(counts(100_010, 15), live_bytes);
-        let expected = expected + room(10.0) - room(4.0 * 5.0);
-        assert!((eviction.small_share() - expected).abs() < 1e-9, "the main queue evicts a quarter as much");
-        eviction.weigh(counts(100_010, 1_000_000), live_bytes);
-        assert!((eviction.small_share() - SMALL_QUEUE_SHARE_MIN).abs() < 1e-9);
+    fn policies_have_names() {
+        for policy in EvictionPolicy::ALL {
+            assert_eq!(EvictionPolicy::of_name(policy.name()), Some(policy));
+        }
     }
 
     #[test]
-    fn only_the_adaptive_policy_follows_evidence() {
-        for policy in EvictionPolicy::ALL {
-            assert_eq!(EvictionPolicy::of_name(policy.name()), Some(policy));
-            let mut eviction = Eviction { mean_bytes: MEAN, ..Eviction::new(policy) };
-            let share = eviction.small_share();
-            eviction.weigh(EvidenceCounts { small: 100_000, main: 0 }, 10_000 * MEAN);
-            assert_eq!(eviction.small_share() > share, policy == EvictionPolicy::Adaptive, "{policy:?}");
-        }
+    fn lru_keeps_what_was_read_for_one_round() {
         let mut lru = Eviction { mean_bytes: MEAN, ..Eviction::new(EvictionPolicy::Lru) };
         lru.see_main(3, CAPACITY);
         lru.finish_main(CAPACITY, CAPACITY);

@@ -1,11 +1,12 @@
-//! Ghosts: fingerprints of evicted items, so that an item that is requested again soon after is recognized.
+//! Ghosts: fingerprints of items that were evicted from the small queue, so that an item that is requested again soon
+//! after goes to the main queue when it is stored again.
 //!
-//! A table of rows, each a word of fingerprints, the newest at the bottom: a new one displaces the oldest. With hashes
-//! spread evenly over rows, items are forgotten in about the order in which they were evicted, as in the ghost queue of
-//! S3-FIFO. A fingerprint of 12 bits takes 1.6 bytes, and about one new item in a thousand is mistaken for a ghost; one
-//! of 16 bits takes two bytes, and one item in sixteen thousand is.
+//! A table of rows, each a word of five fingerprints of 12 bits, the newest at the bottom: a new one displaces the
+//! oldest. With hashes spread evenly over rows, items are forgotten in about the order in which they were evicted, as
+//! in the ghost queue of S3-FIFO, at 1.6 bytes each. About one new item in a thousand is mistaken for a ghost, and
+//! gets a better place than it should.
 //!
-//! Reclaim adds fingerprints under its lock; others look them up and remove those found. A race at worst loses or
+//! Reclaim adds fingerprints under its lock; writers look them up and remove those found. A race at worst loses or
 //! keeps a ghost.
 
 use std::sync::OnceLock;
@@ -13,43 +14,45 @@ use std::sync::OnceLock;
 use fabcache_layout::KeyHash;
 use fabcache_layout::sync::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::bounds::GHOST_ROWS_PER_CHUNK;
+use crate::bounds::{GHOST_ROWS_PER_CHUNK, GHOSTS_PER_ITEM_DIVISOR, GHOSTS_PER_ITEM_NUMERATOR};
 
-/// Recently evicted items, by fingerprints of `BITS` bits.
-pub struct Ghosts<const BITS: u32> {
+const FINGERPRINT_BITS: u32 = 12;
+const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
+const GHOSTS_PER_ROW: u32 = u64::BITS / FINGERPRINT_BITS;
+const ROW_MASK: u64 = (1 << (FINGERPRINT_BITS * GHOSTS_PER_ROW)) - 1;
+
+/// Recently evicted items.
+pub struct Ghosts {
     /// Allocated when the first ghost is added.
     chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
     /// Rows in use.
     rows: AtomicUsize,
 }
 
-impl<const BITS: u32> std::fmt::Debug for Ghosts<BITS> {
+impl std::fmt::Debug for Ghosts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ghosts({} rows)", self.rows.load(Ordering::Relaxed))
     }
 }
 
-impl<const BITS: u32> Ghosts<BITS> {
-    const PER_ROW: u32 = u64::BITS / BITS;
-    const MASK: u64 = (1 << BITS) - 1;
-    const ROW_MASK: u64 = u64::MAX >> (u64::BITS - BITS * Self::PER_ROW);
-
-    /// Returns an empty set of at most `ghosts_max` ghosts.
-    pub fn new(ghosts_max: u64) -> Ghosts<BITS> {
-        let rows_max = Self::rows_for(ghosts_max);
+impl Ghosts {
+    /// Returns an empty set, with room for the ghosts of a store with at most `items_max` items.
+    pub fn new(items_max: u64) -> Ghosts {
+        let rows_max = Ghosts::rows_for(items_max);
         Ghosts {
             chunks: (0..rows_max.div_ceil(GHOST_ROWS_PER_CHUNK)).map(|_| OnceLock::new()).collect(),
             rows: AtomicUsize::new(0),
         }
     }
 
-    fn rows_for(ghosts: u64) -> usize {
-        ghosts.div_ceil(u64::from(Self::PER_ROW)).max(1) as usize
+    fn rows_for(items: u64) -> usize {
+        let ghosts = items * GHOSTS_PER_ITEM_NUMERATOR / GHOSTS_PER_ITEM_DIVISOR;
+        ghosts.div_ceil(u64::from(GHOSTS_PER_ROW)).max(1) as usize
     }
 
-    /// Sets the number of ghosts that are remembered. A large change forgets the existing ones.
-    pub fn fit(&self, ghosts: u64) {
-        let wanted = Self::rows_for(ghosts).min(self.chunks.len() * GHOST_ROWS_PER_CHUNK);
+    /// Adapts the number of ghosts to that of items. A large change forgets the existing ones.
+    pub fn fit(&self, items: u64) {
+        let wanted = Ghosts::rows_for(items).min(self.chunks.len() * GHOST_ROWS_PER_CHUNK);
         let rows = self.rows.load(Ordering::Relaxed);
         if wanted > rows + rows / 4 || wanted < rows / 2 {
             self.rows.store(wanted, Ordering::Relaxed);
@@ -63,7 +66,7 @@ impl<const BITS: u32> Ghosts<BITS> {
             .get_or_init(|| (0..GHOST_ROWS_PER_CHUNK).map(|_| AtomicU64::new(0)).collect());
         let word = &chunk[row % GHOST_ROWS_PER_CHUNK];
         let older = word.load(Ordering::Relaxed);
-        word.store((older << BITS | fingerprint) & Self::ROW_MASK, Ordering::Relaxed);
+        word.store((older << FINGERPRINT_BITS | fingerprint) & ROW_MASK, Ordering::Relaxed);
     }
 
     /// Returns whether an item with this hash is a ghost.
@@ -72,12 +75,12 @@ impl<const BITS: u32> Ghosts<BITS> {
         self.find(hash).is_some()
     }
 
-    /// Forgets the item with this hash; returns whether it was a ghost.
-    pub fn remove(&self, hash: KeyHash) -> bool {
-        self.find(hash).is_some_and(|(word, seen, shift)| {
-            let without = seen & !(Self::MASK << shift);
-            word.compare_exchange(seen, without, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })
+    /// The item with this hash was stored again.
+    pub fn remove(&self, hash: KeyHash) {
+        if let Some((word, seen, shift)) = self.find(hash) {
+            let without = seen & !(FINGERPRINT_MASK << shift);
+            let _ = word.compare_exchange(seen, without, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -85,8 +88,8 @@ impl<const BITS: u32> Ghosts<BITS> {
         let (row, fingerprint) = self.place(hash)?;
         let word = &self.chunks[row / GHOST_ROWS_PER_CHUNK].get()?[row % GHOST_ROWS_PER_CHUNK];
         let seen = word.load(Ordering::Relaxed);
-        let mut shifts = (0..Self::PER_ROW).map(|i| i * BITS);
-        shifts.find(|shift| seen >> shift & Self::MASK == fingerprint).map(|shift| (word, seen, shift))
+        let mut shifts = (0..GHOSTS_PER_ROW).map(|i| i * FINGERPRINT_BITS);
+        shifts.find(|shift| seen >> shift & FINGERPRINT_MASK == fingerprint).map(|shift| (word, seen, shift))
     }
 
     /// Returns the row of a hash, and its fingerprint; `None` before the first eviction.
@@ -96,7 +99,7 @@ impl<const BITS: u32> Ghosts<BITS> {
         // Other bits than those that the index goes by, which are alike among neighbours.
         let mixed = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let row = ((u128::from(mixed) * rows as u128) >> 64) as usize;
-        (rows > 0).then_some((row, (mixed & Self::MASK).max(1)))
+        (rows > 0).then_some((row, (mixed & FINGERPRINT_MASK).max(1)))
     }
 }
 
@@ -110,9 +113,9 @@ mod tests {
 
     #[test]
     fn latest_ghosts_replace_the_oldest() {
-        let ghosts = Ghosts::<12>::new(700_000);
+        let ghosts = Ghosts::new(1_000_000);
         assert!(!ghosts.contains(hash(1)), "nothing was evicted");
-        ghosts.fit(70_000);
+        ghosts.fit(100_000);
         (0..500_000).for_each(|i| ghosts.add(hash(i)));
         let found = |range: std::ops::Range<u64>| {
             let len = range.end - range.start;
@@ -125,17 +128,17 @@ mod tests {
 
     #[test]
     fn restored_key_is_no_longer_a_ghost() {
-        let ghosts = Ghosts::<12>::new(70);
-        ghosts.fit(70);
+        let ghosts = Ghosts::new(100);
+        ghosts.fit(100);
         (0..20).for_each(|i| ghosts.add(hash(i)));
-        assert!(ghosts.remove(hash(7)) && !ghosts.remove(hash(7)));
+        ghosts.remove(hash(7));
         assert!(!ghosts.contains(hash(7)));
         assert!((0..20).filter(|i| ghosts.contains(hash(*i))).count() >= 18);
     }
 
     #[test]
     fn ghost_count_follows_the_item_count() {
-        let ghosts = Ghosts::<16>::new(1_000);
+        let ghosts = Ghosts::new(1_000);
         ghosts.fit(10);
         let few = ghosts.rows.load(Ordering::Relaxed);
         ghosts.fit(1_000_000_000);

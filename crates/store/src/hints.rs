@@ -51,6 +51,7 @@ impl Handle {
         let (Search::Found(at), _) = store.index.search(hash, ControlFlow::Break) else { return };
         self.counters().accesses_outside.inc();
         store.index.count_reads(at, reads);
+        store.simulation.note_reported(hash, reads, store.now());
         let offset = at.slot.offset();
         let Some(segment) = store.geometry.segment_of(offset) else { return };
         let generation = store.segments.generation(segment);

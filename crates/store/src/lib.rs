@@ -7,7 +7,7 @@
 //! - `segments/`: the heap.
 //! - `read.rs`, `write/`, `upload.rs`: operations of a handle.
 //! - `hints.rs`: reads that clients report.
-//! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`, `evidence.rs`: chooses items; `expiry/`: frees expired items;
+//! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`, `simulation/`: chooses items; `expiry/`: frees expired items;
 //!   `maintenance.rs`: periodic work.
 //! - `dump.rs`: visits all items.
 
@@ -19,7 +19,6 @@ pub mod counters;
 pub mod dump;
 pub mod error;
 mod eviction;
-mod evidence;
 mod expiry;
 mod ghosts;
 pub mod handle;
@@ -36,6 +35,7 @@ mod models;
 pub mod read;
 mod reclaim;
 pub mod segments;
+mod simulation;
 mod store;
 pub mod upload;
 pub mod write;
@@ -43,11 +43,11 @@ pub mod write;
 pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
-pub use evidence::EvidenceCounts;
 pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 pub use read::{Get, Payload, PinnedValue};
+pub use simulation::SimulationCounts;
 pub use store::{AgeStatistics, EvictionBalance, Observer, Store, StoreOptions, Usage};
 pub use upload::Upload;
 pub use write::{Change, ExistingItem, NewValue, StoredItem, Value, Write};

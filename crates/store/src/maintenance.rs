@@ -45,6 +45,7 @@ impl Store {
         }
         self.end_leases();
         header::advance_flush_epoch(&self.memory);
+        self.simulation.note_flushed();
         self.segments.seal_open(|_| true);
         self.flushed_order.store(self.segments.last_order(), Ordering::Release);
     }

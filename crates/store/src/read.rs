@@ -287,7 +287,7 @@ impl Handle {
     /// Records a miss of a key without an item, and returns it.
     fn note_absent(&self, hash: KeyHash, access: bool) -> ReadFailure {
         if access {
-            self.store.evidence.note_missed(hash);
+            self.store.simulation.note_miss(hash, self.store.now());
         }
         ReadFailure::Miss(Miss::Absent)
     }
@@ -329,6 +329,7 @@ impl Handle {
         let taken = take(&seen, &info)?;
         if access {
             store.index.count_read(seen.at);
+            store.simulation.note_hit(hash, &seen.item, now);
             let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
             if window > seen.item.state.window() {
                 store.note_access(hash, seen.at, seen.segment, seen.generation, window);

@@ -11,15 +11,13 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret};
 
 use crate::bounds::{
-    CONTIGUOUS_ITEM_DIVISOR, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GHOSTS_PER_ITEM_DIVISOR,
-    GHOSTS_PER_ITEM_NUMERATOR, GROUP_LOCKS_MAX, GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN,
-    SEGMENTS_FOR_ITEMS_MIN,
+    CONTIGUOUS_ITEM_DIVISOR, EXPECTED_ITEM_BYTES, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN,
+    GROUP_LOCKS_MAX, GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN,
 };
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::eviction::{Eviction, EvictionPolicy};
-use crate::evidence::{Evidence, EvidenceCounts};
 use crate::expiry::Expirer;
 use crate::ghosts::Ghosts;
 use crate::handle::Handle;
@@ -28,6 +26,7 @@ use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
 use crate::segments::{ClaimPurpose, Queue, Segments};
+use crate::simulation::{Simulation, SimulationCounts};
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions};
@@ -93,8 +92,9 @@ pub struct Store {
     /// The last second in which reclaim was looking ahead and found nothing to take back.
     pub(crate) nothing_to_reclaim: AtomicU32,
     /// Items that the small queue evicted: those that are requested again go to the main queue.
-    pub(crate) ghosts: Ghosts<12>,
-    pub(crate) evidence: Evidence,
+    pub(crate) ghosts: Ghosts,
+    /// Which share of the small queue has more hits.
+    pub(crate) simulation: Simulation,
     /// Held while a flush is started or noted.
     pub(crate) flushes: Mutex<()>,
     /// The flush epoch whose older items are all removed from the index. Raised after a complete walk.
@@ -128,11 +128,6 @@ pub struct Store {
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
     #[cfg(not(loom))]
     pub(crate) backing: Backing,
-}
-
-/// Returns how many evicted items are remembered for so many that fill memory.
-pub(crate) fn ghosts_for(items: u64) -> u64 {
-    items * GHOSTS_PER_ITEM_NUMERATOR / GHOSTS_PER_ITEM_DIVISOR
 }
 
 /// Receives evictions.
@@ -178,8 +173,8 @@ pub struct Usage {
 pub struct EvictionBalance {
     /// The part of the items' segments that the small queue may have.
     pub small_share: f64,
-    /// Requests for items that a queue had evicted shortly before.
-    pub evidence: EvidenceCounts,
+    /// Hits with either of two shares, by simulation.
+    pub simulation: SimulationCounts,
 }
 
 /// The ages of items.
@@ -258,6 +253,7 @@ impl Store {
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
         header::publish_clock(&memory, FIRST_SECOND);
         let lease = options.lease.min(LEASE_MAX);
+        let simulated = options.evict && options.eviction == EvictionPolicy::Adaptive;
         header::grant_leases(&memory, lease);
         Ok(Store {
             memory,
@@ -268,8 +264,8 @@ impl Store {
             segments,
             reclaim: CachePadded::new(Mutex::new(Reclaim::new(options.eviction))),
             nothing_to_reclaim: AtomicU32::new(0),
-            ghosts: Ghosts::new(ghosts_for(geometry.region_bytes / ITEM_BYTES_MIN)),
-            evidence: Evidence::new(geometry.region_bytes / ITEM_BYTES_MIN),
+            ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
+            simulation: Simulation::new(simulated.then_some(bytes / EXPECTED_ITEM_BYTES)),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
             stored_epoch: AtomicU64::new(0),
@@ -386,10 +382,15 @@ impl Store {
         self.eviction_policy
     }
 
-    /// Returns how memory is divided between new and proven items, and the evidence for it.
+    /// Returns how memory is divided between new and proven items, and the hits of either share.
     pub fn eviction_balance(&self) -> EvictionBalance {
         let small_share = f64::from_bits(self.small_share.load(Ordering::Relaxed));
-        EvictionBalance { small_share, evidence: self.evidence.counts() }
+        EvictionBalance { small_share, simulation: self.simulation.counts() }
+    }
+
+    /// Starts the counts of the simulation again.
+    pub fn reset_simulation_counts(&self) {
+        self.simulation.reset_counts();
     }
 
     /// Returns the current use.

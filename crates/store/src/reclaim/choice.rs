@@ -9,8 +9,9 @@ use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
     EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
 };
+use crate::eviction::EvictionPolicy;
 use crate::segments::{Queue, SealedSegment};
-use crate::store::{Store, ghosts_for};
+use crate::store::Store;
 
 /// The result of the search for a victim.
 pub(super) enum VictimSearch {
@@ -80,10 +81,11 @@ impl Store {
             return Some(self.victim_of(&deadest, ReclaimPurpose::Compact));
         }
         let items_wanted = reclaim.eviction.items_wanted(survey.items, survey.live_bytes);
-        self.ghosts.fit(ghosts_for(items_wanted));
-        self.evidence.fit(items_wanted);
+        self.ghosts.fit(items_wanted);
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
-        reclaim.eviction.weigh(self.evidence.counts(), survey.live_bytes);
+        if self.eviction_policy() == EvictionPolicy::Adaptive {
+            reclaim.eviction.set_small_share(self.simulation.note_full(survey.items, survey.live_bytes));
+        }
         self.small_share.store(reclaim.eviction.small_share().to_bits(), Ordering::Relaxed);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {

@@ -201,7 +201,6 @@ impl Store {
         if queue == Queue::Small {
             self.ghosts.add(hash);
         }
-        self.evidence.note_evicted(queue, hash);
         self.report_eviction(at, item);
     }
 

@@ -21,6 +21,7 @@ use crate::index::resize::Growth;
 use crate::index::{NoIndexBlock, NoPlace, SlotSnapshot};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
 use crate::segments::{ClaimPurpose, NoSpace, Queue};
+use crate::simulation::SimulatedItem;
 use crate::store::Store;
 use crate::upload::CompletedUpload;
 
@@ -306,6 +307,9 @@ impl Handle {
             }
             // An invalid item is removed whatever the decision.
             _ => {
+                if matches!(change, Change::Remove) {
+                    store.simulation.note_removed(hash);
+                }
                 if let Some((at, item)) = there {
                     store.unlink(group, at, &item);
                 }
@@ -378,6 +382,9 @@ impl Handle {
             store.ghosts.remove(hash);
         }
         content.settle(store);
+        let bytes = new.bytes() + if content.chunks.is_empty() { 0 } else { content.len };
+        let stored = SimulatedItem { hash, bytes, expiry: new.expiry };
+        store.simulation.note_stored(stored, existing.info.is_ok() && !write.same_item);
         self.counters().total_items.inc();
         Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
     }
@@ -399,10 +406,7 @@ impl Handle {
             _ if !store.evicts() => Queue::Small,
             Some(at) if at.slot.frequency() > 0 => Queue::Main,
             Some(at) => store.segments.queue_at(at.slot.offset()),
-            None => {
-                store.evidence.note_missed(hash);
-                store.queue_of_new(hash)
-            }
+            None => store.queue_of_new(hash),
         }
     }
 
