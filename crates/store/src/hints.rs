@@ -54,6 +54,7 @@ impl Handle {
         store.simulation.note_reported(hash, reads, store.now());
         let offset = at.slot.offset();
         let Some(segment) = store.geometry.segment_of(offset) else { return };
+        self.counters().count_queue_hits(store.segments.queue_of(segment), u64::from(reads));
         let generation = store.segments.generation(segment);
         let window = access_window(store.now().saturating_sub(store.segments.opened(segment)));
         // Read without checking that it still is this item's: it only decides whether to look again, with the lock.

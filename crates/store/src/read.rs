@@ -330,6 +330,7 @@ impl Handle {
         if access {
             store.index.count_read(seen.at);
             store.simulation.note_hit(hash, &seen.item, now);
+            self.counters().count_queue_hits(store.segments.queue_of(seen.segment), 1);
             let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
             if window > seen.item.state.window() {
                 store.note_access(hash, seen.at, seen.segment, seen.generation, window);

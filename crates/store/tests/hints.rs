@@ -135,7 +135,10 @@ fn hints_for_missing_items_do_nothing() {
     assert!(store.sums().accesses_outside - before < 500, "except for colliding tags");
     assert_eq!(get(&handle, b"key").expect("still there").1, b"value");
     let hash = store.hash(b"key");
+    let before = store.sums();
     handle.note_accesses([Access { hash, reads: u8::MAX }]);
+    let hits = store.sums().since(&before);
+    assert_eq!((hits.small_queue_hits, hits.main_queue_hits), (255, 0), "a report is for so many reads");
     let mut reader = Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region");
     reader.begin(store.now());
     let ReadOutcome::Hit(hit) = reader.get(b"key").0 else { panic!("the item exists") };

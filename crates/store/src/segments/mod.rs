@@ -299,12 +299,13 @@ impl Segments {
     /// Returns the queue of the segment at `offset`.
     #[inline]
     pub fn queue_at(&self, offset: u64) -> Queue {
-        let id = self.geometry.segment_of(offset);
-        if id.is_some_and(|id| self.segments[id as usize].is_main.load(Ordering::Relaxed)) {
-            Queue::Main
-        } else {
-            Queue::Small
-        }
+        self.geometry.segment_of(offset).map_or(Queue::Small, |id| self.queue_of(id))
+    }
+
+    /// Returns the queue of a segment.
+    #[inline]
+    pub fn queue_of(&self, id: u32) -> Queue {
+        if self.segments[id as usize].is_main.load(Ordering::Relaxed) { Queue::Main } else { Queue::Small }
     }
 
     /// Adapts the TTL buckets to the times to live that were common recently. One thread at a time.

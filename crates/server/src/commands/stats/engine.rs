@@ -114,6 +114,8 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("simulated_hits_large_share", balance.simulation.hits_large),
         ("simulated_hits_small_share", balance.simulation.hits_small),
         ("small_queue_share_changes", balance.simulation.changes),
+        ("small_queue_hits", store.small_queue_hits),
+        ("main_queue_hits", store.main_queue_hits),
         ("segments_compacted", store.segments_compacted),
         ("segments_evicted", store.segments_evicted),
         ("segments_expired", store.segments_expired),
