@@ -5,8 +5,8 @@
 
 use std::ops::ControlFlow;
 
-use fabcache_layout::KeyHash;
 use fabcache_layout::item::{access_window, load_state};
+use fabcache_layout::{KeyHash, size_class};
 
 use crate::handle::Handle;
 use crate::index::lookup::Search;
@@ -51,7 +51,9 @@ impl Handle {
         let (Search::Found(at), _) = store.index.search(hash, ControlFlow::Break) else { return };
         self.counters().accesses_outside.inc();
         store.index.count_reads(at, reads);
-        store.simulation.note_reported(hash, reads, store.now());
+        // Without the chunks of a long value.
+        let bytes = size_class::bytes_max(at.slot.class());
+        store.simulation.note_reported(hash, reads, bytes, store.now());
         let offset = at.slot.offset();
         let Some(segment) = store.geometry.segment_of(offset) else { return };
         self.counters().count_queue_hits(store.segments.queue_of(segment), u64::from(reads));

@@ -29,6 +29,8 @@ use crate::bounds::{
 /// The large share's place among the caches, and the small one's.
 const LARGE: usize = 0;
 const SMALL: usize = 1;
+/// Missed keys of the sample that are waited for at once.
+const MISSED_KEYS_MAX: usize = 32;
 
 /// Counts of the simulation; each stands for as many requests as keys are left out for one that takes part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,8 @@ struct State {
     current: usize,
     /// Hits that the other one had more, and never less than none.
     gain: u64,
+    /// The latest keys that were requested and had no item, until they are stored.
+    missed: [Option<KeyHash>; MISSED_KEYS_MAX],
     counts: SimulationCounts,
 }
 
@@ -70,7 +74,8 @@ impl Simulation {
         let mask = items.filter(|_| !cfg!(loom)).map_or(u64::MAX, mask_for);
         let caches = [SMALL_QUEUE_SHARE_LARGE, SMALL_QUEUE_SHARE_SMALL].map(SimulatedCache::new);
         let counts = SimulationCounts::default();
-        let state = State { caches, live_bytes: 0, current: LARGE, gain: 0, counts };
+        let state =
+            State { caches, live_bytes: 0, current: LARGE, gain: 0, missed: [None; MISSED_KEYS_MAX], counts };
         Simulation { mask: AtomicU64::new(mask), state: Mutex::new(state) }
     }
 
@@ -96,19 +101,20 @@ impl Simulation {
         }
     }
 
-    /// Records reads that a client reports.
+    /// Records reads that a client reports of an item of about so many bytes.
     #[inline]
-    pub fn note_reported(&self, hash: KeyHash, reads: u8, now: u32) {
+    pub fn note_reported(&self, hash: KeyHash, reads: u8, bytes: u64, now: u32) {
         if self.samples(hash) {
-            self.read(hash, reads, None, now);
+            self.read(hash, reads, Some(SimulatedItem { hash, bytes, expiry: 0 }), now);
         }
     }
 
-    /// Records that an item was stored, in place of an existing one or of none.
+    /// Records that an item was stored, in place of an existing one or of none. The latter is a request that missed,
+    /// unless one was recorded just before: readers of the region see for themselves that a key has no item.
     #[inline]
-    pub fn note_stored(&self, item: SimulatedItem, replaces: bool) {
+    pub fn note_stored(&self, item: SimulatedItem, replaces: bool, now: u32) {
         if self.samples(item.hash) {
-            self.store(item, replaces);
+            self.store(item, replaces, now);
         }
     }
 
@@ -171,16 +177,25 @@ impl Simulation {
             hit
         });
         state.compare(hits, u64::from(reads));
+        if item.is_none() {
+            state.missed.rotate_right(1);
+            state.missed[0] = Some(hash);
+        }
         self.widen(&mut state);
     }
 
     #[cold]
-    fn store(&self, item: SimulatedItem, replaces: bool) {
+    fn store(&self, item: SimulatedItem, replaces: bool, now: u32) {
         let mut state = self.state();
-        state
-            .caches
-            .iter_mut()
-            .for_each(|cache| if replaces { cache.replace(item) } else { cache.fill(item) });
+        if replaces {
+            state.caches.iter_mut().for_each(|cache| cache.replace(item));
+        } else {
+            if !state.take_missed(item.hash) {
+                let hits = state.caches.each_mut().map(|cache| cache.read(item.hash, 0, now));
+                state.compare(hits, 1);
+            }
+            state.caches.iter_mut().for_each(|cache| cache.fill(item));
+        }
         self.widen(&mut state);
     }
 
@@ -201,6 +216,12 @@ impl Simulation {
 }
 
 impl State {
+    /// Returns whether a key was requested just before, and forgets that.
+    fn take_missed(&mut self, hash: KeyHash) -> bool {
+        let missed = self.missed.iter_mut().find(|missed| **missed == Some(hash));
+        missed.and_then(Option::take).is_some()
+    }
+
     fn items(&self) -> usize {
         self.caches[LARGE].items()
     }
@@ -265,12 +286,12 @@ mod tests {
     fn request(simulation: &Simulation, number: u64) {
         let item = item(number);
         simulation.note_miss(item.hash, 1);
-        simulation.note_stored(item, false);
+        simulation.note_stored(item, false, 1);
     }
 
     fn filled() -> Simulation {
         let simulation = Simulation::new(Some(ITEMS));
-        (0..ITEMS).for_each(|number| simulation.note_stored(item(number), false));
+        (0..ITEMS).for_each(|number| simulation.note_stored(item(number), false, 1));
         simulation.note_full(ITEMS, ITEMS * BYTES);
         simulation
     }
@@ -286,13 +307,13 @@ mod tests {
         assert!((1_000..1_500).contains(&sampled), "{sampled}");
         // Items of ten times the size: a tenth as many fill memory.
         for number in ITEMS..2 * ITEMS {
-            simulation.note_stored(SimulatedItem { bytes: 10 * BYTES, ..item(number) }, false);
+            simulation.note_stored(SimulatedItem { bytes: 10 * BYTES, ..item(number) }, false, 1);
             simulation.note_full(ITEMS / 10, ITEMS * BYTES);
         }
         assert!(mask(&simulation) <= 1, "one of one or two of 2,000");
         assert!((900..=2_000).contains(&items(&simulation)), "{}", items(&simulation));
         // Many more than were expected.
-        (0..ITEMS).for_each(|number| simulation.note_stored(item(number), false));
+        (0..ITEMS).for_each(|number| simulation.note_stored(item(number), false, 1));
         let left = items(&simulation);
         assert!(mask(&simulation) > 0 && left <= SIMULATED_ITEMS_MAX, "{left}");
     }
@@ -314,13 +335,30 @@ mod tests {
         assert!((share() - SMALL_QUEUE_SHARE_SMALL).abs() < 1e-9, "{:?}", simulation.counts());
         // Each is read once, half a memory later.
         for number in new..new + 4 * ITEMS {
-            simulation.note_stored(item(number), false);
+            simulation.note_stored(item(number), false, 1);
             simulation.note_miss(item(number - ITEMS / 2).hash, 1);
         }
         assert!((share() - SMALL_QUEUE_SHARE_LARGE).abs() < 1e-9, "{:?}", simulation.counts());
         assert_eq!(simulation.counts().changes, 2);
         simulation.reset_counts();
         assert_eq!(simulation.counts(), SimulationCounts::default());
+    }
+
+    #[test]
+    fn missing_key_that_is_stored_is_one_request() {
+        let simulation = filled();
+        let count = || {
+            let SimulationCounts { requests, hits_large, hits_small, .. } = simulation.counts();
+            (requests, hits_large, hits_small)
+        };
+        simulation.reset_counts();
+        let known = (0..ITEMS).rev().find(|number| simulation.samples(item(*number).hash)).expect("some are");
+        request(&simulation, known);
+        assert_eq!(count(), (1, 1, 1));
+        simulation.note_stored(item(known), false, 1);
+        assert_eq!(count(), (2, 2, 2), "a reader of the region missed it");
+        simulation.note_stored(item(known), true, 1);
+        assert_eq!(count(), (2, 2, 2), "it was replaced");
     }
 
     #[test]

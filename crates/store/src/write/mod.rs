@@ -384,7 +384,7 @@ impl Handle {
         content.settle(store);
         let bytes = new.bytes() + if content.chunks.is_empty() { 0 } else { content.len };
         let stored = SimulatedItem { hash, bytes, expiry: new.expiry };
-        store.simulation.note_stored(stored, existing.info.is_ok() && !write.same_item);
+        store.simulation.note_stored(stored, existing.info.is_ok() && !write.same_item, now);
         self.counters().total_items.inc();
         Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
     }
