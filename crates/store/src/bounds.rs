@@ -126,6 +126,9 @@ pub const SIMULATION_GAIN_SHARE: f64 = 0.07;
 /// With fewer items the gain is taken of so many: a few hits are chance.
 pub const SIMULATION_GAIN_ITEMS_MIN: usize = 256;
 
+/// Reads of one key in so many are counted by queue; a power of two. Counting all costs a GET twenty instructions.
+pub const QUEUE_HITS_SAMPLE: u64 = 16;
+
 /// Higher read counts are capped to this: a formerly popular item must not stay for long.
 pub const EVICTION_FREQUENCY_MAX: u8 = 3;
 

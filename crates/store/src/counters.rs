@@ -2,8 +2,6 @@
 
 use fabcache_layout::sync::{AtomicU64, Ordering};
 
-use crate::segments::Queue;
-
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -54,16 +52,6 @@ macro_rules! counter_set {
     };
 }
 
-impl StoreCounters {
-    /// Counts reads that found an item in a queue. Without a branch: GETs find both queues in random order.
-    #[inline]
-    pub fn count_queue_hits(&self, queue: Queue, reads: u64) {
-        let main = u64::from(queue == Queue::Main) * reads;
-        self.main_queue_hits.add(main);
-        self.small_queue_hits.add(reads - main);
-    }
-}
-
 counter_set! {
     /// Counts of one thread's operations on the store.
     StoreCounters, StoreSums {
@@ -103,9 +91,9 @@ counter_set! {
         locked_reads,
         /// Reads that followed an overflow area.
         overflow_reads,
-        /// Reads that found an item in the small queue.
+        /// Reads that found an item in the small queue, of one key in [`crate::bounds::QUEUE_HITS_SAMPLE`].
         small_queue_hits,
-        /// Reads that found an item in the main queue.
+        /// Such reads that found one in the main queue.
         main_queue_hits,
         /// Accesses to stored items that readers of the region reported.
         accesses_outside,

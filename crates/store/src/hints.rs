@@ -10,6 +10,7 @@ use fabcache_layout::{KeyHash, size_class};
 
 use crate::handle::Handle;
 use crate::index::lookup::Search;
+use crate::read::is_counted_by_queue;
 
 /// Reads recorded together: about as many cache lines as a core can wait for at once.
 const ACCESSES_AHEAD: usize = 16;
@@ -56,7 +57,9 @@ impl Handle {
         store.simulation.note_reported(hash, reads, bytes, store.now());
         let offset = at.slot.offset();
         let Some(segment) = store.geometry.segment_of(offset) else { return };
-        self.counters().count_queue_hits(store.segments.queue_of(segment), u64::from(reads));
+        if is_counted_by_queue(hash) {
+            self.count_queue_hits(segment, u64::from(reads));
+        }
         let generation = store.segments.generation(segment);
         let window = access_window(store.now().saturating_sub(store.segments.opened(segment)));
         // Read without checking that it still is this item's: it only decides whether to look again, with the lock.

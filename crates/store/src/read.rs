@@ -12,12 +12,13 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
 
-use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX, READ_RETRIES_MAX};
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX, QUEUE_HITS_SAMPLE, READ_RETRIES_MAX};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::lookup::Search;
 use crate::info::{Detail, ItemInfo, Miss};
 use crate::kill::chunk_entries;
+use crate::segments::Queue;
 use crate::store::Store;
 
 /// The result of a GET.
@@ -330,13 +331,24 @@ impl Handle {
         if access {
             store.index.count_read(seen.at);
             store.simulation.note_hit(hash, &seen.item, now);
-            self.counters().count_queue_hits(store.segments.queue_of(seen.segment), 1);
+            if is_counted_by_queue(hash) {
+                self.count_queue_hits(seen.segment, 1);
+            }
             let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
             if window > seen.item.state.window() {
                 store.note_access(hash, seen.at, seen.segment, seen.generation, window);
             }
         }
         Ok((info, taken))
+    }
+
+    /// Counts reads of an item in this segment by its queue.
+    #[cold]
+    pub(crate) fn count_queue_hits(&self, segment: u32, reads: u64) {
+        match self.store.segments.queue_of(segment) {
+            Queue::Small => self.counters().small_queue_hits.add(reads),
+            Queue::Main => self.counters().main_queue_hits.add(reads),
+        }
     }
 
     /// Unlinks an item that a reader found expired or flushed. A reader does not wait for the lock: if it is taken,
@@ -421,6 +433,12 @@ impl Handle {
             Err(ReadFailure::ConcurrentChange)
         }
     }
+}
+
+/// Returns whether reads of a key are counted by queue.
+#[inline]
+pub(crate) fn is_counted_by_queue(hash: KeyHash) -> bool {
+    hash.0.is_multiple_of(QUEUE_HITS_SAMPLE)
 }
 
 /// Something changed under a reader.
