@@ -120,6 +120,8 @@ pub struct Store {
     /// The small queue's share, as the bits of an `f64`, for statistics, which do not wait for reclaim. Models leave it
     /// out: nothing depends on it.
     pub(crate) small_share: std::sync::atomic::AtomicU64,
+    /// Reads after which an item of the small queue is promoted, for writers, which do not wait for reclaim.
+    pub(crate) promotion_reads: std::sync::atomic::AtomicU8,
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
@@ -282,6 +284,9 @@ impl Store {
             eviction_policy: options.eviction,
             small_share: std::sync::atomic::AtomicU64::new(
                 Eviction::new(options.eviction).small_share().to_bits(),
+            ),
+            promotion_reads: std::sync::atomic::AtomicU8::new(
+                Eviction::new(options.eviction).least(Queue::Small),
             ),
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),

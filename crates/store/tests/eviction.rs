@@ -176,6 +176,39 @@ fn burst_is_read_after_it_was_stored() {
     }
 }
 
+/// Returns whether a key is in the main queue after it was stored, read this many times, and stored again.
+fn is_promoted_by_set(handle: &Handle, reads: u64) -> bool {
+    // Hits are counted by queue for one key in 16.
+    let key = (0..).map(|i| format!("overwritten:{reads}:{i}"));
+    let key = { key }.find(|key| handle.store().hash(key.as_bytes()).0 % 16 == 0).expect("endless");
+    set(handle, key.as_bytes(), b"old").expect("something can be evicted");
+    (0..reads).for_each(|_| assert!(get(handle, key.as_bytes()).is_some()));
+    set(handle, key.as_bytes(), b"new").expect("something can be evicted");
+    let before = handle.store().sums();
+    assert!(get(handle, key.as_bytes()).is_some());
+    let hits = handle.store().sums().since(&before);
+    assert_eq!(hits.small_queue_hits + hits.main_queue_hits, 1);
+    hits.main_queue_hits == 1
+}
+
+#[test]
+fn set_promotes_an_item_that_was_read_as_often_as_promotion_asks_for() {
+    for (eviction, least) in
+        [(EvictionPolicy::Adaptive, 2), (EvictionPolicy::S3Fifo, 1), (EvictionPolicy::Lru, 0)]
+    {
+        let (store, _) = store_with(MEMORY_BYTES, StoreOptions { eviction, ..StoreOptions::default() });
+        let handle = Handle::new(&store);
+        for reads in 0..4 {
+            let promoted = is_promoted_by_set(&handle, reads);
+            assert_eq!(promoted, reads >= least, "{eviction:?}, read {reads} times");
+        }
+    }
+    // Popular items have taken memory from new ones, so that one read suffices.
+    let (store, handle, _) = full_of_popular();
+    assert!(store.eviction_balance().small_share <= 0.3);
+    assert!(is_promoted_by_set(&handle, 1));
+}
+
 #[test]
 fn fixed_policies_keep_their_rules() {
     for (eviction, kept) in [(EvictionPolicy::S3Fifo, 0..25), (EvictionPolicy::Lru, 98..101)] {

@@ -87,6 +87,7 @@ impl Store {
             reclaim.eviction.set_small_share(self.simulation.note_full(survey.items, survey.live_bytes));
         }
         self.small_share.store(reclaim.eviction.small_share().to_bits(), Ordering::Relaxed);
+        self.promotion_reads.store(reclaim.eviction.least(Queue::Small), Ordering::Relaxed);
         let queue = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
         let (first, second) = match queue {
             Queue::Small => (survey.oldest_small, survey.oldest_main),

@@ -398,13 +398,13 @@ impl Handle {
         Ok(place?)
     }
 
-    /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read, or was
-    /// requested again soon after its eviction.
+    /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read often enough
+    /// to be promoted, or was requested again soon after its eviction.
     fn queue_for(&self, hash: KeyHash, existing: &ExistingItem<'_>) -> Queue {
         let store = &*self.store;
         match existing.at {
             _ if !store.evicts() => Queue::Small,
-            Some(at) if at.slot.frequency() > 0 => Queue::Main,
+            Some(at) if at.slot.frequency() >= store.promotion_reads.load(Ordering::Relaxed) => Queue::Main,
             Some(at) => store.segments.queue_at(at.slot.offset()),
             None => store.queue_of_new(hash),
         }
