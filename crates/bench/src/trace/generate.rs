@@ -443,12 +443,6 @@ mod tests {
             "65% of 2,500, stored and read"
         );
 
-        let sessions = SHAPE.generate(Kind::Sessions, 1.0);
-        let next = sessions.next_accesses();
-        let once = sessions.requests.len() as f64 * 0.3;
-        let read = next.iter().filter(|next| **next != super::super::NEVER).count();
-        assert!(read as f64 > once, "sessions and popular objects are read again: {read}");
-
         let change = SHAPE.generate(Kind::Change, 1.0);
         let of = |part: usize| -> HashSet<u32> {
             change.requests[part * 5_000..(part + 1) * 5_000].iter().map(|request| request.object).collect()
@@ -462,5 +456,41 @@ mod tests {
         // A scan of 100 objects after 400 others.
         assert!(scan.requests[400..500].iter().all(|request| counts[request.object as usize] == 1));
         assert!(next[..400].iter().any(|&next| next != super::super::NEVER));
+    }
+
+    /// Returns a builder whose requests by popularity are all for one object: the first.
+    fn builder_with_one_popular(kind: Kind, requests: u32) -> TraceBuilder {
+        let mut builder = TraceBuilder::new(kind, SHAPE, 1, requests);
+        builder.request(0);
+        builder
+    }
+
+    #[test]
+    fn each_session_is_stored_and_read_once_at_its_age() {
+        let (fit, age) = (1_000, 300);
+        let trace = builder_with_one_popular(Kind::Sessions, 20_000).zipf_and_sessions(fit);
+        let mut requests: Vec<u32> = trace.requests.iter().map(|request| request.object).collect();
+        requests.retain(|&object| object != 0);
+        // Each session has the next number, and the one `age` sessions older is read after it.
+        let mut expected = (1..).flat_map(|new| [Some(new), (new > age).then(|| new - age)]).flatten();
+        assert!(requests.len() > 13_000, "two thirds: {}", requests.len());
+        assert!(requests.iter().all(|&object| expected.next() == Some(object)));
+    }
+
+    #[test]
+    fn one_hit_traces_have_their_part_of_objects_requested_once() {
+        for (kind, every, part) in [(Kind::OneHit50, 2, 0.5), (Kind::OneHit80, 5, 0.8)] {
+            let trace = builder_with_one_popular(kind, 20_000).zipf_and_new(every);
+            let once = trace.objects.len() - 1;
+            let popular = trace.requests.iter().filter(|request| request.object == 0).count();
+            assert_eq!(once + popular, 20_000, "{kind:?}: every other object is requested once");
+            assert!((once as f64 / 20_000.0 - part).abs() < 0.02, "{kind:?}: {once} are requested once");
+
+            let trace = SHAPE.generate(kind, 1.0);
+            let mut counts = vec![0u32; trace.objects.len()];
+            trace.requests.iter().for_each(|request| counts[request.object as usize] += 1);
+            let once = counts.iter().filter(|count| **count == 1).count();
+            assert!(once as f64 > (part - 0.02) * 20_000.0, "{kind:?}: {once} are requested once");
+        }
     }
 }
