@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::trace::Trace;
 use crate::trace::content::Content;
+use crate::trace::tally::Tally;
 
 /// How long a server may leave a request unanswered before it counts as failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -20,10 +21,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const PIPELINE: usize = 64;
 
 /// The result of a replay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayResult {
     /// Requests that missed.
-    pub misses: u64,
+    pub misses: Tally,
     /// SETs that the server refused.
     pub refused: u64,
     /// The greatest lag behind the trace, if the replay was paced.
@@ -59,7 +60,7 @@ impl<'c> Client<'c> {
     /// # Errors
     /// A hit differs from the stored value, or the server does not answer.
     pub fn replay(&mut self, trace: &Trace, paced: bool, progress: &dyn Fn(u64)) -> Result<ReplayResult> {
-        let mut done = ReplayResult::default();
+        let mut done = ReplayResult { misses: Tally::new(trace), ..ReplayResult::default() };
         let start = Instant::now();
         let (mut requested, mut missed, mut again) = (Vec::new(), Vec::new(), Vec::new());
         let mut out = Vec::new();
@@ -82,23 +83,23 @@ impl<'c> Client<'c> {
             }
             let before = at;
             at += rest.by_ref().count();
-            let next = trace.requests[before..at].iter().map(|request| request.object);
-            for object in again.drain(..).chain(next) {
-                self.write_get(trace, object, &mut out);
-                requested.push(SentRequest::Get(object));
+            for request in again.drain(..).chain(before..at) {
+                self.write_get(trace, trace.requests[request].object, &mut out);
+                requested.push(SentRequest::Get(request));
             }
             self.stream.get_mut().write_all(&out).context("the server does not read")?;
             for requested in requested.drain(..) {
                 match requested {
                     SentRequest::Set => done.refused += u64::from(!self.read_stored()?),
-                    SentRequest::Get(object) => {
+                    SentRequest::Get(request) => {
+                        let object = trace.requests[request].object;
                         if self.read_hit(trace, object)? {
                             continue;
                         }
                         if missed.contains(&object) {
-                            again.push(object);
+                            again.push(request);
                         } else {
-                            done.misses += 1;
+                            done.misses.count(trace, request);
                             missed.push(object);
                         }
                     }
@@ -185,13 +186,14 @@ impl<'c> Client<'c> {
 
 /// A sent request.
 enum SentRequest {
-    Get(u32),
+    /// The GET of this request of the trace.
+    Get(usize),
     Set,
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -259,10 +261,13 @@ mod tests {
 
     #[test]
     fn a_replay_is_cache_aside_in_order() {
-        let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
+        let mut trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
+        trace.warm_up = 500;
         let (replayed, requested) = replay(&trace, Fault::None, "order");
         let replayed = replayed.expect("right answers");
-        assert_eq!((replayed.misses, replayed.refused), (trace.objects.len() as u64, 0));
+        assert_eq!((replayed.misses.all, replayed.refused), (trace.objects.len() as u64, 0));
+        let warming: HashSet<u32> = trace.requests[..500].iter().map(|request| request.object).collect();
+        assert_eq!(replayed.misses.warm, (trace.objects.len() - warming.len()) as u64);
         let sets = requested.iter().filter(|text| text.starts_with("set ")).count();
         assert_eq!(sets, trace.objects.len());
         // Each request is one GET, and another if it was sent before the SET of its object.
@@ -282,7 +287,7 @@ mod tests {
     fn lost_and_changed_values_are_detected() {
         let trace = Shape { scale: 0.0005, seed: 1, speed: 1 }.generate(Kind::Zipf12, 1.0);
         let forgotten = replay(&trace, Fault::Forgets, "forgets").0.expect("right answers");
-        assert!(forgotten.misses > trace.objects.len() as u64);
+        assert!(forgotten.misses.all > trace.objects.len() as u64);
         let error = replay(&trace, Fault::Wrong, "wrong").0.expect_err("wrong values");
         assert!(error.to_string().contains("wrong value"), "{error}");
     }

@@ -6,9 +6,11 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::replay::{self, StoreRun};
+use super::report::Line;
 use super::{EvictionPolicy, policy};
 use crate::trace::content::{Content, VALUE_BYTES_MAX};
 use crate::trace::generate::{Kind, Shape};
+use crate::trace::tally::{Part, Tally};
 use crate::trace::{Trace, file};
 
 /// The origin of a trace.
@@ -29,6 +31,8 @@ pub struct Plan {
     pub percents: Vec<f64>,
     /// The size of synthetic traces.
     pub shape: Shape,
+    /// The part of a trace's requests, in percent, that warms the cache up.
+    pub warm_up_percent: f64,
     /// What the store evicts.
     pub eviction: EvictionPolicy,
 }
@@ -43,7 +47,7 @@ pub struct Row {
     /// Bytes of memory: of the whole store, and of everything that a policy keeps.
     pub memory_bytes: u64,
     /// Requests.
-    pub requests: u64,
+    pub requests: Tally,
     /// Objects.
     pub objects: u64,
     /// Bytes charged per object beside its key and value.
@@ -51,41 +55,46 @@ pub struct Row {
     /// The store's run; `None` if no store is that small.
     pub store: Option<StoreRun>,
     /// Misses of each policy.
-    pub policies: Vec<(policy::Name, u64)>,
+    pub policies: Vec<(policy::Name, Tally)>,
 }
 
 impl Row {
-    /// Returns the fraction of requests that misses.
-    pub fn ratio(&self, misses: u64) -> f64 {
-        misses as f64 / self.requests.max(1) as f64
+    /// Returns the store's miss ratio of a part of the requests.
+    pub fn store_ratio(&self, part: Part) -> Option<f64> {
+        self.store.as_ref()?.misses.ratio(&self.requests, part)
     }
 
-    /// Returns the miss ratio of the store.
-    pub fn store_ratio(&self) -> Option<f64> {
-        self.store.map(|store| self.ratio(store.misses))
-    }
-
-    /// Returns the miss ratio of a policy.
-    pub fn policy_ratio(&self, name: policy::Name) -> f64 {
-        let found = self.policies.iter().find(|(other, _)| *other == name);
-        found.map_or(f64::NAN, |(_, misses)| self.ratio(*misses))
+    /// Returns a policy's miss ratio of a part of the requests.
+    pub fn policy_ratio(&self, name: policy::Name, part: Part) -> Option<f64> {
+        let (_, misses) = self.policies.iter().find(|(other, _)| *other == name)?;
+        misses.ratio(&self.requests, part)
     }
 
     /// Returns the store's miss ratio relative to the better of S3-FIFO and memcached's LRU.
     pub fn relative(&self) -> Option<f64> {
-        let best = self.policy_ratio(policy::Name::S3Fifo).min(self.policy_ratio(policy::Name::Segmented));
-        self.store_ratio().map(|store| store / best)
+        let ratio = |name| self.policy_ratio(name, Part::All);
+        let best = ratio(policy::Name::S3Fifo)?.min(ratio(policy::Name::Segmented)?);
+        self.store_ratio(Part::All).map(|store| store / best)
+    }
+
+    /// Returns the misses of the store and of all policies, in the order of [`policy::Name::ALL`].
+    pub fn line(&self) -> Line<'_> {
+        let policy = |name| self.policies.iter().find(|(other, _)| *other == name).map(|(_, misses)| misses);
+        let store = self.store.as_ref().map(|store| &store.misses);
+        let misses = [store].into_iter().chain(policy::Name::ALL.map(policy)).collect();
+        Line { trace: &self.trace, percent: self.percent, requests: &self.requests, misses }
     }
 
     fn note(&self) -> String {
         let misses = |ratio| format!("{:.3}% misses", ratio * 100.0);
-        format!("{} {}%: {}", self.trace, self.percent, self.store_ratio().map_or("skipped".into(), misses))
+        let store = self.store_ratio(Part::All);
+        format!("{} {}%: {}", self.trace, self.percent, store.map_or("skipped".into(), misses))
     }
 
     /// Returns the fraction of the store's memory that valid items take at the end, with their overhead.
     pub fn live_share(&self) -> Option<f64> {
-        let live = |run: StoreRun| run.content_bytes as f64 + run.items as f64 * self.overhead_bytes;
-        self.store.map(|run| live(run) / self.memory_bytes as f64)
+        let live = |run: &StoreRun| run.content_bytes as f64 + run.items as f64 * self.overhead_bytes;
+        self.store.as_ref().map(|run| live(run) / self.memory_bytes as f64)
     }
 }
 
@@ -134,6 +143,19 @@ impl Case {
     /// # Errors
     /// A file cannot be read, or the store does not work.
     pub fn all(
+        plan: &Plan,
+        source: &Source,
+        content: &Content,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Case>> {
+        let mut cases = Case::of_source(plan, source, content, progress)?;
+        for Case { trace, .. } in &mut cases {
+            trace.warm_up = (trace.requests.len() as f64 * plan.warm_up_percent / 100.0).round() as usize;
+        }
+        Ok(cases)
+    }
+
+    fn of_source(
         plan: &Plan,
         source: &Source,
         content: &Content,
@@ -191,7 +213,7 @@ impl Case {
                 trace: self.trace.name.clone(),
                 percent,
                 memory_bytes,
-                requests,
+                requests: Tally::of_requests(&self.trace),
                 objects: self.trace.objects.len() as u64,
                 overhead_bytes: self.overhead_bytes,
                 store,
@@ -208,7 +230,7 @@ impl Case {
         charges: &[u32],
         next: &[u32],
         progress: &dyn Progress,
-    ) -> Vec<(policy::Name, u64)> {
+    ) -> Vec<(policy::Name, Tally)> {
         std::thread::scope(|scope| {
             let run = |name: policy::Name| {
                 scope.spawn(move || {

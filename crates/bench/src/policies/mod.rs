@@ -3,7 +3,7 @@
 //! - `policy/`: the reference policies and their driver.
 //! - `replay.rs`: the store.
 //! - `client.rs`: a server; `servers.rs`: two servers with the same memory.
-//! - `compare.rs`: store and policies side by side; `report.rs`, `plot.rs`: the results.
+//! - `compare.rs`: store and policies side by side; `report.rs`, `summary.rs`, `plot.rs`: the results.
 //!
 //! Traces are replayed cache-aside: a request is a GET, and a miss is followed by a SET.
 
@@ -14,5 +14,6 @@ pub mod policy;
 pub mod replay;
 pub mod report;
 pub mod servers;
+pub mod summary;
 
 pub use fabcache_store::EvictionPolicy;

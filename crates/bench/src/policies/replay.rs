@@ -14,6 +14,7 @@ use fabcache_store::{
 use serde::Serialize;
 
 use crate::trace::content::Content;
+use crate::trace::tally::Tally;
 use crate::trace::{Object, Trace};
 
 /// Requests between progress reports.
@@ -22,10 +23,10 @@ const PROGRESS_REQUESTS: usize = 10_000;
 const SAMPLE_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=128 << 20;
 
 /// The result of a replay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StoreRun {
     /// Requests that missed.
-    pub misses: u64,
+    pub misses: Tally,
     /// SETs that the store refused because the value is too long for its memory.
     pub refused: u64,
     /// Valid items at the end.
@@ -178,11 +179,13 @@ pub fn replay(
     progress: &dyn Fn(u64),
 ) -> Result<Option<StoreRun>> {
     let Some(mut cache) = Cache::create(memory_bytes, eviction, content)? else { return Ok(None) };
-    let (mut misses, mut refused, mut stored_bytes) = (0, 0, 0);
+    let mut misses = Tally::new(trace);
+    let (mut refused, mut stored_bytes) = (0, 0);
     let mut second = 0;
     let start = Instant::now();
+    let mut next = 0..;
     for requests in trace.requests.chunks(PROGRESS_REQUESTS) {
-        for request in requests {
+        for (request, i) in requests.iter().zip(&mut next) {
             if request.second != second {
                 second = request.second;
                 cache.advance(second);
@@ -191,7 +194,7 @@ pub fn replay(
             if cache.get(request.object, object)? {
                 continue;
             }
-            misses += 1;
+            misses.count(trace, i);
             if cache.set(request.object, object) {
                 stored_bytes += object.bytes();
             } else {
@@ -235,18 +238,19 @@ mod tests {
         let run = replay(&trace, &content, 64 << 20, EvictionPolicy::default(), &progress)
             .expect("right values")
             .expect("a store");
-        assert_eq!((run.misses, run.refused), (trace.objects.len() as u64, 0));
-        assert_eq!((run.items, reported.into_inner()), (run.misses, 20_000));
+        assert_eq!((run.misses.all, run.refused), (trace.objects.len() as u64, 0));
+        assert_eq!((run.items, reported.into_inner()), (run.misses.all, 20_000));
         let bytes: u64 = trace.objects.iter().map(Object::bytes).sum();
         assert_eq!((run.content_bytes, run.stored_bytes), (bytes, bytes));
 
         let object = Object { key_bytes: 16, value_bytes: 9, ttl_s: 5 };
         let requests = [0, 4, 5, 9, 10, 11].map(|second| Request { second, object: 0 });
-        let trace = Trace { name: String::new(), objects: vec![object], requests: requests.to_vec() };
+        let trace =
+            Trace { objects: vec![object], requests: requests.to_vec(), warm_up: 2, ..Trace::default() };
         let run = replay(&trace, &content, 4 << 20, EvictionPolicy::default(), &|_| ())
             .expect("right values")
             .expect("a store");
-        assert_eq!(run.misses, 3, "at seconds 0, 5 and 10");
+        assert_eq!((run.misses.all, run.misses.warm), (3, 2), "at seconds 0, 5 and 10");
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
         let run = replay(&trace, &content, 1 << 20, EvictionPolicy::default(), &|_| ())
             .expect("right values")
             .expect("a store");
-        assert!(run.misses > trace.objects.len() as u64 && run.misses < 20_000, "{run:?}");
+        assert!(run.misses.all > trace.objects.len() as u64 && run.misses.all < 20_000, "{run:?}");
         assert!(run.segments_evicted > 0 && run.items < trace.objects.len() as u64, "{run:?}");
         assert_eq!(
             replay(&trace, &content, 10_000, EvictionPolicy::default(), &|_| ()).expect("no error"),
@@ -270,7 +274,7 @@ mod tests {
         let content = Content::default();
         let object = Object { key_bytes: 20, value_bytes: 100, ttl_s: 0 };
         let objects = vec![object; 100_000];
-        let trace = Trace { name: String::new(), objects, requests: Vec::new() };
+        let trace = Trace { objects, ..Trace::default() };
         let without_expiry = overhead_bytes(&trace, &content).expect("a store");
         // A slot has eight bytes; an item has at least a state word, options and lengths.
         assert!((13.0..60.0).contains(&without_expiry), "{without_expiry}");

@@ -12,9 +12,11 @@ use serde::Serialize;
 
 use super::client::Client;
 use super::compare::{Case, Plan, Progress};
+use super::report::Line;
 use crate::server::{MeasuredProgram, Server};
 use crate::trace::Trace;
 use crate::trace::content::Content;
+use crate::trace::tally::{Part, Tally};
 
 /// The minimum -m of memcached.
 const MEGABYTES_MIN: u64 = 2;
@@ -25,14 +27,14 @@ const TRIES_MAX: u32 = 4;
 const UNUSED_DIVISOR: u64 = 100;
 
 /// A server after a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerRun {
     /// Its `-m`, in bytes.
     pub memory_bytes: u64,
     /// Unshared memory at the end: anonymous, shared and huge pages.
     pub resident_bytes: u64,
     /// Requests that missed.
-    pub misses: u64,
+    pub misses: Tally,
     /// SETs that the server refused.
     pub refused: u64,
     /// The greatest lag, in milliseconds, behind a trace with expiry times.
@@ -47,7 +49,7 @@ pub struct ServersRow {
     /// Memory in percent of the footprint.
     pub percent: f64,
     /// Requests.
-    pub requests: u64,
+    pub requests: Tally,
     /// The runs of both servers, the first of which defines the memory; `None` if the size was skipped.
     pub runs: Option<[ServerRun; 2]>,
     /// Why it was skipped.
@@ -57,7 +59,20 @@ pub struct ServersRow {
 impl ServersRow {
     /// Returns the miss ratios of both, unless the size was skipped.
     pub fn ratios(&self) -> Option<[f64; 2]> {
-        self.runs.map(|runs| runs.map(|run| run.misses as f64 / self.requests.max(1) as f64))
+        let [first, other] = self.runs.as_ref()?;
+        let ratio = |run: &ServerRun| run.misses.ratio(&self.requests, Part::All);
+        Some([ratio(first)?, ratio(other)?])
+    }
+
+    /// Returns the misses of both.
+    pub fn line(&self) -> Line<'_> {
+        let misses = |server: usize| self.runs.as_ref().map(|runs| &runs[server].misses);
+        Line {
+            trace: &self.trace,
+            percent: self.percent,
+            requests: &self.requests,
+            misses: vec![misses(0), misses(1)],
+        }
     }
 }
 
@@ -105,7 +120,7 @@ impl Pair<'_> {
         let row = |runs, skipped: Option<String>| ServersRow {
             trace: self.trace.name.clone(),
             percent: self.percent,
-            requests: self.trace.requests.len() as u64,
+            requests: Tally::of_requests(self.trace),
             runs,
             skipped,
         };
@@ -172,17 +187,17 @@ fn fit(
     let mut best: Option<ServerRun> = None;
     for _ in 0..TRIES_MAX {
         let done = run(memory_bytes)?;
-        let unused = allowed_bytes.saturating_sub(done.resident_bytes);
-        if done.resident_bytes <= allowed_bytes {
-            best = best.filter(|best| best.resident_bytes > done.resident_bytes).or(Some(done));
+        let resident_bytes = done.resident_bytes;
+        let unused = allowed_bytes.saturating_sub(resident_bytes);
+        if resident_bytes <= allowed_bytes {
+            best = best.filter(|best| best.resident_bytes > resident_bytes).or(Some(done));
             if unused <= allowed_bytes / UNUSED_DIVISOR {
                 break;
             }
         } else if best.is_some() {
             break;
         }
-        memory_bytes =
-            (memory_bytes + unused).saturating_sub(done.resident_bytes.saturating_sub(allowed_bytes));
+        memory_bytes = (memory_bytes + unused).saturating_sub(resident_bytes.saturating_sub(allowed_bytes));
     }
     Ok(best)
 }
@@ -225,7 +240,7 @@ mod tests {
     /// Simulates a server that uses `beside` bytes and a part of its `-m`.
     fn run(memory_bytes: u64, beside: u64) -> ServerRun {
         let resident_bytes = memory_bytes + memory_bytes / 50 + beside;
-        ServerRun { memory_bytes, resident_bytes, misses: 0, refused: 0, late_ms: 0 }
+        ServerRun { memory_bytes, resident_bytes, misses: Tally::default(), refused: 0, late_ms: 0 }
     }
 
     #[test]

@@ -267,7 +267,10 @@ impl TraceBuilder {
 
     fn bursts(mut self, fit: u32, percents: &[u32]) -> Trace {
         for percent in percents {
-            self.store_and_read((u64::from(fit) * u64::from(*percent) / 100).max(1) as u32);
+            let count = (u64::from(fit) * u64::from(*percent) / 100).max(1) as u32;
+            self.store_and_read(count);
+            let end = self.trace.requests.len() as u32;
+            self.trace.bursts.push((end - count..end).collect());
         }
         self.trace
     }
@@ -442,6 +445,9 @@ mod tests {
             (0..1_625).all(|i| last[i].object == last[1_625 + i].object),
             "65% of 2,500, stored and read"
         );
+        let counts: Vec<usize> = bursts.bursts.iter().map(Vec::len).collect();
+        assert_eq!(counts, [250, 750, 1_625, 250, 750, 1_625]);
+        assert!(bursts.bursts[5].iter().copied().eq(20_500 - 1_625..20_500), "the reads of the last burst");
 
         let change = SHAPE.generate(Kind::Change, 1.0);
         let of = |part: usize| -> HashSet<u32> {

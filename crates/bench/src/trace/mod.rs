@@ -2,6 +2,7 @@
 //!
 //! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory.
 //! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
+//! - `tally.rs`: numbers of requests and misses.
 //! - `content.rs`: the key and value of an object.
 //! - `replay.rs`: traces replayed on servers; `engine.rs`: sends requests; `expected.rs`: checks
 //!   responses.
@@ -15,6 +16,7 @@ pub mod plan;
 pub mod reader;
 pub mod record;
 pub mod replay;
+pub mod tally;
 
 /// An object cached under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,10 @@ pub struct Trace {
     pub objects: Vec<Object>,
     /// Requests, in order.
     pub requests: Vec<Request>,
+    /// The number of requests that warm the cache up.
+    pub warm_up: usize,
+    /// The reads of each burst of objects that are stored and then read: ascending indices of requests.
+    pub bursts: Vec<Vec<u32>>,
 }
 
 /// No next access.
@@ -87,8 +93,8 @@ mod tests {
     fn next_accesses_and_footprint() {
         let object = |value_bytes| Object { key_bytes: 10, value_bytes, ttl_s: 0 };
         let requests = [0, 1, 0, 0, 1].map(|object| Request { second: 0, object });
-        let trace =
-            Trace { name: String::new(), objects: vec![object(5), object(7)], requests: requests.to_vec() };
+        let objects = vec![object(5), object(7)];
+        let trace = Trace { objects, requests: requests.to_vec(), ..Trace::default() };
         assert_eq!(trace.next_accesses(), [2, 4, 3, NEVER, NEVER]);
         assert_eq!(trace.charges(30.4), [45, 47]);
         assert_eq!(trace.footprint_bytes(30.4), 92);

@@ -9,8 +9,11 @@ use fabcache_bench::plot;
 use fabcache_bench::policies::EvictionPolicy;
 use fabcache_bench::policies::compare::{self, Plan, Progress, Source};
 use fabcache_bench::policies::plot::panels;
-use fabcache_bench::policies::report::{LEGEND, Results, SERVERS_LEGEND, servers_table, table};
+use fabcache_bench::policies::report::{
+    LEGEND, Results, SERVERS_LEGEND, servers_summaries, servers_table, summaries, table,
+};
 use fabcache_bench::policies::servers;
+use fabcache_bench::policies::summary::Summary;
 use fabcache_bench::report::{self, Header};
 use fabcache_bench::server::MeasuredProgram;
 use fabcache_bench::trace::generate::{Kind, Shape};
@@ -46,6 +49,9 @@ pub struct Arguments {
     /// Seed of synthetic traces
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// The part of a trace's requests that warms the cache up: misses are also counted after it
+    #[arg(long = "warm-up", value_name = "PERCENT", default_value_t = 25.0)]
+    warm_up: f64,
     /// What the store evicts: adaptive, s3fifo or lru
     #[arg(long, value_name = "POLICY", default_value = "adaptive", value_parser = eviction, conflicts_with = "server")]
     eviction: EvictionPolicy,
@@ -73,6 +79,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let scale = if arguments.quick { QUICK_SCALE } else { arguments.scale };
     ensure!(scale > 0.0 && scale <= 100.0, "a scale of {scale}: give one above 0 and up to 100");
+    let warm_up = arguments.warm_up;
+    ensure!((0.0..100.0).contains(&warm_up), "a warm-up of {warm_up}%: give one from 0 and below 100");
     let mut kinds = arguments.traces.clone();
     if kinds.is_empty() && arguments.files.is_empty() {
         kinds.extend(Kind::ALL);
@@ -84,6 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         sources: synthetic.chain(arguments.files.iter().cloned().map(Source::File)).collect(),
         percents: arguments.sizes.clone(),
         shape: Shape { scale, seed: arguments.seed, speed },
+        warm_up_percent: warm_up,
         eviction: arguments.eviction,
     };
     output::check(&[("--json", arguments.json.as_deref()), ("--plot", arguments.plot.as_deref())])?;
@@ -91,21 +100,34 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let (Some(server), Some(against)) = (&arguments.server, &arguments.against) {
         let rows = servers::compare(&plan, against, server, &bar)?;
         bar.0.finish_and_clear();
-        let text = format!("{}\n{SERVERS_LEGEND}", servers_table([&against.name, &server.name], &rows));
-        let kept = save(arguments, plan.shape, rows);
+        let names = [against.name.as_str(), &server.name];
+        let summaries = servers_summaries(names, &rows);
+        let text = [servers_table(names, &rows), lines(&summaries), SERVERS_LEGEND.into()].join("\n");
+        let kept = save(arguments, plan.shape, rows, summaries);
         return output::print(&text).and(kept);
     }
     let rows = compare::compare(&plan, &bar)?;
     bar.0.finish_and_clear();
-    let text = format!("{}\n{LEGEND}", table(&rows));
+    let summaries = summaries(&rows);
+    let text = [table(&rows), lines(&summaries), LEGEND.into()].join("\n");
     let drawn = arguments.plot.as_deref().map_or(Ok(()), |path| plot::save(&panels(&rows), path));
-    let kept = save(arguments, plan.shape, rows);
+    let kept = save(arguments, plan.shape, rows, summaries);
     output::print(&text).and(drawn).and(kept)
 }
 
-fn save(arguments: &Arguments, shape: Shape, rows: Vec<impl Serialize>) -> Result<()> {
+fn lines(summaries: &[Summary]) -> String {
+    summaries.iter().map(|summary| format!("{summary}\n")).collect()
+}
+
+fn save(
+    arguments: &Arguments,
+    shape: Shape,
+    rows: Vec<impl Serialize>,
+    summaries: Vec<Summary>,
+) -> Result<()> {
     let Some(path) = &arguments.json else { return Ok(()) };
-    report::save(&Results { header: Header::now(), shape, rows }, path)
+    let warm_up_percent = arguments.warm_up;
+    report::save(&Results { header: Header::now(), shape, warm_up_percent, rows, summaries }, path)
 }
 
 /// Returns the synthetic trace of this name.

@@ -22,6 +22,7 @@ pub use s3fifo::S3Fifo;
 pub use segmented::Segmented;
 pub use sieve::Sieve;
 
+use crate::trace::tally::Tally;
 use crate::trace::{NEVER, Trace};
 
 /// The properties of an access besides its object.
@@ -91,17 +92,17 @@ impl Name {
     }
 }
 
-/// Replays a trace; returns the number of misses. `next` is from [`Trace::next_accesses`].
-pub fn misses(policy: &mut dyn Policy, trace: &Trace, next: &[u32]) -> u64 {
-    let mut misses = 0;
+/// Replays a trace; returns the misses. `next` is from [`Trace::next_accesses`].
+pub fn misses(policy: &mut dyn Policy, trace: &Trace, next: &[u32]) -> Tally {
+    let mut misses = Tally::new(trace);
     let mut expiries = Expiries::new(trace);
-    for (request, &next) in trace.requests.iter().zip(next) {
+    for (i, (request, &next)) in trace.requests.iter().zip(next).enumerate() {
         let (object, second) = (request.object, request.second);
         expiries.advance(second, |expired| policy.remove(expired));
         let next_second = || trace.requests[next as usize].second;
         let until = |expiry: u32| if next == NEVER || next_second() >= expiry { NEVER } else { next };
         if !policy.touch(object, Access { second, next: until(expiries.of(object)) }) {
-            misses += 1;
+            misses.count(trace, i);
             let expiry = expiries.store(object, second);
             policy.insert(object, Access { second, next: until(expiry) });
         }

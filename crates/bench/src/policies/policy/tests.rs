@@ -28,11 +28,12 @@ fn hits(policy: &mut dyn Policy, letter: u8, second: u32) -> bool {
 fn trace(letters: &str) -> Trace {
     let object = Object { key_bytes: 1, value_bytes: 0, ttl_s: 0 };
     let request = |letter: u8| Request { second: 0, object: u32::from(letter - b'a') };
-    Trace { name: String::new(), objects: vec![object; 26], requests: letters.bytes().map(request).collect() }
+    let requests = letters.bytes().map(request).collect();
+    Trace { objects: vec![object; 26], requests, ..Trace::default() }
 }
 
 fn misses_of(name: Name, trace: &Trace, budget: u64, charges: &[u32]) -> u64 {
-    misses(&mut *name.policy(budget, charges), trace, &trace.next_accesses())
+    misses(&mut *name.policy(budget, charges), trace, &trace.next_accesses()).all
 }
 
 #[test]
@@ -113,9 +114,9 @@ fn expired_objects_miss_and_free_their_memory() {
     let object = |ttl_s| Object { key_bytes: 1, value_bytes: 0, ttl_s };
     let requests = [(0, 0), (4, 0), (5, 0), (6, 1), (7, 1), (9, 0), (11, 0), (12, 1)];
     let trace = Trace {
-        name: String::new(),
         objects: vec![object(5), object(0)],
         requests: requests.map(|(second, object)| Request { second, object }).to_vec(),
+        ..Trace::default()
     };
     // Object 0 is stored at seconds 0, 5 and 11, object 1 once, if both fit.
     for name in Name::ALL.into_iter().filter(|name| *name != Name::Belady) {
@@ -140,7 +141,7 @@ fn skewed_trace() -> (Trace, Vec<u32>) {
         Request { second: 0, object: part * random.below(objects) / objects }
     };
     let requests = (0..20_000).map(&mut skewed).collect();
-    (Trace { name: String::new(), objects: vec![object; objects as usize], requests }, charges)
+    (Trace { objects: vec![object; objects as usize], requests, ..Trace::default() }, charges)
 }
 
 /// The counts of libCacheSim 0.3.5 (its Python package) for the same requests, sizes and budgets.
@@ -170,9 +171,9 @@ fn random_trace(ttl_s: impl Strategy<Value = u32>) -> impl Strategy<Value = (Tra
         let charges = objects.iter().map(|(_, charge)| *charge).collect();
         let object = |(ttl_s, _): (u32, u32)| Object { key_bytes: 1, value_bytes: 0, ttl_s };
         let trace = Trace {
-            name: String::new(),
             objects: objects.into_iter().map(object).collect(),
             requests: requests.into_iter().map(&mut request).collect(),
+            ..Trace::default()
         };
         (trace, charges)
     })
