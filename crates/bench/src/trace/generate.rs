@@ -1,5 +1,7 @@
 //! Synthetic traces: the same seed gives the same trace.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use super::{Object, Request, Trace};
@@ -41,11 +43,18 @@ pub enum Kind {
     Sessions,
     /// Zipf's law with exponent 1 over objects that are all replaced three times.
     Change,
+    /// Bursts of 1%, 10%, 30% and 65% of memory, each stored and then read, in memory that objects fill that were read
+    /// once.
+    OnceBursts,
+    /// The same bursts in memory that objects fill that were read three times.
+    ThriceBursts,
+    /// The same bursts in memory that objects fill that a fourth of a burst's requests read.
+    BusyBursts,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Zipf08,
         Kind::Zipf10,
         Kind::Zipf12,
@@ -60,6 +69,9 @@ impl Kind {
         Kind::ScanBursts,
         Kind::Sessions,
         Kind::Change,
+        Kind::OnceBursts,
+        Kind::ThriceBursts,
+        Kind::BusyBursts,
     ];
 
     /// Returns the name.
@@ -79,12 +91,20 @@ impl Kind {
             Kind::ScanBursts => "scan-bursts",
             Kind::Sessions => "sessions",
             Kind::Change => "change",
+            Kind::OnceBursts => "once-bursts",
+            Kind::ThriceBursts => "thrice-bursts",
+            Kind::BusyBursts => "busy-bursts",
         }
     }
 
     /// Returns whether the trace follows from the size of the memory it is replayed in.
     pub fn depends_on_memory(self) -> bool {
-        matches!(self, Kind::Loop | Kind::Bursts | Kind::ScanBursts | Kind::Sessions)
+        match self {
+            Kind::Loop | Kind::Bursts | Kind::ScanBursts | Kind::Sessions => true,
+            Kind::OnceBursts | Kind::ThriceBursts | Kind::BusyBursts => true,
+            Kind::Zipf08 | Kind::Zipf10 | Kind::Zipf12 | Kind::Scan | Kind::Churn | Kind::Drift => false,
+            Kind::Sizes | Kind::OneHit50 | Kind::OneHit80 | Kind::Change => false,
+        }
     }
 
     /// Returns the kind with this name.
@@ -142,12 +162,17 @@ impl Shape {
             Kind::ScanBursts => maker(1_000_000).scan_and_bursts(fit),
             Kind::Sessions => maker(1_000_000).zipf_and_sessions(fit),
             Kind::Change => maker(1_000_000).zipf_and_change(),
+            Kind::OnceBursts => maker(0).fills_and_bursts(fit, 1, false),
+            Kind::ThriceBursts => maker(0).fills_and_bursts(fit, 3, false),
+            Kind::BusyBursts => maker(0).fills_and_bursts(fit, 1, true),
         }
     }
 }
 
-/// Sizes of bursts in percent of memory.
+/// Sizes of repeated bursts in percent of memory.
 const BURSTS_OF_PERCENT: [u32; 6] = [10, 30, 65, 10, 30, 65];
+/// Sizes in percent of memory of bursts that each follow a fill of memory.
+pub(super) const FILLS_AND_BURSTS_OF_PERCENT: [u32; 4] = [1, 10, 30, 65];
 /// A session is read when so many others, in percent of memory, were stored.
 const SESSION_PERCENT: u32 = 30;
 /// Working sets of a changing trace.
@@ -237,21 +262,59 @@ impl TraceBuilder {
         self.trace
     }
 
-    /// Requests new objects, which stores them, and then each of them again.
-    fn store_and_read(&mut self, count: u32) {
+    /// Reserves numbers for new objects, as many as this percentage of `fit`.
+    fn new_objects(&mut self, fit: u32, percent: u32) -> Range<u32> {
         let from = self.universe;
-        self.universe += count;
-        for _ in 0..2 {
-            (from..self.universe).for_each(|number| self.request(number));
+        self.universe += (u64::from(fit) * u64::from(percent) / 100).max(1) as u32;
+        from..self.universe
+    }
+
+    /// Fills memory with new objects: stores each tenth of them, and then reads it so many times.
+    fn fill(&mut self, fit: u32, reads: u32) {
+        for _ in 0..10 {
+            let numbers = self.new_objects(fit, 10);
+            for _ in 0..=reads {
+                numbers.clone().for_each(|number| self.request(number));
+            }
         }
+    }
+
+    /// Stores new objects, and then reads each: a burst. A fourth of its requests are for any of `others`.
+    fn burst(&mut self, fit: u32, percent: u32, others: Option<&Range<u32>>) {
+        let numbers = self.new_objects(fit, percent);
+        let mut reads = Vec::with_capacity(numbers.len());
+        for reads_burst in [false, true] {
+            for number in numbers.clone() {
+                if let Some(others) = others.filter(|_| self.random.below(3) == 0) {
+                    let other = others.start + self.random.below(others.len() as u32);
+                    self.request(other);
+                }
+                if reads_burst {
+                    reads.push(self.trace.requests.len() as u32);
+                }
+                self.request(number);
+            }
+        }
+        self.trace.bursts.push(reads);
     }
 
     fn fill_and_bursts(mut self, fit: u32) -> Trace {
         // Twice what memory holds, in parts of which nothing is read later.
-        for _ in 0..20 {
-            self.store_and_read((fit / 10).max(1));
-        }
+        (0..2).for_each(|_| self.fill(fit, 1));
         self.bursts(fit, &BURSTS_OF_PERCENT)
+    }
+
+    /// Fills memory with objects that are read so many times, before each burst; with `reads_others`, they are also
+    /// read during the burst.
+    fn fills_and_bursts(mut self, fit: u32, reads: u32, reads_others: bool) -> Trace {
+        self.fill(fit, reads);
+        for percent in FILLS_AND_BURSTS_OF_PERCENT {
+            let from = self.universe;
+            self.fill(fit, reads);
+            let filled = from..self.universe;
+            self.burst(fit, percent, reads_others.then_some(&filled));
+        }
+        self.trace
     }
 
     fn scan_and_bursts(mut self, fit: u32) -> Trace {
@@ -266,12 +329,7 @@ impl TraceBuilder {
     }
 
     fn bursts(mut self, fit: u32, percents: &[u32]) -> Trace {
-        for percent in percents {
-            let count = (u64::from(fit) * u64::from(*percent) / 100).max(1) as u32;
-            self.store_and_read(count);
-            let end = self.trace.requests.len() as u32;
-            self.trace.bursts.push((end - count..end).collect());
-        }
+        percents.iter().for_each(|percent| self.burst(fit, *percent, None));
         self.trace
     }
 
@@ -391,7 +449,7 @@ fn object(kind: Kind, seed: u64, speed: u32, number: u32) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
 
     const SHAPE: Shape = Shape { scale: 0.005, seed: 1, speed: 1 };
 
@@ -404,6 +462,10 @@ mod tests {
                 // Two memories, and 210% of one, each twice.
                 Kind::Bursts => 20_500,
                 Kind::ScanBursts => 5_000 + 5_000 + 3 * 2 * 750,
+                // Five memories, and 106% of one.
+                Kind::OnceBursts => 5 * 5_000 + 2 * 2_650,
+                Kind::ThriceBursts => 5 * 10_000 + 2 * 2_650,
+                Kind::BusyBursts => trace.requests.len(),
                 _ => 20_000,
             };
             assert_eq!(trace.requests.len(), expected, "{kind:?}");
@@ -497,6 +559,66 @@ mod tests {
             trace.requests.iter().for_each(|request| counts[request.object as usize] += 1);
             let once = counts.iter().filter(|count| **count == 1).count();
             assert!(once as f64 > (part - 0.02) * 20_000.0, "{kind:?}: {once} are requested once");
+        }
+    }
+
+    /// Returns, for each burst, the requests from the fill before it to its last read, and how many of them fill.
+    fn fills(trace: &Trace, reads: usize) -> Vec<(&[Request], usize)> {
+        let filling = 2_500 * (1 + reads);
+        let mut from = filling;
+        let bursts = trace.bursts.iter().map(|burst| {
+            let end = *burst.last().expect("a burst has reads") as usize + 1;
+            (&trace.requests[std::mem::replace(&mut from, end)..end], filling)
+        });
+        bursts.collect()
+    }
+
+    #[test]
+    fn bursts_are_stored_and_read_in_memory_that_is_full() {
+        let (reads_of, sizes) = ([(Kind::OnceBursts, 1), (Kind::ThriceBursts, 3)], [25, 250, 750, 1_625]);
+        for (kind, reads) in reads_of {
+            let trace = SHAPE.generate(kind, 1.0);
+            assert_eq!(trace.bursts.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
+            for ((requests, filling), burst) in fills(&trace, reads).into_iter().zip(sizes) {
+                let mut counts = HashMap::new();
+                for request in &requests[..filling] {
+                    *counts.entry(request.object).or_insert(0) += 1;
+                }
+                assert_eq!(counts.len(), 2_500, "{kind:?}: memory is filled");
+                assert!(counts.values().all(|count| *count == 1 + reads), "{kind:?}: {reads} reads each");
+                let objects: Vec<u32> = requests[filling..].iter().map(|request| request.object).collect();
+                assert_eq!(objects.len(), 2 * burst);
+                assert_eq!(objects[..burst], objects[burst..], "{kind:?}: stored, then read");
+                let new: HashSet<&u32> =
+                    objects.iter().filter(|object| !counts.contains_key(object)).collect();
+                assert_eq!(new.len(), burst, "{kind:?}: new objects");
+            }
+        }
+    }
+
+    #[test]
+    fn busy_bursts_share_their_time_with_older_objects() {
+        let trace = SHAPE.generate(Kind::BusyBursts, 1.0);
+        for ((requests, filling), reads) in fills(&trace, 1).into_iter().zip(&trace.bursts) {
+            let filled: HashSet<u32> = requests[..filling].iter().map(|request| request.object).collect();
+            assert_eq!(filled.len(), 2_500);
+            let (old, new): (Vec<u32>, Vec<u32>) = requests[filling..]
+                .iter()
+                .map(|request| request.object)
+                .partition(|object| filled.contains(object));
+            let (stored, read) = new.split_at(reads.len());
+            assert_eq!(stored, read, "each object of the burst is stored, then read");
+            assert!(
+                reads.iter().map(|at| &trace.requests[*at as usize].object).eq(read),
+                "its reads are marked"
+            );
+            let share = old.len() as f64 / (requests.len() - filling) as f64;
+            assert!(
+                (share - 0.25).abs() < 3.0 * (0.25 * 0.75 / new.len() as f64).sqrt(),
+                "{share} of older ones"
+            );
+            let distinct = old.iter().collect::<HashSet<_>>().len();
+            assert!(distinct as f64 > old.len() as f64 * 0.6, "spread: {distinct} of {}", old.len());
         }
     }
 }
