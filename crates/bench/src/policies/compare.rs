@@ -1,8 +1,8 @@
 //! The store and the reference policies, with the same memory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::replay::{self, StoreRun};
@@ -10,6 +10,7 @@ use super::report::Line;
 use super::{EvictionPolicy, policy};
 use crate::trace::content::{Content, VALUE_BYTES_MAX};
 use crate::trace::generate::{Kind, Shape};
+use crate::trace::mix::Mix;
 use crate::trace::tally::{Part, Tally};
 use crate::trace::{Trace, file};
 
@@ -20,6 +21,8 @@ pub enum Source {
     Synthetic(Kind),
     /// Recorded.
     File(PathBuf),
+    /// Recorded, and mixed with a pattern of requests.
+    Hybrid(PathBuf, Mix),
 }
 
 /// A comparison.
@@ -126,6 +129,14 @@ pub fn compare(plan: &Plan, progress: &dyn Progress) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Reads a recorded trace.
+fn read(path: &Path) -> Result<Trace> {
+    let trace = file::read(path)?;
+    let longest = trace.objects.iter().map(|object| object.value_bytes).max().unwrap_or(0);
+    ensure!(longest <= VALUE_BYTES_MAX, "{} has objects of {longest} bytes", path.display());
+    Ok(trace)
+}
+
 /// A trace and the memory sizes it is replayed in.
 #[derive(Debug)]
 pub struct Case {
@@ -180,14 +191,26 @@ impl Case {
             }
             Source::File(path) => {
                 progress.begin("reading", 0);
-                let trace = file::read(path)?;
-                let longest = trace.objects.iter().map(|object| object.value_bytes).max().unwrap_or(0);
-                (longest <= VALUE_BYTES_MAX)
-                    .then_some(())
-                    .with_context(|| format!("{} has objects of {longest} bytes", path.display()))?;
-                Ok(vec![Case::of(plan, trace, content)?])
+                Ok(vec![Case::of(plan, read(path)?, content)?])
+            }
+            Source::Hybrid(path, mix) => {
+                progress.begin(&format!("mixing {}", mix.name()), 0);
+                let recorded = Case::of(plan, read(path)?, content)?;
+                Ok(recorded.hybrids(*mix, plan.shape.seed))
             }
         }
+    }
+
+    /// Returns a hybrid for each size. The sizes are those of the recorded trace.
+    fn hybrids(&self, mix: Mix, seed: u64) -> Vec<Case> {
+        let Case { trace, overhead_bytes, memory } = self;
+        let mean = trace.footprint_bytes(*overhead_bytes) as f64 / trace.objects.len() as f64;
+        let hybrid = |&(percent, memory_bytes): &(f64, u64)| Case {
+            trace: mix.with(trace, (memory_bytes as f64 / mean) as u32, seed),
+            overhead_bytes: *overhead_bytes,
+            memory: vec![(percent, memory_bytes)],
+        };
+        memory.iter().map(hybrid).collect()
     }
 
     fn of(plan: &Plan, trace: Trace, content: &Content) -> Result<Case> {

@@ -174,9 +174,9 @@ const BURSTS_OF_PERCENT: [u32; 6] = [10, 30, 65, 10, 30, 65];
 /// Sizes in percent of memory of bursts that each follow a fill of memory.
 pub(super) const FILLS_AND_BURSTS_OF_PERCENT: [u32; 4] = [1, 10, 30, 65];
 /// A session is read when so many others, in percent of memory, were stored.
-const SESSION_PERCENT: u32 = 30;
+pub(super) const SESSION_PERCENT: u32 = 30;
 /// Working sets of a changing trace.
-const WORKING_SETS: u32 = 4;
+pub(super) const WORKING_SETS: u32 = 4;
 /// Requests of a full run.
 const REQUESTS: u32 = 4_000_000;
 /// Requests in one second of a trace.

@@ -1,6 +1,6 @@
 //! Traces: sequences of requests, recorded and synthetic.
 //!
-//! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory.
+//! - `generate.rs`: synthetic traces; `file.rs`: recorded ones in memory; `mix.rs`: hybrids of both.
 //! - `record.rs`: one request of a recorded trace; `reader.rs`: reads them one by one, from files of any length.
 //! - `tally.rs`: numbers of requests and misses.
 //! - `content.rs`: the key and value of an object.
@@ -12,6 +12,7 @@ mod engine;
 mod expected;
 pub mod file;
 pub mod generate;
+pub mod mix;
 pub mod plan;
 pub mod reader;
 pub mod record;

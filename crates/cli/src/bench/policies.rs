@@ -17,6 +17,7 @@ use fabcache_bench::policies::summary::Summary;
 use fabcache_bench::report::{self, Header};
 use fabcache_bench::server::MeasuredProgram;
 use fabcache_bench::trace::generate::{Kind, Shape};
+use fabcache_bench::trace::mix::Mix;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -37,6 +38,9 @@ pub struct Arguments {
     /// Recorded traces: 24-byte little-endian records of time (u32, s), object (u64), bytes (u32), next access (i64)
     #[arg(long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Also mix each file with patterns of requests: bursts, sessions, scan, one-hit, change
+    #[arg(long = "mix", value_name = "NAME", value_delimiter = ',', value_parser = mix, requires = "files")]
+    mixes: Vec<Mix>,
     /// Cache sizes in percent of a trace's footprint
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [1.0, 10.0, 30.0])]
     sizes: Vec<f64>,
@@ -88,8 +92,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Servers use the wall clock.
     let speed = if arguments.server.is_some() { SERVERS_SPEED } else { 1 };
     let synthetic = kinds.into_iter().map(Source::Synthetic);
+    let recorded = |file: &PathBuf| {
+        let hybrids = arguments.mixes.iter().map(|mix| Source::Hybrid(file.clone(), *mix));
+        [Source::File(file.clone())].into_iter().chain(hybrids).collect::<Vec<_>>()
+    };
     let plan = Plan {
-        sources: synthetic.chain(arguments.files.iter().cloned().map(Source::File)).collect(),
+        sources: synthetic.chain(arguments.files.iter().flat_map(recorded)).collect(),
         percents: arguments.sizes.clone(),
         shape: Shape { scale, seed: arguments.seed, speed },
         warm_up_percent: warm_up,
@@ -140,6 +148,13 @@ pub fn kind(name: &str) -> Result<Kind> {
         bail!("unknown trace {name:?}; the traces are {names}");
     };
     Ok(kind)
+}
+
+fn mix(name: &str) -> Result<Mix> {
+    Mix::of_name(name).with_context(|| {
+        let names = Mix::ALL.map(Mix::name).join(", ");
+        format!("unknown pattern {name:?}; the patterns are {names}")
+    })
 }
 
 fn eviction(name: &str) -> Result<EvictionPolicy> {
