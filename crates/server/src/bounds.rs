@@ -13,12 +13,17 @@ pub const JOINED_BYTES_MAX: usize = RECEIVE_BYTES / 2;
 /// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 
-/// Answers gathered before they are sent, though more requests are waiting: bounds what a worker holds.
+/// Answers gathered before they are sent and others get their turn, though more requests are waiting: bounds what a
+/// worker holds.
 pub const GATHERED_BYTES_MAX: usize = 32 << 10;
 
 /// As above, where sending needs no system call: a few short answers, so that the client has the first while the
 /// others are computed.
 pub const GATHERED_IN_MEMORY_BYTES_MAX: usize = 48;
+
+/// Parts of long values, or buffers that complete no request, of one connection before others get their turn, unless
+/// `-R` says otherwise.
+pub const STEPS_PER_TURN_MAX: u32 = 20;
 
 /// Index groups that a list of keys scans before other connections get their turn, even if they hold few keys.
 pub const DUMPED_GROUPS_MAX: u32 = 16;

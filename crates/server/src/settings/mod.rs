@@ -57,8 +57,8 @@ pub struct Settings {
     pub lock_memory: bool,
     /// Workers.
     pub threads: usize,
-    /// Requests of one connection before others get their turn.
-    pub requests_per_turn: u32,
+    /// Requests of one connection before others get their turn, if that is limited.
+    pub requests_per_turn: Option<u32>,
     /// Pin workers to CPUs.
     pub pin_workers: bool,
     /// Maximum number of connections.
@@ -267,7 +267,7 @@ fn seconds(seconds: u32) -> Option<Duration> {
 /// Counts and factors of the command line, checked.
 struct Counts {
     threads: usize,
-    requests_per_turn: u32,
+    requests_per_turn: Option<u32>,
     connections_max: u32,
     slab_growth_factor: f64,
     slab_min_size: u32,
@@ -278,8 +278,8 @@ fn counts(options: &Options) -> Result<Counts> {
     if threads == 0 || threads > THREADS_MAX {
         bail!("-t takes a number of threads from 1 to {THREADS_MAX}, not {threads}");
     }
-    let requests_per_turn = options.max_reqs_per_event.unwrap_or(20);
-    if requests_per_turn == 0 {
+    let requests_per_turn = options.max_reqs_per_event;
+    if requests_per_turn == Some(0) {
         bail!("-R takes a number of requests greater than 0");
     }
     let connections_max = options.conn_limit.unwrap_or(1024);
@@ -628,7 +628,7 @@ mod tests {
             if let Ok(line) = CommandLine::try_parse_from(words)
                 && let Ok(settings) = Settings::new(&line.options, &|_| None)
             {
-                prop_assert!(settings.threads > 0 && settings.requests_per_turn > 0);
+                prop_assert!(settings.threads > 0 && settings.requests_per_turn != Some(0));
                 prop_assert!(settings.item_bytes_max <= settings.memory_bytes);
                 prop_assert!(settings.memory_bytes <= settings.memory_bytes_max);
                 prop_assert!(!settings.listeners.is_empty());

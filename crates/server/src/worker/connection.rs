@@ -14,7 +14,7 @@ use super::listener::ListenerEntry;
 use super::token::{ConnectionToken, Interest};
 use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
-    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
+    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, STEPS_PER_TURN_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session};
 use crate::connections::{ConnectionInfo, State};
@@ -50,6 +50,35 @@ pub enum EndReason {
     Slow,
     /// The server stops.
     Shutdown,
+}
+
+/// How much a turn may still do, and what it has done.
+struct TurnBudget {
+    /// Parts of long values and buffers without a request that may follow; requests as well, if `-R` is given.
+    left: u32,
+    /// Whether requests count.
+    counts_requests: bool,
+    /// Whether a request was executed: the turn ends before it receives again.
+    has_served: bool,
+    /// Whether more input is available after the last receive.
+    has_more: bool,
+}
+
+impl TurnBudget {
+    /// A turn of at most `requests_max` requests, as `-R` says.
+    fn new(requests_max: Option<u32>) -> TurnBudget {
+        TurnBudget {
+            left: requests_max.unwrap_or(STEPS_PER_TURN_MAX),
+            counts_requests: requests_max.is_some(),
+            has_served: false,
+            has_more: false,
+        }
+    }
+
+    fn count_request(&mut self) {
+        self.has_served = true;
+        self.left -= u32::from(self.counts_requests);
+    }
 }
 
 /// One connection.
@@ -271,9 +300,11 @@ impl Connection {
 
     // ---- serving ----
 
-    /// Runs one turn: at most as many requests, parts of long values, or buffers with neither, as `-R` says.
+    /// Runs one turn: the requests of one receive, up to [`GATHERED_BYTES_MAX`] of answers, and one send. Where sending
+    /// needs no system call, each few answers are sent. At most as many requests as `-R` says; and as many parts of
+    /// long values, or buffers with neither, as it says by default.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
-        let mut left = ctx.shared.settings.requests_per_turn;
+        let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
         let turn = loop {
             if let Some(until) = self.paused_until {
                 self.session.queue.push_bytes(&mut ctx.out);
@@ -293,6 +324,8 @@ impl Connection {
                 if let Err(ended) = self.attach(ctx) {
                     return Turn::End(ended);
                 }
+                // What has arrived on the new link is not reported again.
+                budget.has_served = false;
                 continue;
             }
             if let Some(ended) = self.closing {
@@ -301,19 +334,22 @@ impl Connection {
             if self.is_watching() {
                 self.notify_watcher(ctx);
             }
-            if left == 0 {
+            if self.is_turn_over(&budget) {
                 ctx.counters().conn_yields.inc();
                 break Turn::Yield;
             }
             if self.has_work() {
-                self.work_on_input(ctx, &mut left);
+                self.work_on_input(ctx, &mut budget);
                 if self.is_dumping() {
                     // A part may be empty; while the client does not read, none is made.
                     self.last_progress = now;
                 }
                 continue;
             }
-            match self.receive(ctx, buffer, &mut left, now) {
+            if budget.has_served && !self.client_done {
+                break Turn::Wait;
+            }
+            match self.receive(ctx, buffer, &mut budget, now) {
                 Ok(true) => {}
                 Ok(false) if self.paused_until.is_some() => {}
                 Ok(false) => {
@@ -331,6 +367,17 @@ impl Connection {
         self.input.settle();
         self.note_state();
         turn
+    }
+
+    /// Returns whether other connections are served before this one continues.
+    fn is_turn_over(&self, budget: &TurnBudget) -> bool {
+        let may_go_on = if self.has_work() {
+            // After a few short answers rather than after the input.
+            self.link.kind() == Kind::Shm
+        } else {
+            !budget.has_more && !self.link.has_unread()
+        };
+        budget.left == 0 || budget.has_served && !may_go_on
     }
 
     /// Records what `stats conns` states.
@@ -363,8 +410,8 @@ impl Connection {
             && self.closing.is_none()
             && !self.is_backlogged()
         {
-            let mut left = u32::MAX;
-            used += self.work(ctx, &buffer[used..len], &mut left);
+            let mut budget = TurnBudget::new(Some(u32::MAX));
+            used += self.work(ctx, &buffer[used..len], &mut budget);
             // The whole answer must exist before it is cut into datagrams.
             self.session.queue.push_bytes(&mut ctx.out);
         }
@@ -393,7 +440,7 @@ impl Connection {
         &mut self,
         ctx: &mut Context,
         buffer: &mut [u8],
-        left: &mut u32,
+        budget: &mut TurnBudget,
         now: Instant,
     ) -> Result<bool, EndReason> {
         if self.client_done {
@@ -427,32 +474,32 @@ impl Connection {
         self.session.info.set_last_command(ctx.shared.store.now());
         // A short read emptied the socket: asking again would only say so.
         let end = joined + len;
-        let more = end == buffer.len() || self.link.has_unread();
-        let before = *left;
+        budget.has_more = end == buffer.len() || self.link.has_unread();
+        let before = budget.left;
         if joined == 0 && !self.input.is_empty() {
             self.input.append(&buffer[..len]);
-            self.work_on_input(ctx, left);
+            self.work_on_input(ctx, budget);
         } else {
-            let used = self.work(ctx, &buffer[..end], left);
+            let used = self.work(ctx, &buffer[..end], budget);
             self.input.consume(used.min(joined));
             self.input.append(&buffer[used.max(joined)..end]);
         }
-        if *left == before {
+        if budget.left == before && !budget.has_served {
             // Input that completes no request takes time as well.
-            *left = left.saturating_sub(1);
+            budget.left -= 1;
         }
-        Ok(more || self.session.offer.is_some() || self.has_work())
+        Ok(budget.has_more || self.session.offer.is_some() || self.has_work())
     }
 
-    fn work_on_input(&mut self, ctx: &mut Context, left: &mut u32) {
+    fn work_on_input(&mut self, ctx: &mut Context, budget: &mut TurnBudget) {
         let mut input = std::mem::take(&mut self.input);
-        let used = self.work(ctx, input.waiting(), left);
+        let used = self.work(ctx, input.waiting(), budget);
         input.consume(used);
         self.input = input;
     }
 
     /// Decodes and executes; how much of the input was consumed.
-    fn work(&mut self, ctx: &mut Context, input: &[u8], left: &mut u32) -> usize {
+    fn work(&mut self, ctx: &mut Context, input: &[u8], budget: &mut TurnBudget) -> usize {
         let mut used = 0;
         let mut prefetched = 0usize;
         let gathered_max = match self.link.kind() {
@@ -462,7 +509,7 @@ impl Connection {
         while self.closing.is_none()
             && self.paused_until.is_none()
             && self.session.offer.is_none()
-            && *left > 0
+            && budget.left > 0
             && ctx.out.len() < gathered_max
             && !self.is_backlogged()
         {
@@ -472,7 +519,7 @@ impl Connection {
                     continue;
                 }
                 // A part of a list is a turn: others get their turns in between, however fast its client reads.
-                *left = 0;
+                budget.left = 0;
                 break;
             }
             if self.is_watching() {
@@ -485,13 +532,13 @@ impl Connection {
                     break;
                 }
                 Decoded::Request { consumed, request } => {
-                    *left -= 1;
+                    budget.count_request();
                     self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
                 Decoded::Value { consumed, bytes } => {
                     // A long value shares its worker as long pipelines do.
-                    *left -= 1;
+                    budget.left -= 1;
                     (consumed, commands::receive(ctx, &mut self.session, bytes))
                 }
                 Decoded::ValueEnd { consumed, intact } => {
@@ -499,7 +546,7 @@ impl Connection {
                     (consumed, Flow::Next)
                 }
                 Decoded::Skipped { consumed } => {
-                    *left -= 1;
+                    budget.left -= 1;
                     (consumed, Flow::Next)
                 }
                 Decoded::Fatal => {

@@ -66,7 +66,8 @@ fn network(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.stat("num_threads_per_udp", settings.threads);
     report.stat("stat_key_prefix", char::from(settings.prefix_delimiter));
     report.yes_no("detail_enabled", ctx.shared.prefixes.is_on());
-    report.stat("reqs_per_event", settings.requests_per_turn);
+    // 0: no limit, which memcached does not have.
+    report.stat("reqs_per_event", settings.requests_per_turn.unwrap_or(0));
     report.yes_no("cas_enabled", settings.cas);
     report.stat("tcp_backlog", settings.backlog);
     let protocols = settings.listeners.iter().map(|listener| listener.protocol);
