@@ -29,10 +29,8 @@ pub struct Exptime(pub i64);
 /// A command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command<'a> {
-    /// Read one key. A text multiget is one `Get` a key, then [`Command::EndOfKeys`].
+    /// Read one key. A text multiget is one `Get` a key.
     Get(Get<'a>),
-    /// The end of a text `get`, `gets`, `gat` or `gats`: answered by `END`.
-    EndOfKeys,
     /// Write one key.
     Store(Store<'a>),
     /// Remove one key, or mark it stale.
@@ -320,6 +318,12 @@ impl<'a> Words<'a> {
     /// Remaining bytes of the line, including spaces.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns whether no word remains.
+    #[inline]
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.0.iter().all(|byte| *byte == b' ')
     }
 
     /// Returns at most as many words as may follow a command.

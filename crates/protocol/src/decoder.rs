@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   Request --- a request that is all here, or refused without data ---> Request
-//!   Request --- a line of several keys ----> Keys  --- EndOfKeys ------> Request
+//!   Request --- a line of several keys ----> Keys  --- the last key ---> Request
 //!   Request --- a value to be streamed ----> Value --- ValueEnd -------> Request
 //!                                            Value --- discard_value --> Skip
 //!   Request --- data of a refused request -> Skip  --- its last byte --> Request
@@ -428,32 +428,24 @@ impl Progress {
         }
     }
 
-    /// Returns the first key of `text`, which extends to the end of its line and starts `before` bytes into the
-    /// input.
+    /// Returns the first key of `text`, which has at least one, extends to the end of its line and starts `before` bytes
+    /// into the input.
     #[inline]
     fn next_key<'a>(&mut self, text: &'a [u8], before: usize, multiget: Multiget, end: usize) -> Decoded<'a> {
         let mut words = Words::new(text);
-        let encoding =
-            TextEncoding { command: TextCommand::Get, cas: multiget.cas, ..TextEncoding::default() };
-        match words.next() {
-            Some(key) => {
-                self.state = DecoderState::Keys { multiget, text: words.len(), end };
-                let get = Get { key, value: true, touch: multiget.touch, ..Get::default() };
-                Decoded::Request {
-                    consumed: before + text.len() - words.len(),
-                    request: Request {
-                        command: Command::Get(get),
-                        encoding: Encoding::Text(TextEncoding { key, ..encoding }),
-                    },
-                }
-            }
-            None => {
-                self.state = DecoderState::Request;
-                Decoded::Request {
-                    consumed: before + text.len() + end,
-                    request: Request { command: Command::EndOfKeys, encoding: Encoding::Text(encoding) },
-                }
-            }
+        let key = words.next().unwrap_or_default();
+        let is_last = words.is_at_end();
+        let (state, left) = match is_last {
+            true => (DecoderState::Request, 0),
+            false => (DecoderState::Keys { multiget, text: words.len(), end }, words.len() + end),
+        };
+        self.state = state;
+        let get = Get { key, value: true, touch: multiget.touch, ..Get::default() };
+        let command = TextCommand::Get;
+        let encoding = TextEncoding { command, key, cas: multiget.cas, is_last, ..TextEncoding::default() };
+        Decoded::Request {
+            consumed: before + text.len() + end - left,
+            request: Request { command: Command::Get(get), encoding: Encoding::Text(encoding) },
         }
     }
 

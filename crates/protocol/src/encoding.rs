@@ -32,8 +32,10 @@ impl Encoding<'_> {
     /// Appends what follows the value of a hit.
     #[inline]
     pub fn value_tail(&self, out: &mut Vec<u8>) {
-        if !matches!(self, Encoding::Binary(_)) {
-            out.extend_from_slice(b"\r\n");
+        match self {
+            Encoding::Text(encoding) => text::encode::value_tail(encoding, out),
+            Encoding::Meta(_) => out.extend_from_slice(b"\r\n"),
+            Encoding::Binary(_) => {}
         }
     }
 
@@ -58,6 +60,8 @@ pub struct TextEncoding<'a> {
     pub noreply: bool,
     /// `VALUE` lines carry the CAS value (`gets`, `gats`).
     pub cas: bool,
+    /// `END` follows: the request is that of the last key of a line.
+    pub is_last: bool,
 }
 
 /// Which kind of classic text command, where the words of an answer depend on it.
@@ -149,8 +153,8 @@ impl SavedEncoding {
         self.bytes.extend_from_slice(flags);
         self.key_len = key.len();
         self.encoding = match *encoding {
-            Encoding::Text(TextEncoding { command, noreply, cas, .. }) => {
-                Encoding::Text(TextEncoding { command, key: b"", noreply, cas })
+            Encoding::Text(TextEncoding { command, noreply, cas, is_last, .. }) => {
+                Encoding::Text(TextEncoding { command, key: b"", noreply, cas, is_last })
             }
             Encoding::Meta(MetaEncoding { command, quiet, value, binary_key, value_len, .. }) => {
                 Encoding::Meta(MetaEncoding {

@@ -31,7 +31,7 @@ pub struct Item {
 pub enum Reply<'a> {
     /// `Get` without the value wanted, found (`HD`); `Touch`, found (`TOUCHED`).
     Found(Item),
-    /// `Get`, `Inspect`: not found (nothing in text, `EN` in meta, status 1 in binary).
+    /// `Get`, `Inspect`: not found (in text nothing, or `END` for the last key of a line; `EN` in meta, status 1 in binary).
     Miss,
     /// `Store`: stored. Text authentication: accepted.
     Stored(Item),
@@ -66,8 +66,6 @@ pub enum Reply<'a> {
     Noop,
     /// The version, without the word before it.
     Version(&'a str),
-    /// The end of a text multiget.
-    End,
     /// One statistic.
     Stat {
         /// Its name.

@@ -30,16 +30,14 @@ fn get_decodes() {
     let mut decoder = decoder();
     let input = b"get a  bc \r\n";
     let encoding = TextEncoding { command: TextCommand::Get, ..TextEncoding::default() };
-    for (at, used, key) in [(0, 5, &b"a"[..]), (5, 4, b"bc")] {
+    for (at, used, key, is_last) in [(0, 5, &b"a"[..], false), (5, 7, b"bc", true)] {
         let get = Get { key, value: true, ..Get::default() };
         let request = Request {
             command: Command::Get(get),
-            encoding: Encoding::Text(TextEncoding { key, ..encoding }),
+            encoding: Encoding::Text(TextEncoding { key, is_last, ..encoding }),
         };
         assert_eq!(decoder.decode(&input[at..]), Decoded::Request { consumed: used, request });
     }
-    let end = Request { command: Command::EndOfKeys, encoding: Encoding::Text(encoding) };
-    assert_eq!(decoder.decode(&input[9..]), Decoded::Request { consumed: 3, request: end });
     assert_eq!(decoder.decode(b""), Decoded::Incomplete { more: 1 });
 }
 
@@ -53,10 +51,11 @@ fn gets_and_gat_decode() {
         let input = [input, b"\n"].concat();
         let mut decoder = decoder();
         let Decoded::Request { consumed, request } = decoder.decode(&input) else { panic!() };
-        assert_eq!(consumed, input.len() - 1);
+        assert_eq!(consumed, input.len());
         let get = Get { key: b"k", value: true, touch, ..Get::default() };
         assert_eq!(request.command, Command::Get(get));
-        let encoding = TextEncoding { command: TextCommand::Get, key: b"k", cas, noreply: false };
+        let encoding =
+            TextEncoding { command: TextCommand::Get, key: b"k", cas, noreply: false, is_last: true };
         assert_eq!(request.encoding, Encoding::Text(encoding));
     }
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fabcache_protocol::{
-    Command, Delete, Encoding, Get, Item, Refusal, Reply, Request, SavedEncoding, Store, StoreMode, Value,
+    Command, Delete, Encoding, Get, Item, Refusal, Reply, Request, SavedEncoding, Store, StoreMode,
+    TextEncoding, Value,
 };
 
 use super::fault::{Fault, Kind};
@@ -121,13 +122,9 @@ impl Answers {
             Command::Get(get) => {
                 self.get(shared, &get, &encoding);
                 // A text response ends with the line.
-                if !matches!(encoding, Encoding::Text(_)) {
+                if !matches!(encoding, Encoding::Text(TextEncoding { is_last: false, .. })) {
                     self.end(shared, Some(false));
                 }
-            }
-            Command::EndOfKeys => {
-                encoding.reply(&Reply::End, &mut self.output.bytes);
-                self.end(shared, Some(false));
             }
             Command::Store(store) => self.store(shared, &store, &encoding),
             command => {

@@ -69,7 +69,7 @@ pub(crate) fn reply(encoding: &BinaryEncoding<'_>, reply: &Reply<'_>, out: &mut 
             Packet::default().push(encoding, 0, out);
         }
         // Only text requests these.
-        Reply::End | Reply::Inspected { .. } => {}
+        Reply::Inspected { .. } => {}
     }
 }
 

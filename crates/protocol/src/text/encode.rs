@@ -21,6 +21,20 @@ pub(crate) fn value_head(encoding: &TextEncoding<'_>, item: &Item, out: &mut Vec
     out.extend_from_slice(b"\r\n");
 }
 
+/// The end of the value, and of the answer to the line if the key is its last.
+#[inline]
+pub(crate) fn value_tail(encoding: &TextEncoding<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(if encoding.is_last { b"\r\nEND\r\n" } else { b"\r\n" });
+}
+
+/// The answer for a key without a value, and the end of that to its line.
+#[inline]
+fn no_value(encoding: &TextEncoding<'_>, out: &mut Vec<u8>) {
+    if encoding.is_last {
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
 pub(crate) fn reply(encoding: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
     if encoding.noreply {
         return;
@@ -35,11 +49,11 @@ pub(crate) fn reply(encoding: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Ve
         Reply::OutOfMemory => match encoding.command {
             // An error between values would end the answer, and the client would read the rest as the next answer. A
             // cache may miss.
-            TextCommand::Get => return,
+            TextCommand::Get => return no_value(encoding, out),
             TextCommand::Store => b"SERVER_ERROR out of memory storing object",
             TextCommand::Arithmetic | TextCommand::Other => b"SERVER_ERROR out of memory",
         },
-        Reply::Miss => return,
+        Reply::Miss => return no_value(encoding, out),
         Reply::Number(number, _) => {
             push_u64(out, number);
             b""
@@ -60,7 +74,7 @@ pub(crate) fn line(reply: &Reply<'_>, out: &mut Vec<u8>) {
         Reply::Ok => out.extend_from_slice(b"OK"),
         Reply::Noop => out.extend_from_slice(b"MN"),
         Reply::Version(version) => push_all(out, &[b"VERSION ", version.as_bytes()]),
-        Reply::End | Reply::StatsEnd => out.extend_from_slice(b"END"),
+        Reply::StatsEnd => out.extend_from_slice(b"END"),
         Reply::Stat { name, value } => push_all(out, &[b"STAT ", name, b" ", value]),
         Reply::Line(line) | Reply::Sasl(line) | Reply::SaslContinue(line) => out.extend_from_slice(line),
         Reply::AuthFailure => out.extend_from_slice(b"CLIENT_ERROR authentication failure"),

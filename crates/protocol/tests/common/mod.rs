@@ -171,7 +171,6 @@ pub const REPLIES: &[Reply<'static>] = &[
     Reply::Ok,
     Reply::Noop,
     Reply::Version("1.2.3"),
-    Reply::End,
     Reply::Stat { name: b"pid", value: b"1" },
     Reply::StatsEnd,
     Reply::Line(b"RESET"),
@@ -250,7 +249,6 @@ fn answer(request: &Request<'_>, out: &mut Vec<u8>) {
             return request.encoding.value_tail(out);
         }
         Command::Get(_) => Reply::Found(ITEM),
-        Command::EndOfKeys => Reply::End,
         Command::Store(store) if matches!(store.value, Value::Streamed { .. }) => return,
         Command::Store(store) if refuses(store.key) => Reply::NotStored,
         Command::Store(_) => Reply::Stored(ITEM),

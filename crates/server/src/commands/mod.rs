@@ -157,7 +157,6 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, &encoding),
         Command::Touch(touch) => retrieval::touch(ctx, session, &touch, &encoding),
         Command::Inspect(key) => retrieval::inspect(ctx, session, key, &encoding),
-        Command::EndOfKeys => encoding.reply(&Reply::End, &mut ctx.out),
         Command::Noop => encoding.reply(&Reply::Noop, &mut ctx.out),
         Command::Version => encoding.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
         Command::Refused(refusal) => encoding.reply(&Reply::Refused(refusal), &mut ctx.out),
