@@ -16,6 +16,9 @@ pub const MULTIGET_LINE_MAX: usize = 8 << 20;
 /// Spaces that may precede the command of a multiget longer than [`LINE_MAX`], as in memcached.
 pub const MULTIGET_INDENT_MAX: usize = 100;
 
+/// Most requests of a plain run: more overlap no more of their memory accesses, and push each other out of the cache.
+pub const RUN_MAX: usize = 32;
+
 /// Words of a line that are parsed, including the command; the rest is ignored, as in memcached. The limit does not
 /// apply to the keys of a multiget.
 pub const WORDS_MAX: usize = 23;

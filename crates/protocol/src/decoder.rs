@@ -25,6 +25,7 @@ use crate::bounds::{LINE_MAX, MULTIGET_INDENT_MAX, MULTIGET_LINE_MAX};
 use crate::command::{Command, Get, Request, Store, Value, Words};
 use crate::encoding::{Encoding, TextCommand, TextEncoding};
 use crate::line::{Line, Multiget};
+use crate::plain::{self, KeyRest, PlainGets, PlainSets};
 use crate::refusal::{BAD_DATA, BAD_FORMAT, Refusal};
 use crate::text::decode as text;
 
@@ -153,6 +154,56 @@ impl Decoder {
             DecoderState::Skip { left } => self.progress.skip(input, left),
             DecoderState::Closed => Decoded::Fatal,
         }
+    }
+
+    /// Decodes the plain reads at the front of `input`, which is as for [`Decoder::decode`], into `run`, up to its limit.
+    /// Returns the bytes that they take; 0 if there are none. They are the requests that `decode` would return.
+    #[inline]
+    pub fn plain_gets<'a>(&mut self, input: &'a [u8], run: &mut PlainGets<'a>) -> usize {
+        run.clear();
+        if !self.may_be_plain() {
+            return 0;
+        }
+        let mut used = match self.progress.state {
+            DecoderState::Request => 0,
+            _ => self.progress.plain_keys(input, run),
+        };
+        while !run.is_full()
+            && matches!(self.progress.state, DecoderState::Request)
+            && let Some(line) = plain::key_line(&input[used..], run)
+        {
+            used += line.consumed;
+            if let Some(KeyRest { multiget, text, end }) = line.rest {
+                self.progress.state = DecoderState::Keys { multiget, text, end };
+            }
+        }
+        used
+    }
+
+    /// Decodes the plain writes at the front of `input`, like [`Decoder::plain_gets`]. All their values are inline.
+    #[inline]
+    pub fn plain_sets<'a>(&mut self, input: &'a [u8], run: &mut PlainSets<'a>) -> usize {
+        run.clear();
+        if !self.may_be_plain() || !matches!(self.progress.state, DecoderState::Request) {
+            return 0;
+        }
+        let mut used = 0;
+        while !run.is_full()
+            && let Some(consumed) = plain::set(&input[used..], self.limits.inline_value_max, run)
+        {
+            used += consumed;
+        }
+        used
+    }
+
+    /// Returns whether plain requests may be decoded in a run: text is spoken and allowed, and no part of the next
+    /// request was seen. Mixed connections and datagrams are short or binary.
+    #[inline]
+    fn may_be_plain(&self) -> bool {
+        self.protocol == Some(Protocol::Text)
+            && !(self.auth_required || self.is_mixed || self.is_datagram)
+            && self.progress.scanned == 0
+            && self.progress.needed == 0
     }
 
     /// Returns the keys that the requests at the front of `input` probably ask for: a prefetch hint. `input` is as
@@ -426,6 +477,22 @@ impl Progress {
             Some(line) => self.next_key(&line[..text], 0, multiget, end),
             None => self.wait(input, text + end),
         }
+    }
+
+    /// Appends keys of the line that was begun to `run`; returns the bytes that they take.
+    fn plain_keys<'a>(&mut self, input: &'a [u8], run: &mut PlainGets<'a>) -> usize {
+        let DecoderState::Keys { multiget, text, end } = self.state else { return 0 };
+        if multiget.touch.is_some() || run.is_full() {
+            return 0;
+        }
+        let Some(line) = input.get(..text + end) else { return 0 };
+        let left = plain::more_keys(&line[..text], multiget.cas, run);
+        if left == 0 {
+            self.state = DecoderState::Request;
+            return text + end;
+        }
+        self.state = DecoderState::Keys { multiget, text: left, end };
+        text - left
     }
 
     /// Returns the first key of `text`, which has at least one, extends to the end of its line and starts `before` bytes

@@ -20,6 +20,7 @@ mod fabric_attach;
 mod line;
 mod meta;
 pub mod number;
+pub mod plain;
 pub mod refusal;
 pub mod reply;
 mod text;
@@ -33,5 +34,6 @@ pub use encoding::{
     BinaryEncoding, Encoding, MetaCommand, MetaEncoding, SavedEncoding, TextCommand, TextEncoding,
 };
 pub use fabric_attach::{FabricAttach, FabricMemory};
+pub use plain::{PlainGet, PlainGets, PlainRun, PlainSet, PlainSets};
 pub use refusal::Refusal;
 pub use reply::{Item, Reply};

@@ -31,7 +31,8 @@ pub struct Item {
 pub enum Reply<'a> {
     /// `Get` without the value wanted, found (`HD`); `Touch`, found (`TOUCHED`).
     Found(Item),
-    /// `Get`, `Inspect`: not found (in text nothing, or `END` for the last key of a line; `EN` in meta, status 1 in binary).
+    /// `Get`, `Inspect`: not found (in text nothing, or `END` for the last key of a line; `EN` in meta, status 1 in
+    /// binary).
     Miss,
     /// `Store`: stored. Text authentication: accepted.
     Stored(Item),

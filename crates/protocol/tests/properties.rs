@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::{Setup, events, packet};
-use fabcache_protocol::bounds::{DATAGRAM_MAX, FABRIC_NAME_MAX};
+use fabcache_protocol::bounds::{DATAGRAM_MAX, FABRIC_NAME_MAX, RUN_MAX};
 use fabcache_protocol::{Command, Decoded, Decoder, FabricMemory, Limits, Protocol, number, udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -218,10 +218,42 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Builds a stream of mostly plain requests, some of them damaged.
+fn plain_stream() -> impl Strategy<Value = Vec<u8>> {
+    let keys = prop_oneof![
+        4 => vec("[a-z]{1,9}", 1..4),
+        1 => vec("[a-z]{1,60}", 1..60),
+    ];
+    let get = (select(&["get", "gets"][..]), keys, line_end())
+        .prop_map(|(name, keys, end)| [format!("{name} {}", keys.join(" ")).as_bytes(), end].concat());
+    let head = prop_oneof![
+        4 => (0..3u32, any::<u32>(), 0..99u32).prop_map(|(key, flags, time)| format!("set k{key} {flags} {time} ")),
+        1 => Just("set k 0 4294967295 ".to_owned()),
+        1 => Just("ms k ".to_owned()),
+    ];
+    let tail = prop_oneof![4 => Just(""), 1 => Just(" noreply")];
+    let set = (head, "[a-z\r\n]{0,30}", tail, line_end()).prop_map(|(head, data, tail, end)| {
+        let line = format!("{head}{}{tail}", data.len());
+        [line.as_bytes(), end, data.as_bytes(), b"\r\n"].concat()
+    });
+    let piece = prop_oneof![8 => get, 8 => set, 1 => line(), 1 => store()];
+    let damage = vec((any::<prop::sample::Index>(), select(&b"\r\n  0-xg\0"[..])), 0..3);
+    (vec(piece, 0..40), damage).prop_map(|(pieces, damage)| {
+        let mut stream = pieces.concat();
+        for (at, byte) in damage {
+            if !stream.is_empty() {
+                let at = at.index(stream.len());
+                stream[at] = byte;
+            }
+        }
+        stream
+    })
+}
+
 fn setup() -> impl Strategy<Value = Setup> {
     let protocol = select(&[None, None, None, Some(Protocol::Text), Some(Protocol::Binary)][..]);
     (protocol, prop::bool::weighted(0.1), prop::bool::weighted(0.3))
-        .prop_map(|(protocol, auth, mixed)| Setup { protocol, auth, mixed })
+        .prop_map(|(protocol, auth, mixed)| Setup { protocol, auth, mixed, ..Setup::default() })
 }
 
 proptest! {
@@ -240,6 +272,19 @@ proptest! {
     }
 
     #[test]
+    fn runs_hold_what_decoding_one_by_one_returns(
+        stream in prop_oneof![3 => plain_stream(), 1 => stream()],
+        pieces in vec(1..400usize, 0..20),
+        setup in setup(),
+        run in select(&[1usize, 2, 5, RUN_MAX, usize::MAX][..]),
+    ) {
+        let whole = events(&stream, [], setup);
+        let in_runs = Setup { run, ..setup };
+        prop_assert_eq!(&events(&stream, [], in_runs), &whole);
+        prop_assert_eq!(&events(&stream, pieces, in_runs), &whole);
+    }
+
+    #[test]
     fn long_lines_decode_alike_at_every_split(
         head in select(&["get ", "gets  ", "gat 0 ", "set ", "   get ", "mg ", "get", ""][..]),
         (word, words) in (1..260usize, 0..900usize),
@@ -248,10 +293,10 @@ proptest! {
         let words = format!("{} ", "k".repeat(word)).repeat(words.min(6000 / word));
         let stream = format!("{head}{words}\r\nversion\r\n");
         let pieces = std::iter::repeat_n(piece, stream.len() / piece);
-        prop_assert_eq!(
-            events(stream.as_bytes(), pieces, Setup::default()),
-            events(stream.as_bytes(), [], Setup::default())
-        );
+        let whole = events(stream.as_bytes(), [], Setup::default());
+        prop_assert_eq!(&events(stream.as_bytes(), pieces, Setup::default()), &whole);
+        let in_runs = Setup { run: RUN_MAX, ..Setup::default() };
+        prop_assert_eq!(&events(stream.as_bytes(), [], in_runs), &whole);
     }
 
     #[test]

@@ -5,7 +5,8 @@ mod common;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::{decoder, request, said};
-use fabcache_protocol::bounds::{FABRIC_NAME_MAX, LINE_MAX, MULTIGET_LINE_MAX};
+use fabcache_protocol::bounds::{FABRIC_NAME_MAX, LINE_MAX, MULTIGET_LINE_MAX, RUN_MAX};
+use fabcache_protocol::plain::{PlainGets, PlainSets};
 use fabcache_protocol::{
     Arithmetic, Command, Decoded, Decoder, Delete, Encoding, Exptime, FabricAttach, FabricMemory, Get,
     Limits, Protocol, Refusal, Reply, Request, Store, StoreMode, TextCommand, TextEncoding, Touch, Value,
@@ -640,5 +641,102 @@ mod auth {
         );
         let endless = [b"get ", &vec![b'x'; LINE_MAX][..]].concat();
         assert_eq!(shut(&endless), "<closed>");
+    }
+}
+
+/// Returns the keys of the plain reads, or of the plain writes, at the front of `input`, and what follows them.
+fn run_of<'a>(decoder: &mut Decoder, input: &'a [u8], sets: bool, limit: usize) -> (Vec<&'a [u8]>, &'a [u8]) {
+    let (keys, used): (Vec<&[u8]>, usize) = if sets {
+        let mut run = PlainSets::new(limit);
+        let used = decoder.plain_sets(input, &mut run);
+        (run.requests().iter().map(|set| set.key).collect(), used)
+    } else {
+        let mut run = PlainGets::new(limit);
+        let used = decoder.plain_gets(input, &mut run);
+        (run.requests().iter().map(|get| get.key).collect(), used)
+    };
+    (keys, &input[used..])
+}
+
+/// Builds a decoder of a connection that has begun to speak text.
+fn text_decoder() -> Decoder {
+    let mut decoder = decoder();
+    assert_eq!(request(&mut decoder, b"mn\r\n").command, Command::Noop);
+    decoder
+}
+
+#[test]
+fn plain_requests_come_in_runs_of_one_kind() {
+    let mut decoder = text_decoder();
+    let input =
+        b"get a\r\ngets b c\nset d 1 2 3\r\nabc\r\nms e 1\r\nx\r\nset f 0 0 0 noreply\r\n\r\nget g\r\nmn\r\n";
+    let (none, _) = run_of(&mut decoder, input, true, 32);
+    assert!(none.is_empty());
+    let (gets, rest) = run_of(&mut decoder, input, false, 32);
+    assert_eq!(gets, [b"a", b"b", b"c"]);
+    let (sets, rest) = run_of(&mut decoder, rest, true, 32);
+    assert_eq!(sets, [b"d", b"e", b"f"]);
+    let (gets, rest) = run_of(&mut decoder, rest, false, 32);
+    assert_eq!((gets, rest), (vec![&b"g"[..]], &b"mn\r\n"[..]));
+}
+
+#[test]
+fn runs_end_at_their_limit_even_within_a_line() {
+    let mut decoder = text_decoder();
+    let line = format!("get{}\r\nget last\r\n", " k".repeat(48));
+    let (first, rest) = run_of(&mut decoder, line.as_bytes(), false, 100);
+    assert_eq!((first.len(), rest.len()), (RUN_MAX, 2 * 16 + 2 + 10));
+    // The line is not over: another kind must wait.
+    assert_eq!(run_of(&mut decoder, rest, true, 32).0.len(), 0);
+    let (second, rest) = run_of(&mut decoder, rest, false, 16);
+    assert_eq!((second.len(), rest), (16, &b"get last\r\n"[..]));
+    let (third, rest) = run_of(&mut decoder, rest, false, 16);
+    assert_eq!((third, rest.len()), (vec![&b"last"[..]], 0));
+}
+
+#[test]
+fn unusual_requests_are_left_to_the_general_path() {
+    let long = format!("get {}\r\n", "k".repeat(251));
+    for input in [
+        "get  a\r\n",
+        "get a \r\n",
+        "get \r\n",
+        "get\r\n",
+        "get a",
+        "gat 0 a\r\n",
+        " get a\r\n",
+        "GET a\r\n",
+        "set a -1 0 1\r\nx\r\n",
+        "set a 0 -1 1\r\nx\r\n",
+        "set a 0 0 1 x\r\nx\r\n",
+        "set a 0 0 2\r\nx\r\n",
+        "set a 0 0 1 \r\nx\r\n",
+        "set a 0 0 1\r\nx",
+        "set  a 0 0 1\r\nx\r\n",
+        "add a 0 0 1\r\nx\r\n",
+        "set a 4294967296 0 1\r\nx\r\n",
+        "set a 0 2147483648 1\r\nx\r\n",
+        "set a\nb 0 0 1\r\nx\r\n",
+        "ms a 1 c\r\nx\r\n",
+        &long,
+    ] {
+        for sets in [false, true] {
+            let (keys, rest) = run_of(&mut text_decoder(), input.as_bytes(), sets, 32);
+            assert_eq!((keys.len(), rest), (0, input.as_bytes()), "{input:?}");
+        }
+    }
+}
+
+#[test]
+fn runs_need_a_connection_of_text_that_is_let_in() {
+    let limits = Limits { inline_value_max: 16 };
+    let mut shut = Decoder::new(Some(Protocol::Text), limits);
+    shut.require_auth(true);
+    let undecided = Decoder::new(None, limits);
+    let binary = Decoder::new(Some(Protocol::Binary), limits);
+    let datagram = Decoder::datagram(Some(Protocol::Text), limits);
+    for mut decoder in [shut, undecided, binary, datagram, Decoder::mixed(limits)] {
+        assert_eq!(run_of(&mut decoder, b"get a\r\n", false, 32).0.len(), 0);
+        assert_eq!(run_of(&mut decoder, b"set a 0 0 1\r\nx\r\n", true, 32).0.len(), 0);
     }
 }

@@ -4,6 +4,7 @@
 use fabcache_protocol::{
     Command, Decoded, Decoder, Encoding, Item, Limits, MetaCommand, Protocol, Refusal, Reply, Request,
     SavedEncoding, Value,
+    plain::{PlainGets, PlainSets},
 };
 
 /// Values up to this many bytes are inline in [`events`].
@@ -16,6 +17,8 @@ pub struct Setup {
     pub auth: bool,
     /// Accept requests of both protocols.
     pub mixed: bool,
+    /// Decode runs of plain requests first, of at most so many; 0: never.
+    pub run: usize,
 }
 
 /// Returns everything decoded from `stream` when it arrives in pieces of the given sizes, then all at once. Parts of a
@@ -31,6 +34,7 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
         end += pieces.next().map_or(stream.len(), |piece| piece.max(1)).min(stream.len() - end);
         let mut idle = 0;
         loop {
+            start += plain_run(&mut decoder, &stream[start..end], setup.run, &mut record);
             let input = &stream[start..end];
             let decoded = decoder.decode(input);
             let discard = discards(&decoded);
@@ -59,6 +63,30 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
         }
         if end == stream.len() {
             return record.end();
+        }
+    }
+}
+
+/// Decodes the plain requests at the front of `input`; returns the bytes that they take.
+fn plain_run(decoder: &mut Decoder, input: &[u8], limit: usize, record: &mut Record) -> usize {
+    if limit == 0 {
+        return 0;
+    }
+    let mut used = 0;
+    loop {
+        let before = used;
+        let mut gets = PlainGets::new(limit);
+        used += decoder.plain_gets(&input[used..], &mut gets);
+        assert_eq!(gets.requests().is_empty(), used == before);
+        gets.requests().iter().for_each(|get| record.request(&get.request()));
+        let between = used;
+        let mut sets = PlainSets::new(limit);
+        used += decoder.plain_sets(&input[used..], &mut sets);
+        assert_eq!(sets.requests().is_empty(), used == between);
+        sets.requests().iter().for_each(|set| record.request(&set.request()));
+        assert!(gets.requests().len() <= limit && sets.requests().len() <= limit);
+        if used == before {
+            return used;
         }
     }
 }
@@ -93,9 +121,7 @@ impl Record {
             Decoded::Incomplete { more } => return Step::Wait(*more),
             Decoded::Fatal => return Step::Stop,
             Decoded::Request { consumed, request } => {
-                self.flush();
-                self.events.push(format!("{request:?}"));
-                self.answer(&request.encoding);
+                self.request(request);
                 *consumed
             }
             Decoded::Value { consumed, bytes } => {
@@ -116,6 +142,12 @@ impl Record {
         };
         assert!(consumed <= available);
         Step::Forward(consumed)
+    }
+
+    fn request(&mut self, request: &Request<'_>) {
+        self.flush();
+        self.events.push(format!("{request:?}"));
+        self.answer(&request.encoding);
     }
 
     /// Encodes every reply, whether it fits the command or not, and the same from a copy of the encoding.
