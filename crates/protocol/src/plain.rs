@@ -4,7 +4,7 @@
 //! flags, words separated by one space, numbers of digits only. Anything else ends the run, and is left to
 //! [`Decoder::decode`](crate::Decoder::decode), which finds the same requests in the same bytes.
 
-use memchr::{memchr, memchr2};
+use memchr::memchr2;
 
 use crate::bounds::{KEY_MAX, LINE_MAX, RUN_MAX};
 use crate::command::{Command, Exptime, Get, Request, Store, Value, Words};
@@ -211,13 +211,13 @@ pub(crate) fn set<'a>(input: &'a [u8], value_max: usize, run: &mut PlainSets<'a>
         [b'm', b's', b' ', words @ ..] => (words, true),
         _ => return None,
     };
-    let key_len = memchr(b' ', &words[..words.len().min(KEY_MAX + 1)])?;
+    let key_len = memchr2(b' ', b'\n', &words[..words.len().min(KEY_MAX + 1)])?;
     let (key, rest) = words.split_at(key_len);
-    if key.is_empty() || memchr(b'\n', key).is_some() {
+    let mut rest = rest.strip_prefix(b" ")?;
+    if key.is_empty() {
         return None;
     }
     let mut request = PlainSet { key, is_meta, ..PlainSet::default() };
-    let mut rest = &rest[1..];
     if !is_meta {
         let (flags, after) = number(rest)?;
         let (exptime, after) = number(after.strip_prefix(b" ")?)?;
