@@ -291,7 +291,13 @@ fn pipelines_are_answered_in_order() {
 
 #[test]
 fn busy_connection_yields_to_others() {
-    let server = serve("-t 1 -R 5");
+    for flags in ["-t 1", "-t 1 -R 5"] {
+        serves_others_beside_hogs(flags);
+    }
+}
+
+fn serves_others_beside_hogs(flags: &str) {
+    let server = serve(flags);
     let done = AtomicBool::new(false);
     // An endless pipeline, and an endless value.
     let hogs = [("", "get a\r\n".repeat(10_000)), ("set a 0 0 2147000000\r\n", "x".repeat(1 << 20))];
