@@ -182,6 +182,41 @@ fn request_must_fill_one_datagram() {
     udp.request(2, format!("get {keys}\r\n"), "END\r\n");
 }
 
+/// The value whose set fills the longest datagram over IPv4.
+const LONGEST_VALUE: usize = 65_507 - 8 - "set k0-07 0 0 65476\r\n\r\n".len();
+
+#[test]
+fn each_datagram_of_a_burst_gets_its_own_answer() {
+    let (server, mut tcp, first) = both("-t 1");
+    let clients: Vec<UdpClient> =
+        std::iter::once(first).chain((0..4).map(|_| UdpClient::new(udp_address(&server)))).collect();
+    // A receive buffer of Linux's default size holds one such datagram and the others.
+    let len_of = |at, id| if (at, id) == (0, 7) { LONGEST_VALUE } else { 100 };
+    for (at, client) in clients.iter().enumerate() {
+        for id in 0..20u16 {
+            // Among the requests: empty datagrams, and a request that fills its datagram.
+            client.0.send(b"").expect("loopback");
+            let len = len_of(at, id);
+            client.say(id, format!("set k{at}-{id:02} 0 0 {len}\r\n{:len$}\r\n", format!("{at} {id}")));
+        }
+    }
+    for client in &clients {
+        let mut answers: Vec<(u16, Vec<u8>)> = (0..20).map(|_| client.hear_next()).collect();
+        answers.sort();
+        assert_eq!(answers, (0..20).map(|id| (id, b"STORED\r\n".to_vec())).collect::<Vec<_>>());
+    }
+    for at in 0..clients.len() {
+        for id in 0..20u16 {
+            let len = len_of(at, id);
+            let value = format!("{:len$}", format!("{at} {id}"));
+            tcp.request(
+                format!("get k{at}-{id:02}\r\n"),
+                format!("VALUE k{at}-{id:02} 0 {len}\r\n{value}\r\nEND\r\n"),
+            );
+        }
+    }
+}
+
 #[test]
 fn reply_too_long_for_datagrams_is_harmless() {
     let (_server, mut tcp, udp) = both("-t 1 -I 2m");

@@ -13,6 +13,8 @@
 //! 6. A peer that dies or breaks the protocol below ends its own link with an error, and nothing else.
 //! 7. A [`PolledLink`] reports input by its descriptor until polling starts, and again once its wakeup is armed; input
 //!    that arrives in between makes `arm_wakeup` return false, or the descriptor ready.
+//! 8. Links that were accepted together may send together: their first `flush` then returns false, and their bytes
+//!    leave when another `flush` is called, or at the latest when the last of these links is dropped.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -163,6 +165,18 @@ pub trait Listener: Send + Sync {
     /// # Errors
     /// The system call failed, for example for lack of descriptors; the listener stays usable.
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>>;
+
+    /// Accepts waiting peers, at most `max`, by few system calls.
+    ///
+    /// # Errors
+    /// As for `accept`; `links` has the peers accepted before.
+    fn accept_many(&self, max: usize, links: &mut Vec<Box<dyn Link>>) -> io::Result<()> {
+        for _ in 0..max {
+            let Some(link) = self.accept()? else { break };
+            links.push(link);
+        }
+        Ok(())
+    }
 
     /// Becomes readable when `accept` can proceed.
     fn descriptor(&self) -> BorrowedFd<'_>;

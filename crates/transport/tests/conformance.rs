@@ -411,6 +411,40 @@ fn udp_conforms() {
     run(&Udp(UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback")));
 }
 
+#[test]
+fn datagrams_received_together_are_answered_together() {
+    let listener = UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback");
+    let connect = || {
+        let socket = UdpSocket::bind(LOOPBACK_V4).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        socket.connect(listener.address()).expect("loopback");
+        socket
+    };
+    let clients: Vec<UdpSocket> = (0..100).map(|_| connect()).collect();
+    for (at, client) in clients.iter().enumerate() {
+        client.send(format!("id{at}").as_bytes()).expect("loopback");
+    }
+    let mut links = Vec::new();
+    listener.accept_many(100, &mut links).expect("receiving works");
+    assert_eq!(links.len(), 100);
+    let (left, clients): (Vec<_>, Vec<_>) = clients.into_iter().enumerate().partition(|(at, _)| at % 10 == 3);
+    drop(left);
+    let mut early = 0;
+    for mut link in links {
+        let mut buffer = [0; 8];
+        let Ok(Received::Bytes(len)) = link.receive(&mut buffer) else { panic!("a datagram has bytes") };
+        assert_eq!(link.send(&[io::IoSlice::new(&buffer[..len])]).expect("sending works"), len);
+        early += usize::from(link.flush().expect("flushing works"));
+    }
+    // Batches of 32, and the rest of 4: the last of each sends all.
+    assert_eq!(early, 4);
+    for (at, client) in clients {
+        let mut buffer = [0; 16];
+        let len = client.recv(&mut buffer).expect("an answer");
+        assert_eq!(buffer[..len], *format!("id{at}").as_bytes());
+    }
+}
+
 struct Tls {
     listener: TlsListener,
     address: SocketAddr,

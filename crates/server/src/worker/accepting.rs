@@ -117,15 +117,16 @@ impl Accepting {
     pub fn accept(&mut self, ctx: &Context, index: usize, poll: &Poll, now: Instant) -> Vec<Box<dyn Link>> {
         let listeners = Arc::clone(&self.listeners);
         let entry = &listeners[index];
-        let is_datagrams = entry.listener.kind() == Kind::Udp;
-        let most = if is_datagrams { DATAGRAMS_PER_TURN_MAX } else { ACCEPTS_PER_TURN_MAX };
+        if entry.listener.kind() == Kind::Udp {
+            return self.accept_datagrams(ctx, entry, poll, now);
+        }
         let mut kept = Vec::new();
-        if !self.listening && !is_datagrams {
+        if !self.listening {
             return kept;
         }
-        for _ in 0..most {
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
             // If more connections wait, room is reserved before one is accepted, as other workers accept too.
-            let reserved = !is_datagrams && !ctx.shared.settings.refuse_fast;
+            let reserved = !ctx.shared.settings.refuse_fast;
             if reserved && !self.reserve(&ctx.shared, poll, now) {
                 break;
             }
@@ -137,22 +138,44 @@ impl Accepting {
                 Ok(Some(link)) => link,
                 Ok(None) => break,
                 Err(error) => {
-                    self.say(entry, &error, now);
-                    ctx.counters().accept_pauses.inc();
-                    self.pause(poll, now, Pause::NoDescriptor);
+                    self.fail(ctx, entry, &error, poll, now);
                     break;
                 }
             };
-            if is_datagrams {
-                // An answer to a port of this server would come back as a request.
-                if !self.is_own_udp_port(&link.peer()) {
-                    kept.push(link);
-                }
-            } else {
-                kept.extend(take(ctx, index, link));
-            }
+            kept.extend(take(ctx, index, link));
         }
         kept
+    }
+
+    /// Receives datagrams; returns those to answer.
+    fn accept_datagrams(
+        &mut self,
+        ctx: &Context,
+        entry: &ListenerEntry,
+        poll: &Poll,
+        now: Instant,
+    ) -> Vec<Box<dyn Link>> {
+        let mut kept = Vec::new();
+        if let Err(error) = entry.listener.accept_many(DATAGRAMS_PER_TURN_MAX, &mut kept) {
+            self.fail(ctx, entry, &error, poll, now);
+        }
+        // An answer to a port of this server would come back as a request.
+        kept.retain(|link| !self.is_own_udp_port(&link.peer()));
+        kept
+    }
+
+    /// Pauses accepting after a failure.
+    fn fail(
+        &mut self,
+        ctx: &Context,
+        entry: &ListenerEntry,
+        error: &std::io::Error,
+        poll: &Poll,
+        now: Instant,
+    ) {
+        self.say(entry, error, now);
+        ctx.counters().accept_pauses.inc();
+        self.pause(poll, now, Pause::NoDescriptor);
     }
 
     /// Returns whether this server itself receives datagrams there.

@@ -241,6 +241,14 @@ impl UdpClient {
         }
     }
 
+    /// Receives the next reply of one datagram, and the id of its request.
+    pub fn hear_next(&self) -> (u16, Vec<u8>) {
+        let mut buffer = [0; 2048];
+        let len = self.0.recv(&mut buffer).expect("a reply");
+        assert_eq!(buffer[2..8], [0, 0, 0, 1, 0, 0]);
+        (u16::from_be_bytes([buffer[0], buffer[1]]), buffer[8..len].to_vec())
+    }
+
     /// Receives a whole reply.
     pub fn hear(&self, id: u16) -> Vec<u8> {
         self.hear_datagrams(id).concat()

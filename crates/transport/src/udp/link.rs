@@ -1,34 +1,39 @@
 //! One datagram and its answer.
 
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Framing;
+use super::outbox::Outbox;
 use crate::contract::{Kind, Link, Peer, Received, StreamLink};
 
 /// One datagram and its answer.
 #[derive(Debug)]
 pub struct UdpLink {
-    socket: Arc<UdpSocket>,
+    /// Shared with the datagrams that were received at the same time.
+    outbox: Arc<Outbox>,
     framing: Framing,
     peer: SocketAddr,
     id: u16,
     request: Vec<u8>,
     read: usize,
     answer: Vec<u8>,
+    /// Whether an answer lies in the outbox.
+    is_posted: bool,
 }
 
 impl UdpLink {
     pub(super) fn new(
-        socket: &Arc<UdpSocket>,
+        outbox: &Arc<Outbox>,
         framing: Framing,
         peer: SocketAddr,
         id: u16,
         request: Vec<u8>,
     ) -> UdpLink {
-        UdpLink { socket: Arc::clone(socket), framing, peer, id, request, read: 0, answer: Vec::new() }
+        let outbox = Arc::clone(outbox);
+        UdpLink { outbox, framing, peer, id, request, read: 0, answer: Vec::new(), is_posted: false }
     }
 }
 
@@ -53,18 +58,24 @@ impl Link for UdpLink {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        let answer = std::mem::take(&mut self.answer);
-        if !answer.is_empty() {
-            (self.framing.seal)(self.id, &answer, &mut |datagram| {
-                // A datagram that cannot be sent is lost, as any may be.
-                let _ = self.socket.send_to(datagram, self.peer);
-            });
+        if !self.answer.is_empty() {
+            let (framing, id) = (self.framing, self.id);
+            self.outbox.add(self.peer, |send| (framing.seal)(id, &self.answer, send));
+            self.answer.clear();
+            self.is_posted = true;
+            if Arc::strong_count(&self.outbox) > 1 {
+                // The other answers are due soon, and the last of them sends all.
+                return Ok(false);
+            }
+        }
+        if std::mem::take(&mut self.is_posted) {
+            self.outbox.send();
         }
         Ok(true)
     }
 
     fn has_unsent(&self) -> bool {
-        !self.answer.is_empty()
+        self.is_posted || !self.answer.is_empty()
     }
 
     fn has_unread(&self) -> bool {

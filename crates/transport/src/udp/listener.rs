@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::outbox::Outbox;
+use super::received::{self, BATCH_DATAGRAMS};
 use super::{Framing, UdpLink};
 use crate::contract::{Kind, Link, Listener, Peer};
 use crate::socket::is_not_now;
 
-/// The largest datagram there is.
-const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// Room for bursts of datagrams in either direction; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
@@ -67,21 +67,33 @@ impl UdpListener {
 
 impl Listener for UdpListener {
     fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
-        loop {
-            let mut datagram = [0; DATAGRAM_BYTES_MAX];
-            let (len, peer) = match self.socket.recv_from(&mut datagram) {
-                Ok(received) => received,
+        let mut links = Vec::new();
+        self.accept_many(1, &mut links)?;
+        Ok(links.pop())
+    }
+
+    fn accept_many(&self, max: usize, links: &mut Vec<Box<dyn Link>>) -> io::Result<()> {
+        let mut left = max;
+        while left > 0 {
+            let outbox = Arc::new(Outbox::new(&self.socket));
+            let batch = left.min(BATCH_DATAGRAMS);
+            let received = received::receive(&self.socket, self.local.is_ipv6(), batch, |peer, datagram| {
+                if let Some((id, start)) = (self.framing.open)(datagram) {
+                    let request = datagram[start..].to_vec();
+                    links.push(Box::new(UdpLink::new(&outbox, self.framing, peer, id, request)));
+                }
+            });
+            match received {
+                Ok(received) if received == batch => left -= batch,
+                // The socket is empty.
+                Ok(_) => break,
                 // The error of an earlier answer whose port was unreachable; it concerns no current client.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-                Err(error) if is_not_now(&error) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) if is_not_now(&error) => break,
                 Err(error) => return Err(error),
-            };
-            let datagram = &datagram[..len];
-            if let Some((id, start)) = (self.framing.open)(datagram) {
-                let request = datagram[start..].to_vec();
-                return Ok(Some(Box::new(UdpLink::new(&self.socket, self.framing, peer, id, request))));
             }
         }
+        Ok(())
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -1,12 +1,15 @@
 //! memcached over UDP: each datagram is a request of its own.
 //!
-//! A datagram becomes a link that has received all its input. Answers are kept until `flush` and go back to the
-//! sender in datagrams that fit a packet. The eight bytes before each (request id, sequence number, number of
+//! A datagram becomes a link that has received all its input. Datagrams are received in batches (`received.rs`). Answers
+//! are kept until `flush` and go back to the sender in datagrams that fit a packet; those of a batch leave together
+//! (`outbox.rs`). The eight bytes before each (request id, sequence number, number of
 //! datagrams, reserved) are those of memcached's protocol.txt, "UDP protocol"; the caller encodes them (`Framing`),
 //! because this crate knows no protocol.
 
 mod link;
 mod listener;
+mod outbox;
+mod received;
 
 pub use link::UdpLink;
 pub use listener::UdpListener;
