@@ -57,6 +57,8 @@ pub struct Worker {
     paused: VecDeque<(Instant, ConnectionToken)>,
     /// The connections that are polled.
     polled: PolledConnections,
+    /// The connections that watch events.
+    watching: Vec<usize>,
     fabric: WorkerFabric,
     buffer: Box<[u8]>,
     now: Instant,
@@ -110,6 +112,7 @@ impl Worker {
             runnable: VecDeque::new(),
             paused: VecDeque::new(),
             polled: PolledConnections::default(),
+            watching: Vec::new(),
             fabric: WorkerFabric::new(now),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
@@ -203,11 +206,8 @@ impl Worker {
             self.add(Connection::new(&self.ctx, new.link, self.accepting.entry(new.listener), self.now));
         }
         // The doorbell also announces lines for watchers.
-        for index in 0..self.connections.len() {
-            let watches = self.connections[index].connection.as_ref().is_some_and(|c| c.is_watching());
-            if watches {
-                self.serve_unless_queued(index);
-            }
+        for index in self.watching.clone() {
+            self.serve_unless_queued(index);
         }
     }
 
@@ -259,6 +259,9 @@ impl Worker {
         debug_assert!(self.ctx.out.is_empty(), "leftover output would go to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
             self.next_tick = Some(self.now + TIMEOUT_TICK);
+        }
+        if connection.is_watching() && !self.watching.contains(&index) {
+            self.watching.push(index);
         }
         match turn {
             Turn::Wait => {
@@ -373,6 +376,7 @@ impl Worker {
 
     fn close(&mut self, index: usize, connection: Box<Connection>, ended: EndReason) {
         self.polled.remove(index);
+        self.watching.retain(|watching| *watching != index);
         self.poll.remove(&connection);
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];
