@@ -52,6 +52,30 @@ fn stop_answers_pending_requests() {
 }
 
 #[test]
+fn clients_do_not_time_out_while_the_server_is_stopped() {
+    let process = start("-t 1 --stall-timeout 5");
+    // More than a worker serves before it checks timeouts.
+    let mut clients: Vec<_> = (0..400).map(|_| connect(process.address())).collect();
+    for client in &mut clients {
+        client.request("mn\r\n", "MN\r\n");
+        client.say("set a 0 0 6\r\nabc");
+    }
+    wait_until("all requests are being received", || {
+        let states = connect(process.address()).stats("conns");
+        states.iter().filter(|(_, state)| state == "conn_nread").count() == 400
+    });
+    process.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(7));
+    for client in &mut clients {
+        client.say("def\r\n");
+    }
+    process.signal(Signal::CONT);
+    for client in &mut clients {
+        client.hear("STORED\r\n");
+    }
+}
+
+#[test]
 fn graceful_stop_ends_although_clients_stay() {
     let mut process = start("");
     let address = process.address();

@@ -166,8 +166,10 @@ impl Worker {
             self.poll_fabric();
             self.serve_polled();
             self.reopen_fabric();
-            if self.next_tick.is_some_and(|tick| self.now >= tick) {
-                self.drop_timed_out();
+            if let Some(tick) = self.next_tick
+                && self.now >= tick
+            {
+                self.drop_timed_out(tick);
             }
             self.resume_paused();
             self.shed_pins();
@@ -406,7 +408,12 @@ impl Worker {
         }
     }
 
-    fn drop_timed_out(&mut self) {
+    fn drop_timed_out(&mut self, tick: Instant) {
+        if self.now.saturating_duration_since(tick) >= TIMEOUT_TICK {
+            // This worker was slow or the process stopped, so clients may have waited for it: serve them first.
+            self.next_tick = Some(self.now + TIMEOUT_TICK);
+            return;
+        }
         for index in 0..self.connections.len() {
             let ended =
                 self.connections[index].connection.as_ref().and_then(|c| c.timed_out(&self.ctx, self.now));
