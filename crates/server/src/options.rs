@@ -176,6 +176,10 @@ options! {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Workers")]
     pin_workers: Option<bool>,
 
+    /// Pin worker i to the i-th of these CPUs, such as 0-3,8; further workers start again from the first
+    #[arg(long, allow_hyphen_values = true, value_name = "LIST", help_heading = "Workers")]
+    cpus: Option<String>,
+
     /// Close a connection that does not read its answers, or leaves a request unfinished, for so many seconds; 0
     /// disables this [default: 120]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "SECONDS", help_heading = "Workers")]

@@ -263,7 +263,7 @@ fn listeners(
         let workers: Vec<_> = if local { (0..settings.threads).map(Some).collect() } else { vec![None] };
         let mut place = wanted.place.clone();
         for worker in workers {
-            match open(settings, &place, wanted, local) {
+            match open(settings, &place, wanted, worker) {
                 Ok(listener) => {
                     // All workers listen on the same free port.
                     if let (ListenAddress::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local())
@@ -289,9 +289,10 @@ fn open(
     settings: &Settings,
     place: &ListenAddress,
     wanted: &ListenerSettings,
-    share: bool,
+    worker: Option<usize>,
 ) -> std::io::Result<Box<dyn Listener>> {
-    let options = TcpOptions { backlog: settings.backlog, share_address: share };
+    let cpu = worker.and_then(|worker| settings.worker_cpu(worker));
+    let options = TcpOptions { backlog: settings.backlog, share_address: worker.is_some(), cpu };
     Ok(match place {
         ListenAddress::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
         ListenAddress::Udp(address) => Box::new(UdpListener::bind(*address, UDP_FRAMING)?),
@@ -400,12 +401,11 @@ fn start_workers(
     ports: Vec<FabricEndpoint>,
 ) -> Result<Vec<JoinHandle<()>>> {
     let mut ports = ports.into_iter();
-    let cpus = if shared.settings.pin_workers { process::cpus::usable()? } else { Vec::new() };
     let mut threads = Vec::new();
     for index in 0..shared.settings.threads {
         let worker = Worker::new(Arc::clone(shared), index, Arc::clone(&listeners), ports.next())
             .with_context(|| format!("cannot set up worker {index}"))?;
-        let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+        let cpu = shared.settings.worker_cpu(index);
         let run = move || {
             if let Some(cpu) = cpu
                 && let Err(error) = process::cpus::pin(cpu)

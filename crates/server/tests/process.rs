@@ -51,6 +51,38 @@ fn stop_answers_pending_requests() {
     }
 }
 
+/// The CPUs that this process may use, as `--cpus` takes them.
+fn usable_cpus() -> Vec<String> {
+    let set = rustix::thread::sched_getaffinity(None).expect("an affinity");
+    let usable = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    usable.map(|cpu| cpu.to_string()).collect()
+}
+
+#[test]
+fn workers_are_pinned_to_the_listed_cpus_in_turn() {
+    let mut cpus: Vec<String> = usable_cpus().into_iter().take(2).collect();
+    cpus.reverse();
+    for accept in ["balanced", "local"] {
+        let process = start(&format!("-t 3 --cpus {} --accept {accept}", cpus.join(",")));
+        // Workers pin themselves before they serve.
+        let expected: Vec<&String> = cpus.iter().cycle().take(3).collect();
+        wait_until("each worker is on its CPU", || {
+            process.cpus_of_threads("worker-").iter().eq(expected.clone())
+        });
+        for _ in 0..10 {
+            connect(process.address()).request("mn\r\n", "MN\r\n");
+        }
+    }
+}
+
+#[test]
+fn unusable_cpus_are_refused_by_name() {
+    let said = refusal("-p -1 --cpus 0-99999");
+    let first =
+        (0..).map(|cpu| cpu.to_string()).find(|cpu| !usable_cpus().contains(cpu)).expect("there is an end");
+    assert!(said.contains(&format!("may not use CPU {first}, only")), "{said}");
+}
+
 #[test]
 fn clients_do_not_time_out_while_the_server_is_stopped() {
     let process = start("-t 1 --stall-timeout 5");

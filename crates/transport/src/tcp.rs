@@ -16,6 +16,8 @@ pub struct TcpOptions {
     pub backlog: u32,
     /// Let several listeners of this process share the address, each with its own queue.
     pub share_address: bool,
+    /// Prefer connections whose packets this CPU handles, among the listeners that share the address.
+    pub cpu: Option<usize>,
 }
 
 /// A listening TCP socket.
@@ -37,6 +39,9 @@ impl TcpListener {
         socket.set_reuse_address(true)?;
         if options.share_address {
             socket.set_reuse_port(true)?;
+        }
+        if let Some(cpu) = options.cpu {
+            socket.set_cpu_affinity(cpu)?;
         }
         if address.is_ipv6() {
             // IPv4 has its own listener.

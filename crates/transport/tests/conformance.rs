@@ -23,7 +23,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 const LOOPBACK_V4: &str = "127.0.0.1:0";
 const LOOPBACK_V6: &str = "[::1]:0";
-const OPTIONS: TcpOptions = TcpOptions { backlog: 128, share_address: false };
+const OPTIONS: TcpOptions = TcpOptions { backlog: 128, share_address: false, cpu: None };
 
 /// A client over any std stream.
 struct Stream<S>(S);
@@ -409,6 +409,18 @@ impl TransportUnderTest for Udp {
 #[test]
 fn udp_conforms() {
     run(&Udp(UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback")));
+}
+
+#[test]
+fn listeners_of_one_address_prefer_their_cpus() {
+    let cpu_of = |cpu| {
+        let options = TcpOptions { backlog: 1, share_address: true, cpu };
+        let listener =
+            TcpListener::bind(LOOPBACK_V4.parse().expect("an address"), &options).expect("loopback");
+        socket2::SockRef::from(&listener.descriptor()).cpu_affinity().ok()
+    };
+    assert_eq!(cpu_of(Some(0)), Some(0));
+    assert_ne!(cpu_of(None), Some(0));
 }
 
 #[test]

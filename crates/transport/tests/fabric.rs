@@ -41,7 +41,7 @@ impl Server {
         let domain = domain("SERVER");
         let [here, there] = ["FABCACHE_SERVER_INTERFACE", "FABCACHE_CLIENT_INTERFACE"].map(std::env::var_os);
         let clients = if here == there { Arc::clone(&domain) } else { self::domain("CLIENT") };
-        let options = TcpOptions { backlog: 256, share_address: false };
+        let options = TcpOptions { backlog: 256, share_address: false, cpu: None };
         Server {
             listener: TcpListener::bind("127.0.0.1:0".parse().expect("an address"), &options)
                 .expect("loopback"),

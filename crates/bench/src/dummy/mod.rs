@@ -178,7 +178,7 @@ impl Drop for Dummy {
 fn listener(place: &Listen) -> io::Result<Box<dyn Listener>> {
     Ok(match place {
         Listen::Tcp(address) => {
-            let options = TcpOptions { backlog: BACKLOG, share_address: false };
+            let options = TcpOptions { backlog: BACKLOG, share_address: false, cpu: None };
             Box::new(TcpListener::bind(*address, &options)?)
         }
         Listen::Unix(path) => Box::new(UnixListener::bind(path, SOCKET_MODE, BACKLOG)?),

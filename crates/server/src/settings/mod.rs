@@ -15,6 +15,7 @@ use crate::bounds::{FABRIC_LEASE, ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREAD
 use crate::extended_options::ExtendedOptions;
 use crate::fabric::FabricSettings;
 use crate::options::{Options, size};
+use crate::process;
 use crate::shm::ShmSettings;
 
 pub use listeners::{ListenerSettings, TlsSettings};
@@ -59,8 +60,8 @@ pub struct Settings {
     pub threads: usize,
     /// Requests of one connection before others get their turn, if that is limited.
     pub requests_per_turn: Option<u32>,
-    /// Pin workers to CPUs.
-    pub pin_workers: bool,
+    /// Worker i is pinned to the i-th of these CPUs, and so on from the first; none is pinned if it is empty.
+    pub cpus: Vec<usize>,
     /// Maximum number of connections.
     pub connections_max: u32,
     /// Refuse further connections at once, instead of letting them wait.
@@ -127,6 +128,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Returns the CPU that a worker is pinned to, if any.
+    pub fn worker_cpu(&self, worker: usize) -> Option<usize> {
+        (!self.cpus.is_empty()).then(|| self.cpus[worker % self.cpus.len()])
+    }
+
     /// Checks the options and fills in defaults. `environment` returns the value of a variable.
     ///
     /// # Errors
@@ -159,7 +165,7 @@ impl Settings {
             lock_memory: options.lock_memory.unwrap_or(false),
             threads,
             requests_per_turn,
-            pin_workers: options.pin_workers.unwrap_or(false),
+            cpus: cpus(options)?,
             connections_max,
             refuse_fast: extended.maxconns_fast.unwrap_or(true),
             backlog: options.listen_backlog.unwrap_or(1024).max(1),
@@ -368,6 +374,16 @@ fn eviction_policy(options: &Options) -> Result<EvictionPolicy> {
     })
 }
 
+fn cpus(options: &Options) -> Result<Vec<usize>> {
+    let pins = options.pin_workers.unwrap_or(false);
+    match &options.cpus {
+        None if pins => process::cpus::usable(),
+        None => Ok(Vec::new()),
+        Some(_) if pins => bail!("give either --cpus or --pin-workers, which pins to all CPUs"),
+        Some(list) => process::cpus::of_list(list, &process::cpus::usable()?),
+    }
+}
+
 fn accept_mode(options: &Options) -> Result<AcceptMode> {
     match options.accept.as_deref() {
         None | Some("balanced") => Ok(AcceptMode::Balanced),
@@ -482,6 +498,9 @@ mod tests {
             ("-R 0", "-R takes"),
             ("-p 70000", "-p takes a port"),
             ("--accept never", "balanced or local"),
+            ("--cpus 0,x", "--cpus takes CPUs such as 0-3,8, not \"x\""),
+            ("--cpus 99999", "CPU 99999"),
+            ("--cpus 0 --pin-workers", "either --cpus or --pin-workers"),
             ("--log-format xml", "text or json"),
             ("-B spdy", "no protocol"),
             ("-a 99", "-a: "),
@@ -606,7 +625,7 @@ mod tests {
     fn any_argument() -> impl Strategy<Value = String> {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
-             --stall-timeout --accept --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
+             --stall-timeout --accept --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
                 .split_whitespace()
                 .collect::<Vec<_>>(),
         );

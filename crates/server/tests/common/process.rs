@@ -112,6 +112,23 @@ impl Process {
     }
 
     /// Returns the resident memory in bytes.
+    /// Returns the CPUs of each thread whose name has this prefix, by name.
+    pub fn cpus_of_threads(&self, prefix: &str) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("the process runs");
+        let mut threads = Vec::new();
+        for task in tasks {
+            let status =
+                std::fs::read_to_string(task.expect("a thread").path().join("status")).unwrap_or_default();
+            let field =
+                |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+            if field("Name:").starts_with(prefix) {
+                threads.push((field("Name:").to_owned(), field("Cpus_allowed_list:").to_owned()));
+            }
+        }
+        threads.sort();
+        threads.into_iter().map(|(_, cpus)| cpus).collect()
+    }
+
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the field exists");
