@@ -180,7 +180,7 @@ fn burst_is_read_after_it_was_stored() {
 fn is_promoted_by_set(handle: &Handle, reads: u64) -> bool {
     // Hits are counted by queue for one key in 16.
     let key = (0..).map(|i| format!("overwritten:{reads}:{i}"));
-    let key = { key }.find(|key| handle.store().hash(key.as_bytes()).0 % 16 == 0).expect("endless");
+    let key = { key }.find(|key| handle.store().hash(key.as_bytes()).0.is_multiple_of(16)).expect("endless");
     set(handle, key.as_bytes(), b"old").expect("something can be evicted");
     (0..reads).for_each(|_| assert!(get(handle, key.as_bytes()).is_some()));
     set(handle, key.as_bytes(), b"new").expect("something can be evicted");
