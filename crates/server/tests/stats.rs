@@ -510,8 +510,8 @@ fn fabcache_statistics_are_separate() {
     assert_eq!((own["eviction"].as_str(), own["small_queue_share_permille"].as_str()), ("lru", "0"));
     // Without a small queue, and of one key in 16.
     for i in 0..500 {
-        c.request(&format!("set k{i} 0 0 1\r\nx\r\n"), "STORED\r\n");
-        c.request(&format!("get k{i}\r\n"), &format!("VALUE k{i} 0 1\r\nx\r\nEND\r\n"));
+        c.request(format!("set k{i} 0 0 1\r\nx\r\n"), "STORED\r\n");
+        c.request(format!("get k{i}\r\n"), format!("VALUE k{i} 0 1\r\nx\r\nEND\r\n"));
     }
     let main_hits = c.count("fabcache", "main_queue_hits");
     assert!((5..100).contains(&main_hits) && c.count("fabcache", "small_queue_hits") == 0, "{main_hits}");
