@@ -25,6 +25,8 @@ pub struct Housekeeping {
 struct PendingWork {
     /// The position of the crawl in progress.
     crawl: Option<Cursor>,
+    /// Free segments are to be touched.
+    touch: bool,
     stop: bool,
 }
 
@@ -61,6 +63,12 @@ impl Housekeeping {
         self.crawled_expired.load(Ordering::Relaxed)
     }
 
+    /// Asks the housekeeper to touch the free segments that writers take next.
+    pub fn touch_ahead(&self) {
+        self.wanted().touch = true;
+        self.doorbell.notify_one();
+    }
+
     /// Asks the housekeeper to end.
     pub fn stop(&self) {
         self.wanted().stop = true;
@@ -74,6 +82,9 @@ impl Housekeeping {
             if Instant::now() >= next_second {
                 handle.maintain_with(|| thread::sleep(PAUSE));
                 next_second = Instant::now() + handle.store().until_next_second();
+            }
+            if std::mem::take(&mut self.wanted().touch) {
+                handle.touch_ahead();
             }
             self.crawl_on(handle);
             if !self.wait(next_second) {
@@ -94,12 +105,38 @@ impl Housekeeping {
     /// Waits for something to do, at most until `next_second`; false when it is to end.
     fn wait(&self, next_second: Instant) -> bool {
         let left = next_second.saturating_duration_since(Instant::now());
-        let is_idle = |wanted: &mut PendingWork| wanted.crawl.is_none() && !wanted.stop;
+        let is_idle = |wanted: &mut PendingWork| wanted.crawl.is_none() && !wanted.touch && !wanted.stop;
         let waited = self.doorbell.wait_timeout_while(self.wanted(), left, is_idle);
         !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
     }
 
     fn wanted(&self) -> MutexGuard<'_, PendingWork> {
         self.wanted.lock().expect("no thread panics while it holds the housekeeper's orders")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::Arc;
+
+    use fabcache_store::{Store, StoreOptions};
+    use fabcache_testbed::wait::wait_until;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_touched_on_request() {
+        let store = Arc::new(Store::create(StoreOptions::default()).expect("memory for a test"));
+        let region = std::fs::File::from(store.region().try_clone_to_owned().expect("a descriptor"));
+        let allocated = || region.metadata().expect("open").blocks() * 512;
+        let (before, handle, housekeeping) = (allocated(), Handle::new(&store), Housekeeping::default());
+        thread::scope(|scope| {
+            let housekeeping = &housekeeping;
+            scope.spawn(move || housekeeping.run(&handle));
+            housekeeping.touch_ahead();
+            wait_until("the next segments are touched", || allocated() > before + (4 << 20));
+            housekeeping.stop();
+        });
     }
 }

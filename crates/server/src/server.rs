@@ -87,7 +87,7 @@ impl Server {
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
         let shared =
             Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, fabric, sender));
-        shared.store.observe(Box::new(EvictionReporter(Arc::downgrade(&shared))));
+        shared.store.observe(Box::new(StoreObserver(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
         let listeners: Arc<[ListenerEntry]> = listeners.into();
@@ -178,11 +178,11 @@ impl Server {
     }
 }
 
-/// Reports evictions to watchers.
+/// Reports evictions to watchers, and untouched memory to the housekeeper.
 #[derive(Debug)]
-struct EvictionReporter(std::sync::Weak<Shared>);
+struct StoreObserver(std::sync::Weak<Shared>);
 
-impl Observer for EvictionReporter {
+impl Observer for StoreObserver {
     fn is_listening(&self) -> bool {
         self.0.upgrade().is_some_and(|shared| shared.watchers.wants(topic::EVICTIONS))
     }
@@ -195,6 +195,12 @@ impl Observer for EvictionReporter {
             let (key, la, size) = (encoded(key), info.idle, info.len);
             format!("type=eviction key={key} fetch={fetch} ttl={ttl} la={la} clsid={ITEM_CLASS} size={size}")
         });
+    }
+
+    fn memory_is_untouched(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.housekeeping.touch_ahead();
+        }
     }
 }
 

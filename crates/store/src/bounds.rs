@@ -54,6 +54,13 @@ pub const UPLOAD_CHUNK_BYTES: usize = 128 << 10;
 /// small items, so that other writers need not free what a long value takes.
 pub const UPLOAD_SHARE_BYTES: usize = 32 << 10;
 
+/// Memory (1/n of the limit) that maintenance touches ahead of writers …
+pub const TOUCHED_AHEAD_DIVISOR: u64 = 8;
+
+/// … and at most this much: what a client writes at 4 GB/s within eight milliseconds, in which the maintenance thread
+/// gets a processor.
+pub const TOUCHED_AHEAD_BYTES_MAX: u64 = 32 << 20;
+
 /// Free segments that only reclaim may take, so that it always has somewhere to move live items to.
 pub const RECLAIM_RESERVE_SEGMENTS: usize = 2;
 

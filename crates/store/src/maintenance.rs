@@ -141,6 +141,24 @@ impl Handle {
         }
     }
 
+    /// Touches the free segments that writers take next, so that their writes cause no page faults. Segments that the
+    /// memory limit keeps out of use stay untouched.
+    #[cfg(not(loom))]
+    pub fn touch_ahead(&self) {
+        let store = &*self.store;
+        // While the limit is lowered, a segment found free may be retired, and its pages returned to the system.
+        let Ok(_steady) = store.limit_moving.try_lock() else { return };
+        let bytes = store.geometry.segment_bytes();
+        while !store.cannot_touch.load(Ordering::Relaxed)
+            && let Some(id) = store.segments.next_untouched()
+        {
+            if !store.backing.touch(store.geometry.segment_offset(id), bytes) {
+                store.cannot_touch.store(true, Ordering::Relaxed);
+            }
+            store.segments.note_touched(id, true);
+        }
+    }
+
     /// Scans all items for expired ones, as a crawler does.
     pub fn crawl(&self) {
         let mut cursor = Cursor::START;
@@ -219,7 +237,7 @@ impl Store {
             if let Some(id) = self.geometry.segment_of(offset) {
                 self.segments.wait_for_grace(id);
             }
-            self.backing.release(offset, self.geometry.segment_bytes());
+            self.release_segment(offset);
         }
         over
     }
@@ -229,9 +247,17 @@ impl Store {
         #[cfg(not(loom))]
         if self.segments.kind(id) == fabcache_layout::segment::Kind::Retired {
             self.segments.wait_for_grace(id);
-            self.backing.release(self.geometry.segment_offset(id), self.geometry.segment_bytes());
+            self.release_segment(self.geometry.segment_offset(id));
         }
         #[cfg(loom)]
         let _ = id;
+    }
+
+    #[cfg(not(loom))]
+    fn release_segment(&self, offset: u64) {
+        self.backing.release(offset, self.geometry.segment_bytes());
+        if let Some(id) = self.geometry.segment_of(offset) {
+            self.segments.note_touched(id, false);
+        }
     }
 }

@@ -107,6 +107,9 @@ pub struct Store {
     /// Held while the memory limit moves.
     #[cfg(not(loom))]
     pub(crate) limit_moving: Mutex<()>,
+    /// The kernel refused to touch pages ahead.
+    #[cfg(not(loom))]
+    pub(crate) cannot_touch: std::sync::atomic::AtomicBool,
     /// The second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// For how long readers may take the published line to be so.
@@ -139,6 +142,9 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
 
     /// An item was evicted. Called under a lock: be quick.
     fn evicted(&self, key: &[u8], info: &ItemInfo);
+
+    /// Writers will soon write to untouched memory: [`Handle::touch_ahead`](crate::Handle::touch_ahead) is due.
+    fn memory_is_untouched(&self) {}
 }
 
 /// The use of a store's memory.
@@ -275,6 +281,8 @@ impl Store {
             expirer: Mutex::new(Expirer::default()),
             #[cfg(not(loom))]
             limit_moving: Mutex::new(()),
+            #[cfg(not(loom))]
+            cannot_touch: std::sync::atomic::AtomicBool::new(false),
             flush_at: AtomicU32::new(0),
             lease,
             clock,

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{SetClock, delete, get, plain, set, set_with, store};
 use fabcache_store::{
-    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Payload, PinnedValue, Store, StoreOptions,
-    Upload, Value, Write,
+    Change, Detail, Expiry, Get, Handle, ItemInfo, NewValue, Observer, Payload, PinnedValue, Store,
+    StoreOptions, Upload, Value, Write,
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
@@ -518,4 +518,61 @@ fn long_values_are_not_moved_for_each_one_stored() {
         assert!(moved < 0.1, "{len}: {moved} bytes moved for each written");
         assert!(live > 0.93, "{len}: {live} of memory is used");
     }
+}
+
+#[derive(Debug, Default)]
+struct UntouchedMemory(AtomicBool);
+
+impl Observer for &'static UntouchedMemory {
+    fn is_listening(&self) -> bool {
+        false
+    }
+
+    fn evicted(&self, _key: &[u8], _info: &ItemInfo) {}
+
+    fn memory_is_untouched(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn free_segments_are_touched_before_writers_take_them() {
+    let options =
+        StoreOptions { memory_bytes: 64 << 20, memory_bytes_max: 128 << 20, ..StoreOptions::default() };
+    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    let untouched: &'static UntouchedMemory = Box::leak(Box::default());
+    store.observe(Box::new(untouched));
+    let handle = Handle::new(&store);
+    let is_wanted = || untouched.0.swap(false, Ordering::Relaxed);
+    let allocated = || rustix::fs::fstat(store.region()).expect("open").st_blocks as u64 * 512;
+    let write = |i: u64| set(&handle, &i.to_le_bytes(), &pattern(i, 100_000)).map(|_| ());
+
+    write(0).expect("memory is free");
+    assert!(is_wanted());
+    let before = allocated();
+    handle.touch_ahead();
+    let touched = allocated() - before;
+    assert_eq!(touched >> 20, 7, "an eighth of 64 MiB, less what else the region holds: {touched}");
+    handle.touch_ahead();
+    assert_eq!(allocated() - before, touched);
+
+    let mut written = 1;
+    while !is_wanted() {
+        write(written).expect("memory is free");
+        written += 1;
+    }
+    assert!((30..60).contains(&written), "half of what was touched is taken after {written} values");
+    let more = allocated() - before - touched;
+    assert!(more < 64 << 10, "those writes touched {more} bytes beside a few of the index");
+    for i in written..2_000 {
+        write(i).expect("items are evicted");
+        handle.touch_ahead();
+    }
+    assert!(allocated() <= 64 << 20, "never beyond the limit");
+    is_wanted();
+    write(2_000).expect("items are evicted");
+    assert!(!is_wanted(), "all is touched");
+    handle.set_memory_limit(16 << 20).expect("items are evicted");
+    handle.touch_ahead();
+    assert!(allocated() <= 16 << 20, "retired segments stay untouched");
 }

@@ -1,12 +1,15 @@
 //! Free segments, and those that the memory limit keeps out of use.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{Ordering, fence, without};
 
 use super::{ClaimPurpose, Segments};
-use crate::bounds::{RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR};
+use crate::bounds::{
+    RECLAIM_RESERVE_SEGMENTS, REWRITE_RESERVE_DIVISOR, TOUCHED_AHEAD_BYTES_MAX, TOUCHED_AHEAD_DIVISOR,
+};
 
 impl Segments {
     /// Segments that hold nothing.
@@ -40,6 +43,7 @@ impl Segments {
             if let Some(at) = free.iter().position(|id| self.grace.left(*id).is_none()) {
                 let id = free.remove(at);
                 self.free_count.store(free.len(), Ordering::Relaxed);
+                self.note_taken(id, &free);
                 return id;
             }
             // All were freed just now: reclaim keeps enough ready that this is rare.
@@ -47,6 +51,46 @@ impl Segments {
             drop(free);
             oldest.inspect(|id| self.grace.wait(*id));
         }
+    }
+
+    /// Segments that are to be touched before writers take them.
+    fn touched_ahead(&self) -> usize {
+        let limit_bytes = u64::from(self.limit()) * self.geometry.segment_bytes();
+        let ahead = (limit_bytes / TOUCHED_AHEAD_DIVISOR).min(TOUCHED_AHEAD_BYTES_MAX);
+        (ahead / self.geometry.segment_bytes()) as usize
+    }
+
+    /// Notes that a writer touches a segment, and whether the next ones are to be touched: when half of them are not.
+    fn note_taken(&self, taken: Option<u32>, free: &VecDeque<u32>) {
+        if cfg!(loom) {
+            return;
+        }
+        if let Some(id) = taken {
+            self.note_touched(id, true);
+        }
+        let is_cold = |id: &u32| !self.segments[*id as usize].is_touched.load(Ordering::Relaxed);
+        if free.get(self.touched_ahead() / 2).is_some_and(is_cold) {
+            self.wants_touching.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether segments are to be touched, once each time that they are.
+    #[inline]
+    pub fn take_wants_touching(&self) -> bool {
+        !cfg!(loom)
+            && self.wants_touching.load(Ordering::Relaxed)
+            && self.wants_touching.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns the first free segment that is to be touched.
+    pub fn next_untouched(&self) -> Option<u32> {
+        let is_cold = |id: &u32| !self.segments[*id as usize].is_touched.load(Ordering::Relaxed);
+        self.lock(&self.free).iter().take(self.touched_ahead()).copied().find(is_cold)
+    }
+
+    /// Notes whether the pages of a segment are allocated and mapped.
+    pub fn note_touched(&self, id: u32, is_touched: bool) {
+        self.segments[id as usize].is_touched.store(is_touched, Ordering::Relaxed);
     }
 
     /// For how long nothing is written over a segment after its generation has ended.

@@ -124,6 +124,8 @@ struct Segment {
     /// Whether it was opened for items that reclaim moves.
     for_moves: AtomicBool,
     kind: AtomicU32,
+    /// Its pages are allocated and mapped, as far as is known. A hint, so models leave it out.
+    is_touched: std::sync::atomic::AtomicBool,
     marks: Mutex<TimeMarks>,
     marked: AtomicU32,
 }
@@ -144,6 +146,7 @@ impl Segment {
             is_main: AtomicBool::new(false),
             for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
+            is_touched: std::sync::atomic::AtomicBool::new(false),
             marks: Mutex::new(TimeMarks::default()),
             marked: AtomicU32::new(0),
         }
@@ -189,6 +192,8 @@ pub struct Segments {
     opening: Mutex<()>,
     free: Mutex<VecDeque<u32>>,
     free_count: AtomicUsize,
+    /// Writers took a free segment, and one of the next is untouched. Models leave it out.
+    wants_touching: std::sync::atomic::AtomicBool,
     grace: GracePeriod,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
@@ -228,6 +233,7 @@ impl Segments {
             opening: Mutex::new(()),
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
+            wants_touching: std::sync::atomic::AtomicBool::new(false),
             grace: GracePeriod::new(grace, geometry.segments),
             limit: AtomicU32::new(limit),
             fills_up,

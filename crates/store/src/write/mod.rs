@@ -437,6 +437,11 @@ impl Handle {
             }
         }
         self.reclaim_ahead(written_bytes);
+        if store.segments.take_wants_touching()
+            && let Some(observer) = store.observer.get()
+        {
+            observer.memory_is_untouched();
+        }
     }
 }
 
