@@ -1,6 +1,7 @@
 //! Waiting: epoll, and what its tokens mean.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -46,10 +47,10 @@ impl Poll {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [none; EVENTS_PER_TURN_MAX];
-        let events = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Ok(count) => &events[..count],
+        // Uninitialised: to clear it would take longer than a request.
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS_PER_TURN_MAX];
+        let events: &[Event] = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
+            Ok((events, _)) => events,
             Err(rustix::io::Errno::INTR) => &[],
             Err(error) => return Err(error.into()),
         };
