@@ -9,6 +9,7 @@ use fabcache_layout::item::{access_window, load_state};
 use fabcache_layout::{KeyHash, size_class};
 
 use crate::handle::Handle;
+use crate::index::HomeBucket;
 use crate::index::lookup::Search;
 use crate::read::is_counted_by_queue;
 
@@ -37,8 +38,13 @@ impl Handle {
                 len += 1;
             }
             let batch = &batch[..len];
-            batch.iter().for_each(|access| self.store.index.prefetch(access.hash));
-            batch.iter().for_each(|access| self.store.index.prefetch_items(access.hash));
+            let mut homes = [HomeBucket::NONE; ACCESSES_AHEAD];
+            for (home, access) in homes.iter_mut().zip(batch) {
+                *home = self.store.index.prefetch(access.hash);
+            }
+            for (home, access) in homes.iter().zip(batch) {
+                self.store.index.prefetch_items(access.hash, *home);
+            }
             batch.iter().for_each(|access| self.note_outside_access(*access));
             if len < ACCESSES_AHEAD {
                 return;

@@ -21,7 +21,7 @@ impl Store {
         };
         ItemInfo {
             flags: item.flags,
-            cas: if self.cas_enabled { item.cas } else { 0 },
+            cas: self.cas_of(item),
             len: u64::from(item.value_len),
             expiry: Expiry::at(item.expiry),
             ttl: (item.expiry != 0).then(|| item.expiry.saturating_sub(now)),
@@ -34,6 +34,12 @@ impl Store {
             token_sent: item.state.has(State::TOKEN_SENT),
             bytes: item.bytes() + chunks,
         }
+    }
+
+    /// Returns the CAS value that clients see.
+    #[inline]
+    pub(crate) fn cas_of(&self, item: &Item) -> u64 {
+        if self.cas_enabled { item.cas } else { 0 }
     }
 
     pub(crate) fn accessed(&self, offset: u64, state: State) -> u32 {

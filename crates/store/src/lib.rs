@@ -5,7 +5,7 @@
 //!
 //! - `index/`: from key to item.
 //! - `segments/`: the heap.
-//! - `read.rs`, `write/`, `upload.rs`: operations of a handle.
+//! - `read.rs`, `read_many.rs`, `write/`, `upload.rs`: operations of a handle.
 //! - `hints.rs`: reads that clients report.
 //! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`, `simulation/`: chooses items; `expiry/`: frees expired items;
 //!   `maintenance.rs`: periodic work.
@@ -33,6 +33,7 @@ pub mod maintenance;
 #[cfg(all(test, loom))]
 mod models;
 pub mod read;
+pub mod read_many;
 mod reclaim;
 pub mod segments;
 mod simulation;
@@ -47,6 +48,7 @@ pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 pub use read::{Get, Payload, PinnedValue};
+pub use read_many::{Located, LocatedItem, Probe};
 pub use simulation::SimulationCounts;
 pub use store::{AgeStatistics, EvictionBalance, Observer, Store, StoreOptions, Usage};
 pub use upload::Upload;

@@ -17,7 +17,8 @@ use crate::segments::{ClaimPurpose, Queue};
 use crate::upload::Upload;
 use crate::write::ExistingItem;
 use crate::{
-    Change, Detail, Expiry, Get, Handle, NewValue, Payload, Store, StoreOptions, StoredItem, Value, Write,
+    Change, Detail, Expiry, Get, Handle, Located, NewValue, Payload, Probe, Store, StoreOptions, StoredItem,
+    Value, Write,
 };
 
 /// Runs `model` in every interleaving that preempts threads at most `preemptions` times, with every value that a load
@@ -137,8 +138,24 @@ fn reclaim(handle: &Handle) {
 /// Seconds to live, longer than any model.
 const LATER: i64 = 1_000;
 
-/// A reader of `a` meets a writer that replaces it, has its segment reclaimed, and writes `b` where it was.
-fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, other_expiry: i64) {
+/// Reads a key by a probe that may be old.
+fn read_located(handle: &Handle, key: &[u8], probe: &Probe) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    match handle.locate(key, probe) {
+        Located::Item(item) if handle.append_value(&item, &mut out) => Some(out),
+        Located::Item(_) | Located::Unsettled => get(handle, key),
+        Located::Miss(_) => None,
+    }
+}
+
+/// A reader of `a` meets a writer that replaces it, has its segment reclaimed, and writes `b` where it was. The reader
+/// may have probed the index before the writer began, as in a batch.
+fn a_read_while_its_segment_is_used_again(
+    preemptions: usize,
+    value_len: usize,
+    other_expiry: i64,
+    is_batched: bool,
+) {
     check(preemptions, move || {
         let (store, clock) = store();
         let main = Handle::new(&store);
@@ -148,6 +165,7 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
         // A second later an access is noted in the state word.
         clock.set(1);
         store.tick();
+        let probe = main.probe(b"a");
         let writer = {
             let (store, new, other) = (Arc::clone(&store), new.clone(), other.clone());
             thread::spawn(move || {
@@ -158,7 +176,8 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
                 set(&handle, b"b", &other, expiry_of(&store, other_expiry));
             })
         };
-        let found = get(&main, b"a").expect("never a miss: it was replaced, not removed");
+        let found = if is_batched { read_located(&main, b"a", &probe) } else { get(&main, b"a") };
+        let found = found.expect("never a miss: it was replaced, not removed");
         assert!(found == old || found == new, "the old or the new value: {found:?}");
         writer.join().expect("written");
         assert_eq!(get(&main, b"a").as_ref(), Some(&new));
@@ -176,7 +195,12 @@ fn a_read_while_its_segment_is_used_again(preemptions: usize, value_len: usize, 
 
 #[test]
 fn access_is_not_recorded_for_another_item() {
-    a_read_while_its_segment_is_used_again(1, 8, LATER);
+    a_read_while_its_segment_is_used_again(1, 8, LATER, false);
+}
+
+#[test]
+fn batched_read_meets_a_reused_segment() {
+    a_read_while_its_segment_is_used_again(1, 8, LATER, true);
 }
 
 #[test]
@@ -325,13 +349,13 @@ fn expiry_of(store: &Store, seconds: i64) -> Expiry {
 
 #[test]
 fn pinned_value_is_the_old_or_the_new_one() {
-    a_read_while_its_segment_is_used_again(2, 24, LATER);
+    a_read_while_its_segment_is_used_again(2, 24, LATER, false);
 }
 
 #[test]
 fn copied_value_is_the_old_or_the_new_one() {
     // The other item is expired, and must not be mistaken for the key's.
-    a_read_while_its_segment_is_used_again(2, 8, -1);
+    a_read_while_its_segment_is_used_again(2, 8, -1, false);
 }
 
 #[test]

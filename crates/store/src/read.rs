@@ -12,7 +12,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
 
-use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX, QUEUE_HITS_SAMPLE, READ_RETRIES_MAX};
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, QUEUE_HITS_SAMPLE, READ_RETRIES_MAX};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::lookup::Search;
@@ -165,21 +165,22 @@ impl Drop for PinnedValue {
 
 /// An item seen by a reader.
 #[derive(Clone, Copy, Debug)]
-struct ItemSnapshot {
+pub(crate) struct ItemSnapshot {
     at: SlotSnapshot,
     segment: u32,
     generation: u64,
-    item: Item,
+    pub(crate) item: Item,
 }
 
 impl ItemSnapshot {
-    fn offset(&self) -> u64 {
+    #[inline]
+    pub(crate) fn offset(&self) -> u64 {
         self.at.slot.offset()
     }
 }
 
 /// Why a read does not end with a hit.
-enum ReadFailure {
+pub(crate) enum ReadFailure {
     ConcurrentChange,
     Miss(Miss),
 }
@@ -233,27 +234,12 @@ impl Handle {
         }
     }
 
-    fn unchanged(&self, seen: &ItemSnapshot) -> Result<(), ReadFailure> {
+    #[inline]
+    pub(crate) fn unchanged(&self, seen: &ItemSnapshot) -> Result<(), ReadFailure> {
         match self.store.segments.still(seen.segment, seen.generation) {
             true => Ok(()),
             false => Err(ReadFailure::ConcurrentChange),
         }
-    }
-
-    /// Prefetches the buckets and items of the next keys: at most [`PREFETCHED_KEYS_MAX`] of them. Returns how many keys
-    /// were taken.
-    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
-        let mut hashes = [KeyHash(0); PREFETCHED_KEYS_MAX];
-        let mut taken = 0;
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.store.hash(key);
-            self.store.index.prefetch(*hash);
-            taken += 1;
-        }
-        for hash in &hashes[..taken] {
-            self.store.index.prefetch_items(*hash);
-        }
-        taken
     }
 
     fn read<R>(
@@ -303,6 +289,21 @@ impl Handle {
         take: &mut impl FnMut(&ItemSnapshot, &ItemInfo) -> Result<R, ReadFailure>,
     ) -> Result<(ItemInfo, R), ReadFailure> {
         let store = &*self.store;
+        let seen = self.find(key, hash, access)?;
+        let now = store.now();
+        self.check_valid(hash, &seen, now)?;
+        let info = store.info(seen.at.slot, &seen.item, now, detail);
+        let taken = take(&seen, &info)?;
+        if access {
+            self.note_read(hash, &seen, now);
+        }
+        Ok((info, taken))
+    }
+
+    /// Finds the key's item in the index without a lock. `access` is false if a miss does not count.
+    #[inline]
+    pub(crate) fn find(&self, key: &[u8], hash: KeyHash, access: bool) -> Result<ItemSnapshot, ReadFailure> {
+        let store = &*self.store;
         let version = store.index.version(hash);
         let (search, overflow) = store.index.search(hash, |at| match store.see(at, hash, version, key) {
             Ok(Some(seen)) => ControlFlow::Break(Ok(seen)),
@@ -312,34 +313,41 @@ impl Handle {
         if overflow {
             self.counters().overflow_reads.inc();
         }
-        let seen = match search {
-            Search::Found(Ok(seen)) => seen,
-            Search::Found(Err(ConcurrentChange)) | Search::Changed => {
-                return Err(ReadFailure::ConcurrentChange);
-            }
-            Search::Absent => return Err(self.note_absent(hash, access)),
-        };
-        let now = store.now();
-        if let Some(miss) = store.gone(&seen.item, now) {
-            // The header may belong to another item that was written there since.
-            self.unchanged(&seen)?;
-            self.bury_gone(hash, &seen);
-            return Err(ReadFailure::Miss(miss));
+        match search {
+            Search::Found(Ok(seen)) => Ok(seen),
+            Search::Found(Err(ConcurrentChange)) | Search::Changed => Err(ReadFailure::ConcurrentChange),
+            Search::Absent => Err(self.note_absent(hash, access)),
         }
-        let info = store.info(seen.at.slot, &seen.item, now, detail);
-        let taken = take(&seen, &info)?;
-        if access {
-            store.index.count_read(seen.at);
-            store.simulation.note_hit(hash, &seen.item, now);
-            if is_counted_by_queue(hash) {
-                self.count_queue_hits(seen.segment, 1);
-            }
-            let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
-            if window > seen.item.state.window() {
-                store.note_access(hash, seen.at, seen.segment, seen.generation, window);
-            }
+    }
+
+    /// Fails if the item has expired or was flushed, and then unlinks it.
+    #[inline]
+    pub(crate) fn check_valid(
+        &self,
+        hash: KeyHash,
+        seen: &ItemSnapshot,
+        now: u32,
+    ) -> Result<(), ReadFailure> {
+        let Some(miss) = self.store.gone(&seen.item, now) else { return Ok(()) };
+        // The header may belong to another item that was written there since.
+        self.unchanged(seen)?;
+        self.bury_gone(hash, seen);
+        Err(ReadFailure::Miss(miss))
+    }
+
+    /// Counts a read of the item, and notes when it was.
+    #[inline]
+    pub(crate) fn note_read(&self, hash: KeyHash, seen: &ItemSnapshot, now: u32) {
+        let store = &*self.store;
+        store.index.count_read(seen.at);
+        store.simulation.note_hit(hash, &seen.item, now);
+        if is_counted_by_queue(hash) {
+            self.count_queue_hits(seen.segment, 1);
         }
-        Ok((info, taken))
+        let window = access_window(now.saturating_sub(store.segments.opened(seen.segment)));
+        if window > seen.item.state.window() {
+            store.note_access(hash, seen.at, seen.segment, seen.generation, window);
+        }
     }
 
     /// Counts reads of an item in this segment by its queue.
@@ -443,14 +451,14 @@ pub(crate) fn is_counted_by_queue(hash: KeyHash) -> bool {
 
 /// Something changed under a reader.
 #[derive(Debug)]
-struct ConcurrentChange;
+pub(crate) struct ConcurrentChange;
 
 impl Store {
     /// Checks the item of a slot: `None` if it has another key.
     #[inline]
-    fn see(
+    pub(crate) fn see(
         &self,
-        at: SlotSnapshot,
+        mut at: SlotSnapshot,
         hash: KeyHash,
         version: u64,
         key: &[u8],
@@ -459,7 +467,9 @@ impl Store {
         let segment = self.geometry.segment_of(offset).ok_or(ConcurrentChange)?;
         let generation = self.segments.generation(segment);
         // After the generation: now the slot's item is known to belong to it, or to a later one.
-        if !self.index.still(at) || !self.index.is_current(hash, version) {
+        // Its frequency may have changed since, which the count of this read builds on.
+        at.slot = self.index.reload(at).ok_or(ConcurrentChange)?;
+        if !self.index.is_current(hash, version) {
             return Err(ConcurrentChange);
         }
         let item = Item::read(&self.memory, offset).ok_or(ConcurrentChange)?;

@@ -123,7 +123,15 @@ impl Model {
         match *op {
             Op::Set { key, len, flags, ttl } => {
                 let (value, expiry) = (self.next_value(len), self.expiry(ttl));
-                match set_with(&self.handle, &name(key), &value, flags, expiry) {
+                let (handle, key_name) = (&self.handle, name(key));
+                // By the short way and by the general one.
+                let stored = if flags == 0 {
+                    let probe = handle.probe_for_write(&key_name);
+                    handle.put(&key_name, &probe, flags, expiry, &value).map(|stored| stored.cas)
+                } else {
+                    set_with(handle, &key_name, &value, flags, expiry)
+                };
+                match stored {
                     Ok(cas) => drop(
                         self.known.insert(key, ExpectedItem { value, flags, expiry: expiry.second(), cas }),
                     ),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
-use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES};
+use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Slot};
@@ -44,16 +44,30 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Returns the slot of the key with this hash for which `is_it` holds.
+    #[inline]
     pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotSnapshot> {
-        let tag = hash.tag();
-        let found = self.visit_places(hash, |seen| {
+        let (tag, places) = (hash.tag(), BucketOffsets::of(self.group, hash));
+        let mut is_overflowed = false;
+        for bucket in [places.home, places.neighbour] {
+            let words = self.index.memory.load_words::<SLOTS_PER_BUCKET>(bucket);
+            for (i, slot) in words.into_iter().map(Slot).enumerate() {
+                if slot.matches(tag) && is_it(slot) {
+                    return Some(SlotSnapshot { at: bucket + 8 * i as u64, slot });
+                }
+            }
+            is_overflowed |= bucket == places.home && Slot(words[0]).is_overflowed();
+        }
+        if !is_overflowed {
+            return None;
+        }
+        let mut visit = |seen: SlotSnapshot| {
             if seen.slot.matches(tag) && is_it(seen.slot) {
                 ControlFlow::Break(seen)
             } else {
                 ControlFlow::Continue(())
             }
-        });
-        found.break_value()
+        };
+        self.visit_overflow(places, &mut visit).break_value()
     }
 
     /// Points the slot at `at` to another version of the same key's item.
@@ -146,20 +160,6 @@ impl<'i> LockedGroup<'i> {
     ) -> ControlFlow<R> {
         let places = BucketOffsets::of(self.group, hash);
         self.visit_homes(places, &mut visit)?;
-        self.visit_overflow(places, &mut visit)
-    }
-
-    /// Visits every slot where a key with this hash may be found.
-    fn visit_places<R>(
-        &self,
-        hash: KeyHash,
-        mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
-    ) -> ControlFlow<R> {
-        let places = BucketOffsets::of(self.group, hash);
-        self.visit_homes(places, &mut visit)?;
-        if !self.index.load_slot(places.home).is_overflowed() {
-            return ControlFlow::Continue(());
-        }
         self.visit_overflow(places, &mut visit)
     }
 

@@ -92,6 +92,19 @@ pub struct SlotSnapshot {
     pub slot: Slot,
 }
 
+/// The home bucket of a hash in its partition's current table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HomeBucket {
+    /// The partition's head when the bucket was looked up.
+    pub version: u64,
+    at: u64,
+}
+
+impl HomeBucket {
+    /// None: no bucket is in the region's header.
+    pub const NONE: HomeBucket = HomeBucket { version: 0, at: 0 };
+}
+
 impl Index {
     /// Returns an index with one group in each partition, its blocks from `take_segment`, its groups under `locks`
     /// locks.
@@ -184,10 +197,11 @@ impl Index {
         self.memory.store(at, slot.0, Ordering::Release);
     }
 
-    /// Returns whether the slot at `at` still points to the same item.
+    /// Returns the slot as it is now, if it still points to the same item.
     #[inline]
-    pub fn still(&self, seen: SlotSnapshot) -> bool {
-        self.load_slot(seen.at).same_item(seen.slot)
+    pub fn reload(&self, seen: SlotSnapshot) -> Option<Slot> {
+        let slot = self.load_slot(seen.at);
+        slot.same_item(seen.slot).then_some(slot)
     }
 
     /// Counts a read of the item: one compare-exchange, not retried, none once it is saturated.
@@ -212,27 +226,43 @@ impl Index {
         }
     }
 
-    /// Prefetches the home bucket.
+    /// Prefetches the head of the hash's partition.
     #[inline]
-    pub fn prefetch(&self, hash: KeyHash) {
-        let head = Head::from_word(self.head_word(self.partition_of(hash)));
-        if let Some(group) =
-            directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups)
-        {
-            self.memory.prefetch(BucketOffsets::of(group, hash).home);
-        }
+    pub fn prefetch_head(&self, hash: KeyHash) {
+        self.memory.prefetch(directory::head_offset(&self.geometry, self.partition_of(hash)));
     }
 
-    /// Prefetches the items that the home bucket points to. They are not read, so the bucket may change meanwhile.
+    /// Prefetches the home bucket. Returns where it is, and for [`Index::is_current`] since when.
     #[inline]
-    pub fn prefetch_items(&self, hash: KeyHash) {
-        let head = Head::from_word(self.head_word(self.partition_of(hash)));
+    pub fn prefetch(&self, hash: KeyHash) -> HomeBucket {
+        let version = self.head_word(self.partition_of(hash));
+        let head = Head::from_word(version);
         let group = directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
-        let Some(group) = group else { return };
-        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(BucketOffsets::of(group, hash).home);
-        for slot in words.into_iter().map(Slot).filter(|slot| slot.matches(hash.tag())) {
-            self.memory.prefetch(slot.offset());
+        // A stale head may name a group that the table no longer has.
+        let Some(group) = group else { return HomeBucket::NONE };
+        let at = BucketOffsets::of(group, hash).home;
+        self.memory.prefetch(at);
+        HomeBucket { version, at }
+    }
+
+    /// Prefetches the items that the home bucket points to, and returns the first slot, or an empty one. The items are
+    /// not read, so the bucket may change meanwhile.
+    #[inline]
+    pub fn prefetch_items(&self, hash: KeyHash, home: HomeBucket) -> SlotSnapshot {
+        let mut first = SlotSnapshot { at: home.at, slot: Slot::EMPTY };
+        if home == HomeBucket::NONE {
+            return first;
         }
+        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(home.at);
+        for (i, slot) in words.into_iter().map(Slot).enumerate() {
+            if slot.matches(hash.tag()) {
+                self.memory.prefetch(slot.offset());
+                if first.slot == Slot::EMPTY {
+                    first = SlotSnapshot { at: home.at + 8 * i as u64, slot };
+                }
+            }
+        }
+        first
     }
 
     /// Locks the group of `hash`.

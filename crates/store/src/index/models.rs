@@ -109,7 +109,7 @@ impl World {
     fn get(&self, hash: KeyHash) -> Option<Slot> {
         let version = self.index.version(hash);
         let (search, _) = self.index.search(hash, |at| {
-            if !self.index.still(at) || !self.index.is_current(hash, version) {
+            if self.index.reload(at).is_none() || !self.index.is_current(hash, version) {
                 return ControlFlow::Break(None);
             }
             if self.hash_at(at.slot.offset()) == hash {

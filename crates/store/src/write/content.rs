@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::item::{ChunkEntry, HEADER_BYTES_MAX, Item, KEY_BYTES_MAX};
+use fabcache_layout::item::{ChunkEntry, HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
 use super::{Change, ExistingItem, NewValue, Value, Write, WriteObstacle};
 use crate::error::OutOfMemory;
@@ -24,7 +24,7 @@ pub(super) struct Content<'a> {
     /// Chunks whose bytes were copied into one of `made`.
     merged: Vec<ChunkEntry>,
     /// The old item's chunks stay alive, except for the merged ones.
-    keeps_old: bool,
+    pub(super) keeps_old: bool,
     /// The upload whose chunks become this item's.
     upload: Option<&'a CompletedUpload>,
     /// The class of chunks written for this item.
@@ -61,13 +61,6 @@ impl<'a> Content<'a> {
     pub(super) fn give_up(&self, store: &Store) {
         for chunk in &self.made {
             store.kill_chunk(*chunk);
-        }
-    }
-
-    /// Ends the chunks of the replaced item, unless the new one keeps them.
-    pub(super) fn kill_old_chunks(&self, store: &Store, offset: u64, old: &Item) {
-        if !self.keeps_old {
-            store.kill_chunks(offset, old);
         }
     }
 
@@ -122,7 +115,7 @@ impl Handle {
     }
 
     fn content_of_existing<'a>(&self, existing: &ExistingItem<'_>) -> Content<'a> {
-        let (Some(at), Some(item)) = (existing.at, existing.item) else {
+        let (Some(at), Some(item)) = (existing.linked.at, existing.linked.item) else {
             return Content::of_bytes((&[][..]).into());
         };
         let offset = at.slot.offset();
@@ -163,7 +156,7 @@ impl Handle {
         let mut joined = Content {
             keeps_old: !old.chunks.is_empty(),
             upload: new.upload,
-            queue: self.queue_for(hash, existing),
+            queue: self.queue_for(hash, &existing.linked),
             ..Content::of_chunks(Vec::new(), len)
         };
         let parts = if after { [old, new] } else { [new, old] };

@@ -20,6 +20,7 @@ use crate::index::group::LockedGroup;
 use crate::index::resize::Growth;
 use crate::index::{NoIndexBlock, NoPlace, SlotSnapshot};
 use crate::info::{Detail, Expiry, ItemInfo, Miss};
+use crate::read_many::Probe;
 use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::simulation::SimulatedItem;
 use crate::store::Store;
@@ -110,7 +111,7 @@ impl<'a> Write<'a> {
 
     /// Returns the claim: a replacement of about the same size may use the reserve for rewrites; a larger one may
     /// not, or the reserve would be used up.
-    fn claim(&self, existing: &ExistingItem<'_>) -> ClaimPurpose {
+    fn claim(&self, existing: &LinkedItem) -> ClaimPurpose {
         match self.value {
             NewValue::Same => ClaimPurpose::Rewrite,
             NewValue::Number { width, .. } if width > 0 => ClaimPurpose::Rewrite,
@@ -143,7 +144,7 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    fn claim(&self, existing: &ExistingItem<'_>) -> ClaimPurpose {
+    fn claim(&self, existing: &LinkedItem) -> ClaimPurpose {
         if let Change::Write(write) = self { write.claim(existing) } else { ClaimPurpose::New }
     }
 }
@@ -155,15 +156,24 @@ pub struct StoredItem {
     pub cas: u64,
 }
 
-/// The existing item, as a write sees it to decide.
-#[derive(Debug)]
-pub struct ExistingItem<'s> {
-    store: &'s Store,
+/// The item in the slot of a key, under the group's lock.
+#[derive(Clone, Copy, Debug)]
+struct LinkedItem {
     at: Option<SlotSnapshot>,
     item: Option<Item>,
     /// The flush epoch in which the item was validated. The new item belongs to it: a later flush is answered later,
     /// and removes it.
     epoch: u64,
+    now: u32,
+    /// Why there is no valid item.
+    miss: Option<Miss>,
+}
+
+/// The existing item, as a write sees it to decide.
+#[derive(Debug)]
+pub struct ExistingItem<'s> {
+    store: &'s Store,
+    linked: LinkedItem,
     /// The item, if a valid one exists.
     pub info: Result<ItemInfo, Miss>,
     scratch: Vec<u8>,
@@ -172,7 +182,7 @@ pub struct ExistingItem<'s> {
 impl ExistingItem<'_> {
     /// The value, if it is one of at most `max` bytes.
     pub fn value(&mut self, max: u32) -> Option<&[u8]> {
-        let (at, item) = (self.at?, self.item?);
+        let (at, item) = (self.linked.at?, self.linked.item?);
         if self.info.is_err() || item.is_chained() || item.value_len > max {
             return None;
         }
@@ -181,6 +191,17 @@ impl ExistingItem<'_> {
         self.store.memory.append_to(from, item.value_len as usize, &mut self.scratch);
         Some(&self.scratch)
     }
+}
+
+/// The bytes that follow the key of a new item.
+struct Payload<'a> {
+    /// The value, or the table of its chunks.
+    bytes: &'a [u8],
+    /// Bytes of the value.
+    len: u32,
+    chunks: u32,
+    /// The chunks of the replaced item stay alive.
+    keeps_old: bool,
 }
 
 /// Why a write cannot be done while the lock is held.
@@ -247,7 +268,7 @@ impl Handle {
                     }
                     return Ok((result, StoredItem::default()));
                 }
-                Err(WriteObstacle::Space) => self.make_room(change.claim(&existing), tries)?,
+                Err(WriteObstacle::Space) => self.make_room(change.claim(&existing.linked), tries)?,
                 Err(WriteObstacle::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
                     more.or_else(|NoIndexBlock| self.make_room(ClaimPurpose::New, tries))?;
@@ -264,7 +285,38 @@ impl Handle {
         Err(OutOfMemory::Full)
     }
 
-    fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
+    /// Stores a short value under a key, whatever the existing item: what [`Handle::mutate`] does with
+    /// [`Write::plain`], in fewer steps. `probe` is the key's.
+    ///
+    /// # Errors
+    /// As for [`Handle::mutate`].
+    pub fn put(
+        &self,
+        key: &[u8],
+        probe: &Probe,
+        flags: u32,
+        expiry: Expiry,
+        value: &[u8],
+    ) -> Result<StoredItem, OutOfMemory> {
+        let write = Write { flags, expiry, ..Write::plain(NewValue::Is(Value::Bytes(value))) };
+        if self.fits_contiguously(value.len() as u64) {
+            let hash = probe.hash();
+            let group = self.store.index.lock(hash);
+            let linked = self.linked(&group, hash, key);
+            let payload = Payload { bytes: value, len: value.len() as u32, chunks: 0, keeps_old: false };
+            let done = self.link_new(&group, hash, key, &linked, &write, &payload);
+            drop(group);
+            if let Ok((stored, bytes)) = done {
+                self.after_write(hash, bytes);
+                return Ok(stored);
+            }
+        }
+        self.mutate(key, |_| (Change::Write(write), ())).map(|((), stored)| stored)
+    }
+
+    /// Finds the item of a key.
+    #[inline]
+    fn linked(&self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> LinkedItem {
         let store = &*self.store;
         let mut item = None;
         let at = group.find(hash, |slot| {
@@ -273,14 +325,21 @@ impl Handle {
         });
         let now = store.now();
         let epoch = header::flush_epoch(&store.memory);
-        let info = match (at, &item) {
-            (Some(at), Some(item)) => match store.gone_in(epoch, item, now) {
-                None => Ok(store.info(at.slot, item, now, Detail::Basic)),
-                Some(miss) => Err(miss),
-            },
-            _ => Err(Miss::Absent),
+        let miss = match &item {
+            Some(item) => store.gone_in(epoch, item, now),
+            None => Some(Miss::Absent),
         };
-        ExistingItem { store, at, item, epoch, info, scratch: self.scratch.take() }
+        LinkedItem { at, item, epoch, now, miss }
+    }
+
+    fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
+        let store = &*self.store;
+        let linked = self.linked(group, hash, key);
+        let info = match (linked.miss, linked.at, &linked.item) {
+            (None, Some(at), Some(item)) => Ok(store.info(at.slot, item, linked.now, Detail::Basic)),
+            (miss, ..) => Err(miss.unwrap_or(Miss::Absent)),
+        };
+        ExistingItem { store, linked, info, scratch: self.scratch.take() }
     }
 
     fn apply(
@@ -293,7 +352,7 @@ impl Handle {
         cut: Option<&CompletedUpload>,
     ) -> Result<Option<(StoredItem, u64)>, WriteObstacle> {
         let store = &*self.store;
-        let there = existing.at.zip(existing.item);
+        let there = existing.linked.at.zip(existing.linked.item);
         match change {
             Change::Write(write) => self.replace(group, hash, key, existing, &write, cut).map(Some),
             Change::Keep if existing.info.is_ok() => Ok(None),
@@ -328,11 +387,35 @@ impl Handle {
         write: &Write<'_>,
         cut: Option<&CompletedUpload>,
     ) -> Result<(StoredItem, u64), WriteObstacle> {
-        let store = &*self.store;
         let content = self.content(hash, existing, write, cut)?;
+        let payload = Payload {
+            bytes: &content.payload(),
+            len: content.len as u32,
+            chunks: content.chunks.len() as u32,
+            keeps_old: content.keeps_old,
+        };
+        let done = self.link_new(group, hash, key, &existing.linked, write, &payload);
+        match &done {
+            Ok(_) => content.settle(&self.store),
+            Err(_) => content.give_up(&self.store),
+        }
+        done
+    }
+
+    /// Writes the new item and links it in place of the existing one. Returns its bytes besides.
+    fn link_new(
+        &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        key: &[u8],
+        existing: &LinkedItem,
+        write: &Write<'_>,
+        payload: &Payload<'_>,
+    ) -> Result<(StoredItem, u64), WriteObstacle> {
+        let store = &*self.store;
         let place = match existing.at {
             Some(at) => at.at,
-            None => self.place(group, hash).inspect_err(|_| content.give_up(store))?,
+            None => self.place(group, hash)?,
         };
         let now = store.now();
         let mut new = NewItem {
@@ -346,8 +429,8 @@ impl Handle {
             },
             flags: write.flags,
             expiry: write.expiry.second(),
-            chunks: content.chunks.len() as u32,
-            value_len: content.len as u32,
+            chunks: payload.chunks,
+            value_len: payload.len,
         };
         let frequency = match existing.at {
             Some(at) if write.same_item => at.slot.frequency(),
@@ -355,24 +438,21 @@ impl Handle {
         };
         let queue = self.queue_for(hash, existing);
         let class = store.segments.class_of(queue, new.expiry, now, self.thread);
-        let reservation = match store.segments.reserve(class, new.bytes(), now, write.claim(existing)) {
-            Ok(reservation) => reservation,
-            Err(why) => {
-                content.give_up(store);
-                return Err(why.into());
-            }
-        };
+        let bytes = new.bytes();
+        let reservation = store.segments.reserve(class, bytes, now, write.claim(existing))?;
         let age = now.saturating_sub(store.segments.opened(reservation.segment));
         new.state = new.state.with_window(access_window(age));
         let offset = reservation.offset;
-        store.write_item(reservation, &new, &content.payload(), write.expiry);
-        let slot = Slot::item(hash.tag(), offset, size_class::class_of(new.bytes()), frequency);
+        store.write_item(reservation, &new, payload.bytes, write.expiry);
+        let slot = Slot::item(hash.tag(), offset, size_class::class_of(bytes), frequency);
         match existing.at {
             Some(at) => {
                 let old = existing.item.expect("a slot has an item");
-                content.kill_old_chunks(store, at.slot.offset(), &old);
+                if !payload.keeps_old {
+                    store.kill_chunks(at.slot.offset(), &old);
+                }
                 store.relink(group, at, &old, slot);
-                if let Err(miss) = existing.info {
+                if let Some(miss) = existing.miss {
                     store.count_gone(self.counters(), at, &old, miss);
                 }
             }
@@ -381,12 +461,12 @@ impl Handle {
         if queue == Queue::Main && existing.at.is_none() {
             store.ghosts.remove(hash);
         }
-        content.settle(store);
-        let bytes = new.bytes() + if content.chunks.is_empty() { 0 } else { content.len };
-        let stored = SimulatedItem { hash, bytes, expiry: new.expiry };
-        store.simulation.note_stored(stored, existing.info.is_ok() && !write.same_item, now);
+        let chunked = if payload.chunks == 0 { 0 } else { u64::from(payload.len) };
+        let stored = SimulatedItem { hash, bytes: bytes + chunked, expiry: new.expiry };
+        let replaces = existing.item.is_some() && existing.miss.is_none() && !write.same_item;
+        store.simulation.note_stored(stored, replaces, now);
         self.counters().total_items.inc();
-        Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, new.bytes()))
+        Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, bytes))
     }
 
     /// Returns an empty slot for a new key. An item makes way for it in a full group.
@@ -400,7 +480,7 @@ impl Handle {
 
     /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read often enough
     /// to be promoted, or was requested again soon after its eviction.
-    fn queue_for(&self, hash: KeyHash, existing: &ExistingItem<'_>) -> Queue {
+    fn queue_for(&self, hash: KeyHash, existing: &LinkedItem) -> Queue {
         let store = &*self.store;
         match existing.at {
             _ if !store.evicts() => Queue::Small,
@@ -410,6 +490,7 @@ impl Handle {
         }
     }
 
+    #[inline]
     fn new_state(&self, write: &Write<'_>, epoch: u64) -> State {
         let marks = [
             (write.stale, State::STALE),

@@ -1,0 +1,156 @@
+//! Reading in batches: the memory misses of many keys overlap.
+//!
+//! A batch goes through the index in passes: hashes and heads, buckets, items; each loads what the one before it
+//! prefetched. Then [`Handle::locate`] and [`Handle::append_value`] read one key after the other. Both are optimistic:
+//! what the passes saw may be old, so the slot and the partition's head are read again, as [`crate::read`] describes.
+//! A single read is a batch of one.
+
+use fabcache_layout::{KeyHash, Slot};
+
+use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX};
+use crate::handle::Handle;
+use crate::index::{HomeBucket, SlotSnapshot};
+use crate::info::Miss;
+use crate::read::{ItemSnapshot, ReadFailure};
+
+/// A key's hash, and what the passes of its batch found in the index: a hint.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    hash: KeyHash,
+    home: HomeBucket,
+    /// The first slot with the key's tag in the home bucket; an empty slot for none.
+    slot: SlotSnapshot,
+}
+
+impl Probe {
+    /// No key's.
+    pub const NONE: Probe =
+        Probe { hash: KeyHash(0), home: HomeBucket::NONE, slot: SlotSnapshot { at: 0, slot: Slot::EMPTY } };
+
+    #[inline]
+    pub(crate) fn hash(&self) -> KeyHash {
+        self.hash
+    }
+}
+
+/// The result of looking up a key.
+#[derive(Debug)]
+pub enum Located {
+    /// A valid item with a short value.
+    Item(LocatedItem),
+    /// No valid item.
+    Miss(Miss),
+    /// Something changed meanwhile, or the value is long or in chunks: [`Handle::get`] answers.
+    Unsettled,
+}
+
+/// An item whose value can be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct LocatedItem {
+    seen: ItemSnapshot,
+    hash: KeyHash,
+    cas: u64,
+    now: u32,
+}
+
+impl LocatedItem {
+    /// Returns the client flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        self.seen.item.flags
+    }
+
+    /// Returns the CAS value.
+    #[inline]
+    pub fn cas(&self) -> u64 {
+        self.cas
+    }
+
+    /// Returns the bytes of the value.
+    #[inline]
+    pub fn value_len(&self) -> u32 {
+        self.seen.item.value_len
+    }
+}
+
+impl Handle {
+    /// Prefetches the index and the items of the next keys, as many as `probes` has room for.
+    ///
+    /// Returns their number.
+    #[inline]
+    pub fn probe_many<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, probes: &mut [Probe]) -> usize {
+        let index = &self.store.index;
+        let mut taken = 0;
+        for (probe, key) in probes.iter_mut().zip(keys) {
+            probe.hash = self.store.hash(key);
+            index.prefetch_head(probe.hash);
+            taken += 1;
+        }
+        for probe in &mut probes[..taken] {
+            probe.home = index.prefetch(probe.hash);
+        }
+        for probe in &mut probes[..taken] {
+            probe.slot = index.prefetch_items(probe.hash, probe.home);
+        }
+        taken
+    }
+
+    /// Prefetches as [`Handle::probe_many`] does, for keys that are read later. Returns their number.
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
+        self.probe_many(keys, &mut [Probe::NONE; PREFETCHED_KEYS_MAX])
+    }
+
+    /// Returns the probe of one key.
+    #[inline]
+    pub fn probe(&self, key: &[u8]) -> Probe {
+        let hash = self.store.hash(key);
+        let home = self.store.index.prefetch(hash);
+        Probe { hash, home, slot: self.store.index.prefetch_items(hash, home) }
+    }
+
+    /// Returns the probe of a key that is written: its hash alone.
+    #[inline]
+    pub fn probe_for_write(&self, key: &[u8]) -> Probe {
+        Probe { hash: self.store.hash(key), ..Probe::NONE }
+    }
+
+    /// Looks up a key for a plain read, which counts as an access.
+    #[inline]
+    pub fn locate(&self, key: &[u8], probe: &Probe) -> Located {
+        let (store, hash) = (&*self.store, probe.hash);
+        let probed = match probe.slot.slot {
+            Slot::EMPTY => None,
+            _ => store.see(probe.slot, hash, probe.home.version, key).ok().flatten(),
+        };
+        let found = match probed {
+            Some(seen) => Ok(seen),
+            None => self.find(key, hash, true),
+        };
+        let now = store.now();
+        match found.and_then(|seen| self.check_valid(hash, &seen, now).map(|()| seen)) {
+            Ok(seen) if seen.item.is_chained() || seen.item.value_len > COPIED_VALUE_BYTES_MAX => {
+                Located::Unsettled
+            }
+            Ok(seen) => Located::Item(LocatedItem { hash, cas: store.cas_of(&seen.item), now, seen }),
+            Err(ReadFailure::Miss(miss)) => Located::Miss(miss),
+            Err(ReadFailure::ConcurrentChange) => Located::Unsettled,
+        }
+    }
+
+    /// Appends the item's value to `out` and counts the read.
+    ///
+    /// Returns false if the item's memory was used again meanwhile: then the appended bytes are meaningless, and
+    /// [`Handle::get`] answers.
+    #[inline]
+    pub fn append_value(&self, found: &LocatedItem, out: &mut Vec<u8>) -> bool {
+        let seen = &found.seen;
+        let from = seen.offset() + seen.item.payload_at();
+        self.store.memory.append_to(from, seen.item.value_len as usize, out);
+        if self.unchanged(seen).is_err() {
+            self.counters().read_retries.inc();
+            return false;
+        }
+        self.note_read(found.hash, seen, found.now);
+        true
+    }
+}
