@@ -8,17 +8,25 @@ use crate::reply::{Item, Reply};
 /// `VALUE <key> <flags> <bytes>[ <cas>]`
 #[inline]
 pub(crate) fn value_head(encoding: &TextEncoding<'_>, item: &Item, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(encoding.key);
-    out.push(b' ');
-    push_u64(out, u64::from(item.flags));
-    out.push(b' ');
-    push_u64(out, item.len);
-    if encoding.cas {
+    encoding.value_head(item.flags, item.len, item.cas, out);
+}
+
+impl TextEncoding<'_> {
+    /// Appends what precedes the value of a hit, as [`Encoding::value_head`](crate::Encoding::value_head) does.
+    #[inline]
+    pub fn value_head(&self, flags: u32, len: u64, cas: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"VALUE ");
+        out.extend_from_slice(self.key);
         out.push(b' ');
-        push_u64(out, item.cas);
+        push_u64(out, u64::from(flags));
+        out.push(b' ');
+        push_u64(out, len);
+        if self.cas {
+            out.push(b' ');
+            push_u64(out, cas);
+        }
+        out.extend_from_slice(b"\r\n");
     }
-    out.extend_from_slice(b"\r\n");
 }
 
 /// The end of the value, and of the answer to the line if the key is its last.

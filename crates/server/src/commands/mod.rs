@@ -3,6 +3,7 @@
 mod admin;
 mod arithmetic;
 mod authentication;
+pub mod burst;
 mod dump;
 pub mod fabric;
 mod removal;

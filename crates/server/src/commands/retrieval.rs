@@ -1,8 +1,9 @@
 //! Reading: get, gets, gat, gats, mg, touch, me, and their binary likes.
 
-use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Reply, Touch};
+use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Reply, TextEncoding, Touch};
 use fabcache_store::{
-    Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Miss, NewValue, Payload, Value, Write,
+    Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Located, Miss, NewValue, Payload, Probe,
+    Value, Write,
 };
 
 use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
@@ -10,6 +11,15 @@ use crate::prefixes::Request;
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
+    if let Encoding::Text(text) = encoding
+        && is_plain(get)
+    {
+        let probe = ctx.handle.probe(get.key);
+        if let Some(result) = answer_plain(ctx, text, &probe) {
+            let len = *result.as_ref().unwrap_or(&0);
+            return count(ctx, session, get, encoding, result.map(|_| ()), len);
+        }
+    }
     // The clock may advance meanwhile; a touch reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -39,6 +49,35 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
             continue;
         }
         return finish(ctx, session, get, encoding, read);
+    }
+}
+
+/// Answers a text `get` or `gets` of a short value. Returns the length of the value, or the kind of the miss; `None` if
+/// the general path must answer.
+#[inline]
+pub(super) fn answer_plain(
+    ctx: &mut Context,
+    text: &TextEncoding<'_>,
+    probe: &Probe,
+) -> Option<Result<u64, Miss>> {
+    let encoding = Encoding::Text(*text);
+    match ctx.handle.locate(text.key, probe) {
+        Located::Item(item) => {
+            let start = ctx.out.len();
+            let len = u64::from(item.value_len());
+            text.value_head(item.flags(), len, item.cas(), &mut ctx.out);
+            if !ctx.handle.append_value(&item, &mut ctx.out) {
+                ctx.out.truncate(start);
+                return None;
+            }
+            encoding.value_tail(&mut ctx.out);
+            Some(Ok(len))
+        }
+        Located::Miss(miss) => {
+            encoding.reply(&Reply::Miss, &mut ctx.out);
+            Some(Err(miss))
+        }
+        Located::Unsettled => None,
     }
 }
 

@@ -1,13 +1,14 @@
 //! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
 
 use fabcache_protocol::{
-    Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
+    Encoding, Exptime, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
     Value as Sent,
 };
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Probe, Upload, Value, Write};
 
 use super::{
-    Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused,
+    Context, Flow, ITEM_CLASS, Role, Session, expiry, expiry_at, is_too_large, no_room, notify_lookup,
+    refused,
 };
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
@@ -47,6 +48,10 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, encodi
         return refuse_too_large(ctx, session, store, encoding);
     }
     match store.value {
+        Sent::Inline(bytes) if is_plain(ctx, store, encoding) => {
+            write_plain(ctx, session, store, bytes, encoding);
+            Flow::Next
+        }
         Sent::Inline(bytes) => {
             write(ctx, session.info.fd, store.key, store, Value::Bytes(bytes), encoding);
             Flow::Next
@@ -67,6 +72,51 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, encodi
     }
 }
 
+/// Returns whether it is a text `set`, or an `ms` without flags, that nobody watches.
+#[inline]
+fn is_plain(ctx: &Context, store: &Store<'_>, encoding: &Encoding<'_>) -> bool {
+    matches!(encoding, Encoding::Text(_) | Encoding::Meta(MetaEncoding { flags: b"", .. }))
+        && store.mode == StoreMode::Set
+        && store.compare.is_none()
+        && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)
+}
+
+/// Stores a value whatever the existing item.
+#[inline]
+fn write_plain(
+    ctx: &mut Context,
+    session: &Session,
+    store: &Store<'_>,
+    value: &[u8],
+    encoding: &Encoding<'_>,
+) {
+    ctx.counters().cmd_set.inc();
+    ctx.shared.prefixes.count(store.key, Request::Set);
+    let (now, probe) = (ctx.shared.store.now(), ctx.handle.probe_for_write(store.key));
+    if let Err(why) = put_plain(ctx, store.key, store.flags, store.exptime, value, &probe, now, encoding) {
+        refuse_no_memory(ctx, session.info.fd, store.key, store, value.len() as u64, encoding, why);
+    }
+}
+
+/// Stores a value and answers. Nothing is answered if memory is full.
+#[inline]
+#[expect(clippy::too_many_arguments, reason = "a plain request's fields, whichever its type")]
+pub(super) fn put_plain(
+    ctx: &mut Context,
+    key: &[u8],
+    flags: u32,
+    exptime: Exptime,
+    value: &[u8],
+    probe: &Probe,
+    now: u32,
+    encoding: &Encoding<'_>,
+) -> Result<(), OutOfMemory> {
+    let stored = ctx.handle.put(key, probe, flags, expiry_at(ctx, exptime, now), value)?;
+    let item = Item { cas: stored.cas, len: value.len() as u64, flags, ..Item::default() };
+    encoding.reply(&Reply::Stored(item), &mut ctx.out);
+    Ok(())
+}
+
 /// A value that can never fit.
 fn refuse_too_large(
     ctx: &mut Context,
@@ -82,7 +132,7 @@ fn refuse_too_large(
 }
 
 /// A value that memory has no room for.
-fn refuse_no_memory(
+pub(super) fn refuse_no_memory(
     ctx: &mut Context,
     cfd: i32,
     key: &[u8],

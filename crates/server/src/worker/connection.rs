@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fabcache_protocol::{Command, Decoded, Decoder, Limits};
+use fabcache_protocol::bounds::RUN_MAX;
+use fabcache_protocol::{Command, Decoded, Decoder, Limits, PlainGets, PlainSets};
 use fabcache_transport::{Kind, Link, Received};
 
 use super::input::Input;
@@ -16,7 +17,7 @@ use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
     GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, STEPS_PER_TURN_MAX,
 };
-use crate::commands::{self, Access, Context, Flow, Role, Session};
+use crate::commands::{self, Access, Context, Flow, Role, Session, burst};
 use crate::connections::{ConnectionInfo, State};
 use crate::output::OutputQueue;
 use crate::watch::topic;
@@ -76,8 +77,17 @@ impl TurnBudget {
     }
 
     fn count_request(&mut self) {
+        self.count_requests(1);
+    }
+
+    fn count_requests(&mut self, count: usize) {
         self.has_served = true;
-        self.left -= u32::from(self.counts_requests);
+        self.left -= if self.counts_requests { count as u32 } else { 0 };
+    }
+
+    /// Returns how many requests a run may have.
+    fn run_max(&self) -> usize {
+        if self.counts_requests { self.left as usize } else { RUN_MAX }
     }
 }
 
@@ -526,6 +536,11 @@ impl Connection {
                 // A watcher says nothing more that matters.
                 return input.len();
             }
+            let of_run = self.work_on_run(ctx, &input[used..], budget);
+            if of_run > 0 {
+                used += of_run;
+                continue;
+            }
             let (consumed, flow) = match self.decoder.decode(&input[used..]) {
                 Decoded::Incomplete { .. } => {
                     self.starved = true;
@@ -559,13 +574,50 @@ impl Connection {
             if prefetched == 0 && used < input.len() {
                 prefetched = ctx.handle.prefetch(self.decoder.pipelined_keys(&input[used..]));
             }
-            match flow {
-                Flow::Next => {}
-                Flow::DiscardValue => self.decoder.discard_value(),
-                Flow::Admit => self.decoder.require_auth(false),
-                Flow::Pause => self.slow_down(),
-                Flow::Close => self.closing = Some(EndReason::Normal),
+            self.follow(flow);
+        }
+        used
+    }
+
+    /// Does what follows a command.
+    #[inline]
+    fn follow(&mut self, flow: Flow) {
+        match flow {
+            Flow::Next => {}
+            Flow::DiscardValue => self.decoder.discard_value(),
+            Flow::Admit => self.decoder.require_auth(false),
+            Flow::Pause => self.slow_down(),
+            Flow::Close => self.closing = Some(EndReason::Normal),
+        }
+    }
+
+    /// Executes the run of plain requests at the front of the input; returns how many bytes they take.
+    #[inline]
+    fn work_on_run(&mut self, ctx: &mut Context, input: &[u8], budget: &mut TurnBudget) -> usize {
+        // Clients of shared memory and of the fabric send meta lines with flags, and packets.
+        if matches!(self.link.kind(), Kind::Shm | Kind::Fabric) || !burst::is_allowed(ctx, &self.session) {
+            return 0;
+        }
+        let (session, max) = (&mut self.session, budget.run_max());
+        let (used, requests) = match input {
+            // The rest of a line begins with the space before its next key.
+            [b'g', b'e', b't', ..] | [b' ', ..] => {
+                let mut run = PlainGets::new(max);
+                let used = self.decoder.plain_gets(input, &mut run);
+                burst::gets(ctx, session, run.requests());
+                (used, run.requests().len())
             }
+            [b's', b'e', b't', ..] | [b'm', b's', ..] => {
+                let mut run = PlainSets::new(max);
+                let used = self.decoder.plain_sets(input, &mut run);
+                burst::sets(ctx, session, run.requests());
+                (used, run.requests().len())
+            }
+            _ => return 0,
+        };
+        if requests > 0 {
+            budget.count_requests(requests);
+            self.is_active = true;
         }
         used
     }

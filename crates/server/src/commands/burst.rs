@@ -1,0 +1,73 @@
+//! Executes runs of plain reads and of plain writes as the general path executes each, while the memory misses of their
+//! keys overlap. Permissions, watchers and counters are handled once for a run.
+
+use fabcache_protocol::bounds::RUN_MAX;
+use fabcache_protocol::{Command, PlainGet, PlainSet, TextCommand, TextEncoding};
+use fabcache_store::{Miss, Probe};
+
+use super::{Context, Role, Session, execute, is_too_large, retrieval, storage};
+use crate::watch::topic;
+
+/// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
+/// nothing is recorded of each.
+#[inline]
+pub fn is_allowed(ctx: &Context, session: &Session) -> bool {
+    matches!(session.role, Role::Serving)
+        && (!session.access.required || session.access.granted)
+        && !ctx.shared.prefixes.is_on()
+        && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)
+}
+
+/// Executes a run of reads.
+pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>]) {
+    let mut probes = [Probe::NONE; RUN_MAX];
+    ctx.handle.probe_many(run.iter().map(|get| get.key), &mut probes);
+    let (mut hits, mut misses) = (0, 0);
+    for (get, probe) in run.iter().zip(&probes) {
+        let PlainGet { key, cas, is_last } = *get;
+        let command = TextCommand::Get;
+        let encoding = TextEncoding { command, key, cas, is_last, ..TextEncoding::default() };
+        match retrieval::answer_plain(ctx, &encoding, probe) {
+            Some(Ok(_)) => hits += 1,
+            Some(Err(miss)) => {
+                misses += 1;
+                match miss {
+                    Miss::Absent => {}
+                    Miss::Expired => ctx.counters().get_expired.inc(),
+                    Miss::Flushed => ctx.counters().get_flushed.inc(),
+                }
+            }
+            None => _ = execute(ctx, session, get.request()),
+        }
+    }
+    let counters = ctx.counters();
+    counters.cmd_get.add(hits + misses);
+    counters.get_hits.add(hits);
+    counters.get_misses.add(misses);
+}
+
+/// Executes a run of writes.
+pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
+    let mut probes = [Probe::NONE; RUN_MAX];
+    ctx.handle.probe_many(run.iter().map(|set| set.key), &mut probes);
+    let now = ctx.shared.store.now();
+    let (mut text, mut meta) = (0, 0);
+    for (set, probe) in run.iter().zip(&probes) {
+        let len = set.value.len() as u64;
+        if is_too_large(ctx, set.key, set.flags, len) {
+            execute(ctx, session, set.request());
+            continue;
+        }
+        *(if set.is_meta { &mut meta } else { &mut text }) += 1;
+        let encoding = set.encoding();
+        let done = storage::put_plain(ctx, set.key, set.flags, set.exptime, set.value, probe, now, &encoding);
+        if let Err(why) = done
+            && let Command::Store(store) = set.request().command
+        {
+            storage::refuse_no_memory(ctx, session.info.fd, set.key, &store, len, &encoding, why);
+        }
+    }
+    let counters = ctx.counters();
+    counters.cmd_set.add(text + meta);
+    counters.cmd_meta.add(meta);
+}
