@@ -113,7 +113,7 @@ pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 /// The part of the segments that hold items that the small queue has at first: without evidence against it, a new item
 /// is worth as much as an old one, and a burst of two thirds of memory stays until it is read. The rest keeps what was
 /// read several times from a scan.
-pub const SMALL_QUEUE_SHARE_LARGE: f64 = 0.72;
+pub const SMALL_QUEUE_SHARE_LARGE: f64 = 0.76;
 /// Its part where that has more hits: what is not read again leaves soon. Chosen by miss ratios (`fabcache bench
 /// policies`): a tenth, as published, was worse on most traces.
 pub const SMALL_QUEUE_SHARE_SMALL: f64 = 0.05;
@@ -129,7 +129,7 @@ pub const EXPECTED_ITEM_BYTES: u64 = 256;
 pub const SIMULATED_GHOSTS_MAX: usize = 4_096;
 /// The other share is taken once it would have had so many more hits, as a part of the items in memory. Less, and
 /// bursts are lost after a while of ordinary load; more, and loads that never change wait longer for the better share.
-pub const SIMULATION_GAIN_SHARE: f64 = 0.07;
+pub const SIMULATION_GAIN_SHARE: f64 = 0.09;
 /// With fewer items the gain is taken of so many: a few hits are chance.
 pub const SIMULATION_GAIN_ITEMS_MIN: usize = 256;
 

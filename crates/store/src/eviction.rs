@@ -273,8 +273,8 @@ mod tests {
         assert_eq!(eviction.queue(10, 190), Queue::Main);
         assert_eq!(eviction.queue(1, 8), Queue::Main, "in the smallest store too");
         let eviction = Eviction::default();
-        assert_eq!(eviction.queue(145, 55), Queue::Small, "72%, before there is evidence");
-        assert_eq!(eviction.queue(144, 56), Queue::Main);
+        assert_eq!(eviction.queue(153, 47), Queue::Small, "76%, before there is evidence");
+        assert_eq!(eviction.queue(152, 48), Queue::Main);
     }
 
     #[test]

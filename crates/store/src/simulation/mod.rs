@@ -3,7 +3,7 @@
 //! ```text
 //!            requests for one key in 2^n
 //!           /                           \
-//!  small queue of 5%             small queue of 72%        -> the share of the one with more hits
+//!  small queue of 5%             small queue of 76%        -> the share of the one with more hits
 //! ```
 //! A cache of 1/n of memory that sees the requests for one key in n has about the hit ratio of the whole
 //! (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations", ATC'17). The store takes the other
@@ -37,7 +37,7 @@ const MISSED_KEYS_MAX: usize = 32;
 pub struct SimulationCounts {
     /// Requests.
     pub requests: u64,
-    /// Hits with a small queue of 72% of memory.
+    /// Hits with a small queue of 76% of memory.
     pub hits_large: u64,
     /// Hits with one of 5%.
     pub hits_small: u64,
