@@ -114,19 +114,19 @@ pub const SURVEY_STEP_SEGMENTS: u32 = 4096;
 /// is worth as much as an old one, and a burst of two thirds of memory stays until it is read. The rest keeps what was
 /// read several times from a scan.
 pub const SMALL_QUEUE_SHARE_LARGE: f64 = 0.76;
-/// Its part where that has more hits: what is not read again leaves soon. Chosen by miss ratios (`fabcache bench
+/// Its part where that has more hits: items that are not read again leave soon. Chosen by miss ratios (`fabcache bench
 /// policies`): a tenth, as published, was worse on most traces.
 pub const SMALL_QUEUE_SHARE_SMALL: f64 = 0.05;
 /// Where the small queue has more than this part, one read does not promote an item: there it had time to be read twice.
 pub const STRICT_PROMOTION_SHARE: f64 = 0.3;
 /// Items of a simulated cache once memory is full, if it has so many, to twice as many.
-pub const SIMULATED_ITEMS_MIN: u64 = 1_024;
-/// Items of a simulated cache at most: a tenth of a megabyte for each of two.
+pub const SIMULATED_ITEMS_MIN: u64 = 512;
+/// Items of a simulated cache at most: with ghosts a fifth of a megabyte for each of two.
 pub const SIMULATED_ITEMS_MAX: usize = 3 * SIMULATED_ITEMS_MIN as usize;
 /// Bytes of items that are expected before memory is full.
 pub const EXPECTED_ITEM_BYTES: u64 = 256;
 /// Ghosts of a simulated cache at most, unless it has more items: small items may have been evicted by large ones.
-pub const SIMULATED_GHOSTS_MAX: usize = 4_096;
+pub const SIMULATED_GHOSTS_MAX: usize = 2_048;
 /// The other share is taken once it would have had so many more hits, as a part of the items in memory. Less, and
 /// bursts are lost after a while of ordinary load; more, and loads that never change wait longer for the better share.
 pub const SIMULATION_GAIN_SHARE: f64 = 0.09;

@@ -8,13 +8,13 @@
 //!        ^------------------- ghosts                                 gone
 //! ```
 //! The queues are the segments of their items, in the order in which they were sealed. The victim is the oldest segment
-//! of the small queue if that has more than its share of all, else the oldest of the main queue. What is kept moves to
+//! of the small queue if that has more than its share of all, else the oldest of the main queue. Kept items move to
 //! the open segment of the main queue.
 //!
 //! The small queue's share is one of two, whichever has more hits in a simulation (`simulation/`). It starts with the
 //! large one, so that what was just stored can be read. While it is large, items are promoted that were read twice.
 //!
-//! What differs from the paper: of main segments at most nine tenths are kept, so that emptying them gains memory at a
+//! Differences from the paper: of main segments at most nine tenths are kept, so that emptying them gains memory at a
 //! bounded cost. Where more was read, the least read go: a frequency is found (`main_least`) that this part of the
 //! last main victim had. An item leaves the small queue for the main one if it has been read as often as items must be
 //! to stay there, which is once where most items of the main queue are not read, and more where all are, as in a loop.

@@ -5,8 +5,8 @@
 
 use std::ops::ControlFlow;
 
-use fabcache_layout::item::{access_window, load_state};
-use fabcache_layout::{KeyHash, size_class};
+use fabcache_layout::KeyHash;
+use fabcache_layout::item::{Item, KEY_BYTES_MAX, access_window, load_state};
 
 use crate::handle::Handle;
 use crate::index::HomeBucket;
@@ -58,9 +58,9 @@ impl Handle {
         let (Search::Found(at), _) = store.index.search(hash, ControlFlow::Break) else { return };
         self.counters().accesses_outside.inc();
         store.index.count_reads(at, reads);
-        // Without the chunks of a long value.
-        let bytes = size_class::bytes_max(at.slot.class());
-        store.simulation.note_reported(hash, reads, bytes, store.now());
+        if store.simulation.samples(hash) {
+            self.simulate(hash, reads, at.slot.offset());
+        }
         let offset = at.slot.offset();
         let Some(segment) = store.geometry.segment_of(offset) else { return };
         if is_counted_by_queue(hash) {
@@ -71,6 +71,22 @@ impl Handle {
         // Read without checking that it still is this item's: it only decides whether to look again, with the lock.
         if window > load_state(&store.memory, offset).window() {
             store.note_access(hash, at, segment, generation, window);
+        }
+    }
+
+    /// Records reported reads of a sampled key in the simulation, if the item at `offset` has a key with this hash: a
+    /// client may invent hashes.
+    #[cold]
+    fn simulate(&self, hash: KeyHash, reads: u8, offset: u64) {
+        let store = &*self.store;
+        let Some(segment) = store.geometry.segment_of(offset) else { return };
+        let Some(item) = Item::read(&store.memory, offset) else { return };
+        // While it is overwritten its header may say anything.
+        let is_whole = usize::from(item.key_len) <= KEY_BYTES_MAX
+            && offset + item.bytes() <= store.geometry.segment_end(segment);
+        let mut key = [0; KEY_BYTES_MAX];
+        if is_whole && store.hash(store.copy_key(offset, &item, &mut key)) == hash {
+            store.simulation.note_reported(hash, reads, &item, store.now());
         }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use fabcache_layout::KeyHash;
 
-use crate::bounds::{EVICTION_FREQUENCY_MAX, SIMULATED_GHOSTS_MAX, STRICT_PROMOTION_SHARE};
+use crate::bounds::{
+    EVICTION_FREQUENCY_MAX, SIMULATED_GHOSTS_MAX, SIMULATED_ITEMS_MAX, STRICT_PROMOTION_SHARE,
+};
 
 /// Ghosts that it keeps at least.
 const GHOSTS_MIN: usize = 16;
@@ -91,7 +93,7 @@ impl SimulatedCache {
         self.has_evicted
     }
 
-    /// Sets the bytes that it holds. The next store evicts what is too much.
+    /// Sets the bytes that it holds. The next store evicts items beyond it.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes;
     }
@@ -101,7 +103,7 @@ impl SimulatedCache {
         let Some(entry) = self.entries.get_mut(&hash).filter(|entry| entry.place != Place::Ghost) else {
             return false;
         };
-        if entry.expiry != 0 && entry.expiry <= now {
+        if is_expired(entry.expiry, now) {
             self.remove(hash);
             return false;
         }
@@ -109,25 +111,36 @@ impl SimulatedCache {
         true
     }
 
-    /// Stores an item. One that is there stays as it is, but for its expiry.
-    pub fn fill(&mut self, item: SimulatedItem) {
-        match self.entries.get_mut(&item.hash) {
-            None => self.insert(item, Place::Small),
-            Some(entry) if entry.place == Place::Ghost => self.insert(item, Place::Main),
-            Some(entry) => entry.expiry = item.expiry,
+    /// Stores an item unless it is there.
+    pub fn fill(&mut self, item: SimulatedItem, now: u32) {
+        match self.entries.get(&item.hash).map(|entry| entry.place) {
+            None => self.insert(item, Place::Small, now),
+            Some(Place::Ghost) => self.insert(item, Place::Main, now),
+            Some(Place::Small | Place::Main) => self.update(item),
+        }
+    }
+
+    /// Changes the size and expiry of an item that is there.
+    pub fn update(&mut self, item: SimulatedItem) {
+        let Some(entry) = self.entries.get_mut(&item.hash) else { return };
+        if entry.place != Place::Ghost && item.bytes <= u64::from(u32::MAX) {
+            let before = u64::from(std::mem::replace(&mut entry.bytes, item.bytes as u32));
+            entry.expiry = item.expiry;
+            let place = entry.place;
+            let queue = self.queue(place);
+            queue.bytes = queue.bytes - before + item.bytes;
         }
     }
 
     /// Stores an item in place of an existing one: behind all others of its queue, or in the main queue once it was
     /// read often enough.
-    pub fn replace(&mut self, item: SimulatedItem) {
-        match self.entries.get(&item.hash) {
-            Some(entry) if entry.place == Place::Small && entry.frequency < self.least() => {
-                self.insert(item, Place::Small);
-            }
-            Some(_) => self.insert(item, Place::Main),
-            None => self.insert(item, Place::Small),
-        }
+    pub fn replace(&mut self, item: SimulatedItem, now: u32) {
+        let place = match self.entries.get(&item.hash) {
+            Some(entry) if entry.place == Place::Small && entry.frequency < self.least() => Place::Small,
+            Some(_) => Place::Main,
+            None => Place::Small,
+        };
+        self.insert(item, place, now);
     }
 
     /// Removes an item and its ghost.
@@ -139,7 +152,7 @@ impl SimulatedCache {
         }
     }
 
-    /// Removes what is not sampled any more.
+    /// Removes items whose keys are not sampled any more.
     pub fn retain(&mut self, mut is_sampled: impl FnMut(KeyHash) -> bool) {
         let dropped: Vec<KeyHash> = self.entries.keys().copied().filter(|hash| !is_sampled(*hash)).collect();
         dropped.into_iter().for_each(|hash| self.remove(hash));
@@ -162,12 +175,13 @@ impl SimulatedCache {
         }
     }
 
-    fn insert(&mut self, item: SimulatedItem, place: Place) {
+    fn insert(&mut self, item: SimulatedItem, place: Place, now: u32) {
         self.remove(item.hash);
+        while self.items() >= 2 * SIMULATED_ITEMS_MAX && self.evict(now) {}
         if item.bytes > (self.capacity / ITEM_BYTES_DIVISOR).min(u64::from(u32::MAX)) {
             return;
         }
-        while self.small.bytes + self.main.bytes + item.bytes > self.capacity && self.evict() {}
+        while self.small.bytes + self.main.bytes + item.bytes > self.capacity && self.evict(now) {}
         self.push(item.hash, place, item.bytes as u32, item.expiry, 0);
     }
 
@@ -213,14 +227,15 @@ impl SimulatedCache {
         ghosts.items > self.items().max(GHOSTS_MIN) && !fit
     }
 
-    /// Moves the oldest item of a queue on; false if there is none.
-    fn evict(&mut self) -> bool {
+    /// Evicts the oldest item of a queue, or moves it; false if there is none.
+    fn evict(&mut self, now: u32) -> bool {
         let small_max = self.small_share * self.capacity as f64;
         let is_small = self.main.items == 0 || self.small.items > 0 && self.small.bytes as f64 > small_max;
         let place = if is_small { Place::Small } else { Place::Main };
         let Some((hash, entry)) = self.pop(place) else { return false };
         let Entry { frequency, bytes, expiry, .. } = entry;
         match place {
+            _ if is_expired(expiry, now) => self.has_evicted = true,
             Place::Small if frequency >= self.least() => self.push(hash, Place::Main, bytes, expiry, 0),
             Place::Small => {
                 self.has_evicted = true;
@@ -239,6 +254,10 @@ impl SimulatedCache {
     }
 }
 
+fn is_expired(expiry: u32, now: u32) -> bool {
+    expiry != 0 && expiry <= now
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -251,7 +270,7 @@ mod tests {
     fn filled(small_share: f64, numbers: std::ops::Range<u64>) -> SimulatedCache {
         let mut cache = SimulatedCache::new(small_share);
         cache.set_capacity(10_000);
-        numbers.for_each(|number| cache.fill(item(number, 100)));
+        numbers.for_each(|number| cache.fill(item(number, 100), 1));
         cache
     }
 
@@ -261,11 +280,11 @@ mod tests {
 
     #[test]
     fn small_queue_has_its_share_of_memory() {
-        for (share, kept) in [(0.05, 4..=6), (0.72, 71..=73)] {
+        for (share, kept) in [(0.05, 4..=6), (0.76, 75..=77)] {
             let mut cache = filled(share, 0..100);
             // Promotes all, so that the main queue is full.
             (0..2).for_each(|_| assert_eq!(hits(&mut cache, 0..100), 100));
-            (1_000..1_100).for_each(|number| cache.fill(item(number, 100)));
+            (1_000..1_100).for_each(|number| cache.fill(item(number, 100), 1));
             assert_eq!(cache.items(), 100);
             let new = hits(&mut cache, 1_000..1_100);
             assert!(kept.contains(&new), "{new} of 100 new items are there with a share of {share}");
@@ -276,34 +295,52 @@ mod tests {
     fn read_items_and_ghosts_enter_the_main_queue() {
         let mut cache = filled(0.05, 0..100);
         assert_eq!(hits(&mut cache, 0..1), 1);
-        (1_000..1_100).for_each(|number| cache.fill(item(number, 100)));
+        (1_000..1_100).for_each(|number| cache.fill(item(number, 100), 1));
         assert_eq!((hits(&mut cache, 0..1), hits(&mut cache, 1..50)), (1, 0), "one read is enough");
-        cache.fill(item(60, 100));
-        (2_000..2_080).for_each(|number| cache.fill(item(number, 100)));
+        cache.fill(item(60, 100), 1);
+        (2_000..2_080).for_each(|number| cache.fill(item(number, 100), 1));
         assert_eq!(hits(&mut cache, 60..61), 1, "it was evicted a moment before");
     }
 
     #[test]
     fn expired_removed_and_too_large_items_are_absent() {
-        let mut cache = filled(0.72, 0..1);
-        cache.replace(SimulatedItem { expiry: 10, ..item(0, 100) });
+        let mut cache = filled(0.76, 0..1);
+        cache.replace(SimulatedItem { expiry: 10, ..item(0, 100) }, 1);
         assert!(cache.read(KeyHash(0), 1, 9) && !cache.read(KeyHash(0), 1, 10));
-        cache.fill(item(1, 100));
+        cache.fill(item(1, 100), 1);
         cache.remove(KeyHash(1));
-        cache.fill(item(2, 2_501));
+        cache.fill(item(2, 2_501), 1);
         assert_eq!((hits(&mut cache, 0..3), cache.items()), (0, 0));
+    }
+
+    #[test]
+    fn number_of_items_is_bounded_whatever_they_take() {
+        let mut cache = SimulatedCache::new(0.76);
+        (0..100_000).for_each(|number| cache.fill(item(number, 1), 1));
+        assert!(
+            cache.items() <= 2 * SIMULATED_ITEMS_MAX && cache.entries.len() <= 4 * SIMULATED_ITEMS_MAX + 1
+        );
+    }
+
+    #[test]
+    fn expired_items_leave_no_ghosts() {
+        let mut cache = filled(0.05, 0..0);
+        (0..100).for_each(|number| cache.fill(SimulatedItem { expiry: 5, ..item(number, 100) }, 1));
+        (1_000..1_100).for_each(|number| cache.fill(item(number, 100), 5));
+        assert_eq!((cache.items(), cache.ghosts.items), (100, 0));
     }
 
     proptest! {
         #[test]
-        fn counts_agree_with_the_entries(operations in prop::collection::vec((0u8..5, 0u64..60, 1u64..900), 1..400)) {
+        fn counts_agree_with_the_entries(operations in prop::collection::vec((0u8..6, 0u64..60, 1u64..900), 1..400)) {
             let mut cache = SimulatedCache::new(0.3);
             cache.set_capacity(5_000);
             for (operation, number, bytes) in operations {
                 match operation {
-                    0 => cache.fill(item(number, bytes)),
-                    1 => cache.replace(item(number, bytes)),
+                    0 => cache.fill(item(number, bytes), 1),
+                    1 => cache.replace(item(number, bytes), 1),
                     2 => cache.remove(KeyHash(number)),
+                    4 => cache.update(item(number, bytes)),
                     3 => cache.retain(|hash| hash.0 % 16 != number % 16),
                     _ => { cache.read(KeyHash(number), 1, 1); }
                 }
@@ -313,7 +350,7 @@ mod tests {
                     prop_assert_eq!(queue.bytes, of(place).map(|entry| u64::from(entry.bytes)).sum::<u64>());
                     prop_assert!(queue.entries.len() <= 2 * queue.items + GHOSTS_MIN + 1);
                 }
-                prop_assert!(cache.small.bytes + cache.main.bytes <= 5_000);
+                prop_assert!(cache.small.bytes + cache.main.bytes <= 5_000 + 60 * 900, "updates may exceed the capacity");
             }
         }
     }

@@ -463,8 +463,12 @@ impl Handle {
         }
         let chunked = if payload.chunks == 0 { 0 } else { u64::from(payload.len) };
         let stored = SimulatedItem { hash, bytes: bytes + chunked, expiry: new.expiry };
-        let replaces = existing.item.is_some() && existing.miss.is_none() && !write.same_item;
-        store.simulation.note_stored(stored, replaces, now);
+        let replaces = existing.item.is_some() && existing.miss.is_none();
+        if replaces && write.same_item {
+            store.simulation.note_updated(stored);
+        } else {
+            store.simulation.note_stored(stored, replaces, now);
+        }
         self.counters().total_items.inc();
         Ok((StoredItem { cas: if store.cas_enabled { new.cas } else { 0 } }, bytes))
     }
