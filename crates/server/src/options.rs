@@ -168,7 +168,7 @@ options! {
     #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
     threads: Option<usize>,
 
-    /// Requests of one connection before others get their turn [default: those received at once, 64 KiB at most]
+    /// Requests of one connection before others get their turn [default: those received at once, up to 32 KiB of answers]
     #[arg(short = 'R', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Workers")]
     max_reqs_per_event: Option<u32>,
 

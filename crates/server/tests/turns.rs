@@ -138,3 +138,11 @@ fn requests_of_a_turn_are_limited_on_request() {
     }
     assert!(server.connect().count("", "conn_yields") >= 9);
 }
+
+#[test]
+fn commands_about_the_server_take_several_turns() {
+    let server = serve("-t 1");
+    let client = PipelineClient::connect(&server);
+    let sends = client.request(&"flush_all\r\n".repeat(64), &"OK\r\n".repeat(64));
+    assert!(sends >= 4, "64 of them took {sends} sends");
+}

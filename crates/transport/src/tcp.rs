@@ -41,7 +41,8 @@ impl TcpListener {
             socket.set_reuse_port(true)?;
         }
         if let Some(cpu) = options.cpu {
-            socket.set_cpu_affinity(cpu)?;
+            // A preference, which sandboxes and sockets in user space may not know.
+            let _ = socket.set_cpu_affinity(cpu);
         }
         if address.is_ipv6() {
             // IPv4 has its own listener.

@@ -129,7 +129,7 @@ impl Pair<'_> {
         }
         let (run, slab_bytes) = self.replay(first, &megabytes.to_string(), megabytes << 20)?;
         // Each slab class gets a page, regardless of -m; one more than that is usual.
-        if slab_bytes > megabytes + 1 << 20 {
+        if slab_bytes > (megabytes + 1) << 20 {
             let taken = slab_bytes as f64 / f64::from(1 << 20);
             let why = format!("{} at -m {megabytes} takes {taken:.0} MB for pages of slabs", first.name);
             return Ok(row(None, Some(why)));

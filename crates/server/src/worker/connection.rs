@@ -55,7 +55,8 @@ pub enum EndReason {
 
 /// How much a turn may still do, and what it has done.
 struct TurnBudget {
-    /// Parts of long values and buffers without a request that may follow; requests as well, if `-R` is given.
+    /// The number of parts of long values, buffers without a request and commands about the server that may follow; of
+    /// all requests, if `-R` is given.
     left: u32,
     /// Whether requests count.
     counts_requests: bool,
@@ -83,6 +84,11 @@ impl TurnBudget {
     fn count_requests(&mut self, count: usize) {
         self.has_served = true;
         self.left -= if self.counts_requests { count as u32 } else { 0 };
+    }
+
+    /// Counts what takes long, whether or not requests count.
+    fn count_step(&mut self) {
+        self.left = self.left.saturating_sub(u32::from(!self.counts_requests));
     }
 
     /// Returns how many requests a run may have.
@@ -311,8 +317,8 @@ impl Connection {
     // ---- serving ----
 
     /// Runs one turn: the requests of one receive, up to [`GATHERED_BYTES_MAX`] of answers, and one send. Where sending
-    /// needs no system call, each few answers are sent. At most as many requests as `-R` says; and as many parts of
-    /// long values, or buffers with neither, as it says by default.
+    /// needs no system call, each few answers are sent. At most as many requests as `-R` says; without it, at most
+    /// [`STEPS_PER_TURN_MAX`] commands about the server, parts of long values, or buffers without a request.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
         let turn = loop {
@@ -548,6 +554,9 @@ impl Connection {
                 }
                 Decoded::Request { consumed, request } => {
                     budget.count_request();
+                    if !is_about_items(&request.command) {
+                        budget.count_step();
+                    }
                     self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
                     (consumed, commands::execute(ctx, &mut self.session, request))
                 }
@@ -717,6 +726,23 @@ impl Connection {
         shared.inboxes[ctx.worker].count(-1);
         shared.connections_now.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Returns whether a command is about single items, rather than about the server, which may take long.
+fn is_about_items(command: &Command<'_>) -> bool {
+    use Command::{Arithmetic, Delete, Get, Inspect, Noop, Refused, ShmAccessed, Store, Touch};
+    matches!(
+        command,
+        Get(_)
+            | Store(_)
+            | Delete(_)
+            | Arithmetic(_)
+            | Touch(_)
+            | Inspect(_)
+            | Noop
+            | Refused(_)
+            | ShmAccessed(_)
+    )
 }
 
 /// Returns the visible properties of a connection over a link from a listener.

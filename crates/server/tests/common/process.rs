@@ -111,7 +111,6 @@ impl Process {
         line.split_whitespace().next().and_then(|soft| soft.parse().ok()).expect("a number")
     }
 
-    /// Returns the resident memory in bytes.
     /// Returns the CPUs of each thread whose name has this prefix, by name.
     pub fn cpus_of_threads(&self, prefix: &str) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("the process runs");
@@ -129,6 +128,7 @@ impl Process {
         threads.into_iter().map(|(_, cpus)| cpus).collect()
     }
 
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the field exists");

@@ -88,7 +88,7 @@ impl Listener for UdpListener {
                 // The socket is empty.
                 Ok(_) => break,
                 // The error of an earlier answer whose port was unreachable; it concerns no current client.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => left -= 1,
                 Err(error) if is_not_now(&error) => break,
                 Err(error) => return Err(error),
             }
