@@ -104,7 +104,8 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
-        let progress = Progress { state: DecoderState::Request, scanned: 0, needed: 0 };
+        let state = DecoderState::Request;
+        let progress = Progress { state, before_run: state, scanned: 0, needed: 0 };
         Decoder {
             limits,
             protocol,
@@ -164,6 +165,7 @@ impl Decoder {
         if !self.may_be_plain() {
             return 0;
         }
+        self.progress.before_run = self.progress.state;
         let mut used = match self.progress.state {
             DecoderState::Request => 0,
             _ => self.progress.plain_keys(input, run),
@@ -178,6 +180,15 @@ impl Decoder {
             }
         }
         used
+    }
+
+    /// Decodes the last run of [`Decoder::plain_gets`] again, up to its first `taken` requests: the rest is decoded later.
+    /// `input` is the same, and nothing was decoded since. Returns the bytes that they take.
+    #[cold]
+    pub fn shorten_gets<'a>(&mut self, input: &'a [u8], run: &mut PlainGets<'a>, taken: usize) -> usize {
+        self.progress.state = self.progress.before_run;
+        run.shorten(taken);
+        self.plain_gets(input, run)
     }
 
     /// Decodes the plain writes at the front of `input`, like [`Decoder::plain_gets`]. All their values are inline.
@@ -391,6 +402,8 @@ impl<'a> Iterator for PipelinedKeys<'a> {
 #[derive(Debug)]
 struct Progress {
     state: DecoderState,
+    /// The state before the last run of plain reads.
+    before_run: DecoderState,
     /// Bytes at the front of the input that hold no newline, from the last call.
     scanned: usize,
     /// Bytes that the input needs before decoding can continue, from the last call.

@@ -72,6 +72,12 @@ impl<T: Copy + Default> PlainRun<T> {
         self.len >= self.limit
     }
 
+    /// Lowers the limit.
+    #[inline]
+    pub(crate) fn shorten(&mut self, limit: usize) {
+        self.limit = self.limit.min(limit);
+    }
+
     /// Removes all requests.
     #[inline]
     pub(crate) fn clear(&mut self) {

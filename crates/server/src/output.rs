@@ -76,6 +76,11 @@ impl OutputQueue {
         if self.of_all.are_too_many() { 0 } else { QUEUED_BYTES_MAX }
     }
 
+    /// Returns whether more bytes are pending than may be while the connection's requests are executed.
+    pub fn is_full(&self) -> bool {
+        self.bytes > self.bytes_max()
+    }
+
     /// Nothing waits.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TestServer, serve, wait_until};
+use fabcache_server::bounds::{GATHERED_BYTES_MAX, QUEUED_BYTES_MAX};
 use fabcache_server::worker::inbox::NewLink;
 use fabcache_transport::memory::{MemoryLink, MemoryPeer, pair};
 use fabcache_transport::{Kind, Link, Peer, Received, StreamLink};
@@ -16,6 +17,8 @@ use fabcache_transport::{Kind, Link, Peer, Received, StreamLink};
 struct CountingLink {
     link: MemoryLink,
     sends: Arc<AtomicU64>,
+    /// The most bytes that one send was given.
+    bytes_max: Arc<AtomicU64>,
 }
 
 impl Link for CountingLink {
@@ -25,6 +28,8 @@ impl Link for CountingLink {
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.sends.fetch_add(1, Ordering::Relaxed);
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        self.bytes_max.fetch_max(bytes, Ordering::Relaxed);
         self.link.send(parts)
     }
 
@@ -61,19 +66,21 @@ impl Link for CountingLink {
 struct PipelineClient {
     peer: MemoryPeer,
     sends: Arc<AtomicU64>,
+    bytes_max: Arc<AtomicU64>,
 }
 
 impl PipelineClient {
     fn connect(server: &TestServer) -> PipelineClient {
         let (link, peer) = pair().expect("a descriptor");
-        let sends = Arc::default();
+        let (sends, bytes_max) = (Arc::default(), Arc::default());
         let shared = server.server().shared();
         // As a listener does.
         shared.connections_now.fetch_add(1, Ordering::Relaxed);
         shared.inboxes[0].count(1);
-        let link = Box::new(CountingLink { link, sends: Arc::clone(&sends) });
+        let link =
+            Box::new(CountingLink { link, sends: Arc::clone(&sends), bytes_max: Arc::clone(&bytes_max) });
         shared.inboxes[0].put(NewLink { link, listener: 0 });
-        PipelineClient { peer, sends }
+        PipelineClient { peer, sends, bytes_max }
     }
 
     /// Sends requests, compares the answers, and returns the number of sends that these took.
@@ -127,6 +134,24 @@ fn long_answers_are_sent_in_between() {
     let answer = format!("VALUE k 0 1024\r\n{value}\r\nEND\r\n");
     assert_eq!(client.request(&"get k\r\n".repeat(40), &answer.repeat(40)), 2);
     assert_eq!(server.connect().count("", "conn_yields"), 1);
+}
+
+#[test]
+fn runs_end_when_their_answers_are_long() {
+    // A value that is copied, and one that is sent from the region: their runs end at different bounds.
+    for len in [16 << 10, 20 << 10] {
+        let server = serve("-t 1");
+        let client = PipelineClient::connect(&server);
+        let value = "v".repeat(len);
+        client.request(&format!("set k 0 0 {len}\r\n{value}\r\n"), "STORED\r\n");
+        let hit = format!("VALUE k 0 {len}\r\n{value}\r\n");
+        let line = format!("get{}\r\n", " k".repeat(40));
+        client.request(&line, &(hit.repeat(40) + "END\r\n"));
+        client.request(&"get k\r\n".repeat(40), &(hit.clone() + "END\r\n").repeat(40));
+        let max = QUEUED_BYTES_MAX + (GATHERED_BYTES_MAX + hit.len()) as u64;
+        let waiting = client.bytes_max.load(Ordering::Relaxed);
+        assert!(waiting <= max, "{waiting} bytes waited to be sent");
+    }
 }
 
 #[test]

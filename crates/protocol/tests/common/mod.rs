@@ -76,8 +76,17 @@ fn plain_run(decoder: &mut Decoder, input: &[u8], limit: usize, record: &mut Rec
     loop {
         let before = used;
         let mut gets = PlainGets::new(limit);
-        used += decoder.plain_gets(&input[used..], &mut gets);
-        assert_eq!(gets.requests().is_empty(), used == before);
+        let decoded = decoder.plain_gets(&input[used..], &mut gets);
+        let requests = gets.requests().to_vec();
+        assert_eq!(requests.is_empty(), decoded == 0);
+        // Of some runs only a part is executed.
+        let taken = requests.len().saturating_sub(used % 3);
+        if taken < requests.len() {
+            used += decoder.shorten_gets(&input[used..], &mut gets, taken);
+        } else {
+            used += decoded;
+        }
+        assert_eq!(gets.requests(), &requests[..taken]);
         gets.requests().iter().for_each(|get| record.request(&get.request()));
         let between = used;
         let mut sets = PlainSets::new(limit);

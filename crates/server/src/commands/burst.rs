@@ -18,12 +18,14 @@ pub fn is_allowed(ctx: &Context, session: &Session) -> bool {
         && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)
 }
 
-/// Executes a run of reads.
-pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>]) {
+/// Executes a run of reads, up to the one whose answer makes `gathered_max` bytes, or more than may be queued.
+/// Returns their number.
+pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gathered_max: usize) -> usize {
     let mut probes = [Probe::NONE; RUN_MAX];
     ctx.handle.probe_many(run.iter().map(|get| get.key), &mut probes);
-    let (mut hits, mut misses) = (0, 0);
+    let (mut hits, mut misses, mut done) = (0, 0, 0);
     for (get, probe) in run.iter().zip(&probes) {
+        done += 1;
         let PlainGet { key, cas, is_last } = *get;
         let command = TextCommand::Get;
         let encoding = TextEncoding { command, key, cas, is_last, ..TextEncoding::default() };
@@ -37,13 +39,22 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>]) {
                     Miss::Flushed => ctx.counters().get_flushed.inc(),
                 }
             }
-            None => _ = execute(ctx, session, get.request()),
+            None => {
+                execute(ctx, session, get.request());
+                if session.queue.is_full() {
+                    break;
+                }
+            }
+        }
+        if ctx.out.len() >= gathered_max {
+            break;
         }
     }
     let counters = ctx.counters();
     counters.cmd_get.add(hits + misses);
     counters.get_hits.add(hits);
     counters.get_misses.add(misses);
+    done
 }
 
 /// Executes a run of writes.

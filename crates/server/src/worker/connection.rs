@@ -306,8 +306,7 @@ impl Connection {
 
     fn is_backlogged(&self) -> bool {
         let queue = &self.session.queue;
-        let max = if self.is_one_shot() { DATAGRAM_ANSWER_BYTES_MAX } else { queue.bytes_max() };
-        queue.bytes() > max
+        if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() }
     }
 
     fn is_dumping(&self) -> bool {
@@ -542,7 +541,7 @@ impl Connection {
                 // A watcher says nothing more that matters.
                 return input.len();
             }
-            let of_run = self.work_on_run(ctx, &input[used..], budget);
+            let of_run = self.work_on_run(ctx, &input[used..], budget, gathered_max);
             if of_run > 0 {
                 used += of_run;
                 continue;
@@ -600,9 +599,16 @@ impl Connection {
         }
     }
 
-    /// Executes the run of plain requests at the front of the input; returns how many bytes they take.
+    /// Executes the run of plain requests at the front of the input; returns how many bytes they take. As everywhere,
+    /// none is executed once so many bytes are gathered, or more wait than may be queued.
     #[inline]
-    fn work_on_run(&mut self, ctx: &mut Context, input: &[u8], budget: &mut TurnBudget) -> usize {
+    fn work_on_run(
+        &mut self,
+        ctx: &mut Context,
+        input: &[u8],
+        budget: &mut TurnBudget,
+        gathered_max: usize,
+    ) -> usize {
         // Clients of shared memory and of the fabric send meta lines with flags, and packets.
         if matches!(self.link.kind(), Kind::Shm | Kind::Fabric) || !burst::is_allowed(ctx, &self.session) {
             return 0;
@@ -612,9 +618,12 @@ impl Connection {
             // The rest of a line begins with the space before its next key.
             [b'g', b'e', b't', ..] | [b' ', ..] => {
                 let mut run = PlainGets::new(max);
-                let used = self.decoder.plain_gets(input, &mut run);
-                burst::gets(ctx, session, run.requests());
-                (used, run.requests().len())
+                let mut used = self.decoder.plain_gets(input, &mut run);
+                let executed = burst::gets(ctx, session, run.requests(), gathered_max);
+                if executed < run.requests().len() {
+                    used = self.decoder.shorten_gets(input, &mut run, executed);
+                }
+                (used, executed)
             }
             [b's', b'e', b't', ..] | [b'm', b's', ..] => {
                 let mut run = PlainSets::new(max);
