@@ -95,13 +95,17 @@ impl<T: Copy + Default> PlainRun<T> {
 impl<'a> PlainGet<'a> {
     /// Returns the request as [`Decoder::decode`](crate::Decoder::decode) returns it.
     pub fn request(&self) -> Request<'a> {
-        let PlainGet { key, cas, is_last } = *self;
-        let encoding =
-            TextEncoding { command: TextCommand::Get, key, cas, is_last, ..TextEncoding::default() };
         Request {
-            command: Command::Get(Get { key, value: true, ..Get::default() }),
-            encoding: Encoding::Text(encoding),
+            command: Command::Get(Get { key: self.key, value: true, ..Get::default() }),
+            encoding: Encoding::Text(self.encoding()),
         }
+    }
+
+    /// The encoding of its answer.
+    #[inline]
+    pub fn encoding(&self) -> TextEncoding<'a> {
+        let PlainGet { key, cas, is_last } = *self;
+        TextEncoding { command: TextCommand::Get, key, cas, is_last, ..TextEncoding::default() }
     }
 }
 

@@ -84,7 +84,7 @@ proptest! {
             1..12,
         ),
     ) {
-        // Two stores with the same history, of which one takes the short ways: counts and evictions must be alike.
+        // Two stores with the same history, one of which takes the fast paths: counts and evictions must be alike.
         let (batched, batched_clock) = store(16 << 20, true, 1);
         let (single, single_clock) = store(16 << 20, true, 1);
         let (batched, single) = (Handle::new(&batched), Handle::new(&single));

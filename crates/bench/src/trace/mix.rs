@@ -6,7 +6,7 @@ use super::generate::{FILLS_AND_BURSTS_OF_PERCENT, SESSION_PERCENT, WORKING_SETS
 use super::{Object, Request, Trace};
 use crate::random::Random;
 
-/// What a recorded trace is mixed with. New objects have sizes of recorded ones.
+/// A pattern of requests to mix a recorded trace with. New objects have sizes of recorded ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {

@@ -2,8 +2,8 @@
 //! keys overlap. Permissions, watchers and counters are handled once for a run.
 
 use fabcache_protocol::bounds::RUN_MAX;
-use fabcache_protocol::{Command, PlainGet, PlainSet, TextCommand, TextEncoding};
-use fabcache_store::{Miss, Probe};
+use fabcache_protocol::{Command, PlainGet, PlainSet};
+use fabcache_store::Probe;
 
 use super::{Context, Role, Session, execute, is_too_large, retrieval, storage};
 use crate::watch::topic;
@@ -13,7 +13,7 @@ use crate::watch::topic;
 #[inline]
 pub fn is_allowed(ctx: &Context, session: &Session) -> bool {
     matches!(session.role, Role::Serving)
-        && (!session.access.required || session.access.granted)
+        && session.access.is_open()
         && !ctx.shared.prefixes.is_on()
         && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)
 }
@@ -26,18 +26,11 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     let (mut hits, mut misses, mut done) = (0, 0, 0);
     for (get, probe) in run.iter().zip(&probes) {
         done += 1;
-        let PlainGet { key, cas, is_last } = *get;
-        let command = TextCommand::Get;
-        let encoding = TextEncoding { command, key, cas, is_last, ..TextEncoding::default() };
-        match retrieval::answer_plain(ctx, &encoding, probe) {
+        match retrieval::answer_plain(ctx, &get.encoding(), probe) {
             Some(Ok(_)) => hits += 1,
             Some(Err(miss)) => {
                 misses += 1;
-                match miss {
-                    Miss::Absent => {}
-                    Miss::Expired => ctx.counters().get_expired.inc(),
-                    Miss::Flushed => ctx.counters().get_flushed.inc(),
-                }
+                retrieval::count_reason(ctx.counters(), miss);
             }
             None => {
                 execute(ctx, session, get.request());

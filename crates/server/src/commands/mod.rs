@@ -80,6 +80,14 @@ pub struct Access {
     pub granted: bool,
 }
 
+impl Access {
+    /// Returns whether all commands are allowed.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.required || self.granted
+    }
+}
+
 /// State that the commands of one connection leave.
 #[derive(Debug)]
 pub struct Session {
@@ -142,8 +150,7 @@ pub enum Flow {
 #[inline]
 pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -> Flow {
     let Request { command, encoding } = request;
-    if session.access.required && !session.access.granted && !authentication::is_allowed(&command, &encoding)
-    {
+    if !session.access.is_open() && !authentication::is_allowed(&command, &encoding) {
         return authentication::refuse(ctx, &encoding);
     }
     if let Encoding::Meta(_) = encoding

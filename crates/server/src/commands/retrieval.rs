@@ -7,6 +7,7 @@ use fabcache_store::{
 };
 
 use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
+use crate::counters::ServerCounters;
 use crate::prefixes::Request;
 
 /// `get` and its likes: one key.
@@ -322,11 +323,7 @@ fn count(
         Err(miss) if !created => {
             counters.cmd_get.inc();
             counters.get_misses.inc();
-            match miss {
-                Miss::Absent => {}
-                Miss::Expired => counters.get_expired.inc(),
-                Miss::Flushed => counters.get_flushed.inc(),
-            }
+            count_reason(counters, miss);
         }
         _ => {
             counters.cmd_get.inc();
@@ -335,6 +332,15 @@ fn count(
     }
     ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));
     notify_lookup(ctx, session.info.fd, get.key, result.map(|()| len));
+}
+
+/// Counts a missed read whose item had expired or was flushed.
+pub(super) fn count_reason(counters: &ServerCounters, miss: Miss) {
+    match miss {
+        Miss::Absent => {}
+        Miss::Expired => counters.get_expired.inc(),
+        Miss::Flushed => counters.get_flushed.inc(),
+    }
 }
 
 /// `touch`, binary Touch.

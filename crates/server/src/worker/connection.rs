@@ -339,7 +339,7 @@ impl Connection {
                 if let Err(ended) = self.attach(ctx) {
                     return Turn::End(ended);
                 }
-                // What has arrived on the new link is not reported again.
+                // Bytes that have arrived on the new link are not reported again.
                 budget.has_served = false;
                 continue;
             }

@@ -225,7 +225,7 @@ impl Store {
 }
 
 /// Returns the bytes of an item and of the chunks of its value.
-fn whole_bytes(item: &Item) -> u64 {
+pub(crate) fn whole_bytes(item: &Item) -> u64 {
     item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 }
 }
 

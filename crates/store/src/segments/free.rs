@@ -68,8 +68,7 @@ impl Segments {
         if let Some(id) = taken {
             self.note_touched(id, true);
         }
-        let is_cold = |id: &u32| !self.segments[*id as usize].is_touched.load(Ordering::Relaxed);
-        if free.get(self.touched_ahead() / 2).is_some_and(is_cold) {
+        if free.get(self.touched_ahead() / 2).is_some_and(|id| self.is_untouched(*id)) {
             self.wants_touching.store(true, Ordering::Relaxed);
         }
     }
@@ -84,8 +83,11 @@ impl Segments {
 
     /// Returns the first free segment that is to be touched.
     pub fn next_untouched(&self) -> Option<u32> {
-        let is_cold = |id: &u32| !self.segments[*id as usize].is_touched.load(Ordering::Relaxed);
-        self.lock(&self.free).iter().take(self.touched_ahead()).copied().find(is_cold)
+        self.lock(&self.free).iter().take(self.touched_ahead()).copied().find(|id| self.is_untouched(*id))
+    }
+
+    fn is_untouched(&self, id: u32) -> bool {
+        !self.segments[id as usize].is_touched.load(Ordering::Relaxed)
     }
 
     /// Notes whether the pages of a segment are allocated and mapped.

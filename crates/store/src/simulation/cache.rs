@@ -227,7 +227,7 @@ impl SimulatedCache {
         ghosts.items > self.items().max(GHOSTS_MIN) && !fit
     }
 
-    /// Evicts the oldest item of a queue, or moves it; false if there is none.
+    /// Evicts the oldest item of a queue, or moves it. Returns false if there is none.
     fn evict(&mut self, now: u32) -> bool {
         let small_max = self.small_share * self.capacity as f64;
         let is_small = self.main.items == 0 || self.small.items > 0 && self.small.bytes as f64 > small_max;

@@ -25,6 +25,7 @@ use crate::bounds::{
     SIMULATED_ITEMS_MAX, SIMULATED_ITEMS_MIN, SIMULATION_GAIN_ITEMS_MIN, SIMULATION_GAIN_SHARE,
     SMALL_QUEUE_SHARE_LARGE, SMALL_QUEUE_SHARE_SMALL,
 };
+use crate::reclaim::whole_bytes;
 
 /// The large share's place among the caches, and the small one's.
 const LARGE: usize = 0;
@@ -280,8 +281,7 @@ fn mask_for(items: u64) -> u64 {
 }
 
 fn simulated(hash: KeyHash, item: &Item) -> SimulatedItem {
-    let chunks = if item.is_chained() { u64::from(item.value_len) } else { 0 };
-    SimulatedItem { hash, bytes: item.bytes() + chunks, expiry: item.expiry }
+    SimulatedItem { hash, bytes: whole_bytes(item), expiry: item.expiry }
 }
 
 /// Returns whether a key takes part: by bits that choose neither its group, nor its row or fingerprint among ghosts.
