@@ -13,8 +13,9 @@
 //!      key
 //!      value           if chained, the table of chunks instead: CHUNK_ENTRY_BYTES each
 //! ```
-//! An item is immutable once its slot is published, but for the state word, which threads of the server change by
-//! atomic read-modify-write while they hold the lock of the item's slot: without it the memory may be another's.
+//! An item is immutable once its slot is published, but for the state word, which threads of the server change while
+//! they hold the lock of the item's slot: without it the memory may be another's. That of a chunk, which has no slot, is
+//! changed by atomic read-modify-write.
 //!
 //! ```text
 //!  state bit  0      dead: replaced, deleted, evicted or moved; set before the writer is answered
@@ -426,6 +427,17 @@ pub fn load_state(memory: &Memory, offset: u64) -> State {
 #[inline]
 pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
     State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))
+}
+
+/// Marks an item dead; returns the previous word. The caller holds the lock of the item's slot.
+///
+/// A load and a store do: all that change the word of an item hold that lock, so none does so in between, and each sees
+/// what the one before it stored.
+#[inline]
+pub fn mark_dead(memory: &Memory, offset: u64) -> State {
+    let state = State(memory.load_u16(offset, Ordering::Relaxed));
+    memory.store_u16(offset, state.with(State::DEAD).0, Ordering::Release);
+    state
 }
 
 /// Clears the bits of `clear` and sets those of `set`.

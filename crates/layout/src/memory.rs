@@ -169,6 +169,12 @@ mod real {
             self.u16(offset).load(order)
         }
 
+        /// Stores the 2-byte word at `offset` (a multiple of 2).
+        #[inline]
+        pub fn store_u16(&self, offset: u64, value: u16, order: Ordering) {
+            self.u16(offset).store(value, order);
+        }
+
         /// Sets bits of the 2-byte word at `offset`; returns the previous word.
         #[inline]
         pub fn fetch_or_u16(&self, offset: u64, bits: u16, order: Ordering) -> u16 {
@@ -609,6 +615,12 @@ mod model {
 
         pub fn load_u16(&self, offset: u64, order: Ordering) -> u16 {
             (self.word(offset).load(order) >> (offset % 8 * 8)) as u16
+        }
+
+        /// Stores a part of a model word, whose other parts may change meanwhile.
+        pub fn store_u16(&self, offset: u64, value: u16, order: Ordering) {
+            let load = || self.load_u16(offset, Ordering::Relaxed);
+            while self.compare_exchange_u16(offset, load(), value, order, Ordering::Relaxed).is_err() {}
         }
 
         pub fn fetch_or_u16(&self, offset: u64, bits: u16, order: Ordering) -> u16 {

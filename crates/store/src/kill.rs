@@ -29,7 +29,7 @@ impl Store {
     /// Marks an item dead, has its slot changed, and no longer counts it.
     pub(crate) fn end_item(&self, offset: u64, item: &Item, change_slot: impl FnOnce()) {
         let is_alive = Cell::new(true);
-        let mark = || is_alive.set(!item::set_state(&self.memory, offset, State::DEAD).has(State::DEAD));
+        let mark = || is_alive.set(!item::mark_dead(&self.memory, offset).has(State::DEAD));
         let count = || {
             if is_alive.get() {
                 self.segments.count_dead(offset, item.bytes(), 1);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fabcache_layout::format::PARTITION_BYTES;
 use fabcache_layout::format::SEGMENT_ENTRY_BYTES;
+use fabcache_layout::item::{self, State};
 use fabcache_layout::sync::{AtomicBool, Ordering};
 use fabcache_layout::{Geometry, Item, Memory};
 use loom::thread;
@@ -196,6 +197,28 @@ fn a_read_while_its_segment_is_used_again(
 #[test]
 fn access_is_not_recorded_for_another_item() {
     a_read_while_its_segment_is_used_again(1, 8, LATER, false);
+}
+
+/// A reader notes its access in the state word in which a writer marks the item dead.
+#[test]
+fn dead_mark_is_kept_though_an_access_is_noted() {
+    check(2, || {
+        let (store, clock) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let hash = store.hash(b"a");
+        let at = store.index.lock(hash).find(hash, |_| true).expect("the key exists").slot.offset();
+        // A second later an access is noted.
+        clock.set(1);
+        store.tick();
+        let reader = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || get(&Handle::new(&store), b"a"))
+        };
+        set(&main, b"a", b"2", Expiry::NEVER);
+        assert!(reader.join().expect("read").is_some(), "it was replaced, not removed");
+        assert!(item::load_state(&store.memory, at).has(State::DEAD));
+    });
 }
 
 #[test]
