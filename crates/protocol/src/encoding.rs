@@ -33,7 +33,7 @@ impl Encoding<'_> {
     #[inline]
     pub fn value_tail(&self, out: &mut Vec<u8>) {
         match self {
-            Encoding::Text(encoding) => text::encode::value_tail(encoding, out),
+            Encoding::Text(encoding) => encoding.value_tail(out),
             Encoding::Meta(_) => out.extend_from_slice(b"\r\n"),
             Encoding::Binary(_) => {}
         }

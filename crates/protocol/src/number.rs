@@ -16,8 +16,14 @@ pub const DIGITS_MAX: usize = 20;
 
 /// Formats `n` in decimal at the end of `buffer`; returns the digits.
 #[inline]
-pub fn digits(mut n: u64, buffer: &mut [u8; DIGITS_MAX]) -> &[u8] {
-    let mut at = DIGITS_MAX;
+pub fn digits(n: u64, buffer: &mut [u8; DIGITS_MAX]) -> &[u8] {
+    let at = digits_before(DIGITS_MAX, n, buffer);
+    &buffer[at..]
+}
+
+/// Formats `n` in decimal so that its digits end before `at` in `buffer`; returns where they start.
+#[inline]
+pub(crate) fn digits_before<const N: usize>(mut at: usize, mut n: u64, buffer: &mut [u8; N]) -> usize {
     while n >= 100 {
         let pair = 2 * (n % 100) as usize;
         n /= 100;
@@ -32,7 +38,7 @@ pub fn digits(mut n: u64, buffer: &mut [u8; DIGITS_MAX]) -> &[u8] {
         at -= 1;
         buffer[at] = b'0' + n as u8;
     }
-    &buffer[at..]
+    at
 }
 
 /// Appends `n` in decimal.

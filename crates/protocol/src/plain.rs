@@ -117,6 +117,16 @@ impl<'a> PlainSet<'a> {
         Request { command: Command::Store(store), encoding: self.encoding() }
     }
 
+    /// Appends the answer that the value was stored, as [`Encoding::reply`] does.
+    #[inline]
+    pub fn stored(&self, out: &mut Vec<u8>) {
+        if self.is_meta {
+            out.extend_from_slice(b"HD\r\n");
+        } else if !self.noreply {
+            out.extend_from_slice(b"STORED\r\n");
+        }
+    }
+
     /// The encoding of its answer.
     pub fn encoding(&self) -> Encoding<'a> {
         let key = self.key;

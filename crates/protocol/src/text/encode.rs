@@ -1,7 +1,7 @@
 //! Answers of the classic text protocol, and lines shared with meta.
 
 use crate::encoding::{TextCommand, TextEncoding};
-use crate::number::push_u64;
+use crate::number::{DIGITS_MAX, digits_before, push_u64};
 use crate::refusal::Refusal;
 use crate::reply::{Item, Reply};
 
@@ -15,31 +15,44 @@ impl TextEncoding<'_> {
     /// Appends what precedes the value of a hit, as [`Encoding::value_head`](crate::Encoding::value_head) does.
     #[inline]
     pub fn value_head(&self, flags: u32, len: u64, cas: u64, out: &mut Vec<u8>) {
+        /// Room for what follows the key: three numbers, a space before each, and the line end.
+        const NUMBERS_MAX: usize = 64;
+        const _: () = assert!(3 + 10 + 2 * DIGITS_MAX + 2 <= NUMBERS_MAX);
+        // Written from the end. What follows is appended, too: a copy of a fixed length costs less than one that fits.
+        let mut numbers = [0; 2 * NUMBERS_MAX];
+        let mut at = NUMBERS_MAX - 2;
+        numbers[at..at + 2].copy_from_slice(b"\r\n");
+        let mut put = |number| {
+            at = digits_before(at, number, &mut numbers) - 1;
+            numbers[at] = b' ';
+        };
+        if self.cas {
+            put(cas);
+        }
+        put(len);
+        put(u64::from(flags));
         out.extend_from_slice(b"VALUE ");
         out.extend_from_slice(self.key);
-        out.push(b' ');
-        push_u64(out, u64::from(flags));
-        out.push(b' ');
-        push_u64(out, len);
-        if self.cas {
-            out.push(b' ');
-            push_u64(out, cas);
-        }
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&numbers[at..at + NUMBERS_MAX]);
+        out.truncate(out.len() - at);
     }
-}
 
-/// The end of the value, and of the answer to the line if the key is its last.
-#[inline]
-pub(crate) fn value_tail(encoding: &TextEncoding<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(if encoding.is_last { b"\r\nEND\r\n" } else { b"\r\n" });
-}
+    /// Appends what follows the value of a hit; `END` if the key is the last of its line.
+    #[inline]
+    pub fn value_tail(&self, out: &mut Vec<u8>) {
+        if self.is_last {
+            out.extend_from_slice(b"\r\nEND\r\n");
+        } else {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 
-/// The answer for a key without a value, and the end of that to its line.
-#[inline]
-fn no_value(encoding: &TextEncoding<'_>, out: &mut Vec<u8>) {
-    if encoding.is_last {
-        out.extend_from_slice(b"END\r\n");
+    /// Appends the answer for a key without a value: `END` if it is the last of its line.
+    #[inline]
+    pub fn miss(&self, out: &mut Vec<u8>) {
+        if self.is_last {
+            out.extend_from_slice(b"END\r\n");
+        }
     }
 }
 
@@ -57,11 +70,11 @@ pub(crate) fn reply(encoding: &TextEncoding<'_>, reply: &Reply<'_>, out: &mut Ve
         Reply::OutOfMemory => match encoding.command {
             // An error between values would end the answer, and the client would read the rest as the next answer. A
             // cache may miss.
-            TextCommand::Get => return no_value(encoding, out),
+            TextCommand::Get => return encoding.miss(out),
             TextCommand::Store => b"SERVER_ERROR out of memory storing object",
             TextCommand::Arithmetic | TextCommand::Other => b"SERVER_ERROR out of memory",
         },
-        Reply::Miss => return no_value(encoding, out),
+        Reply::Miss => return encoding.miss(out),
         Reply::Number(number, _) => {
             push_u64(out, number);
             b""

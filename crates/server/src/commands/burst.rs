@@ -2,10 +2,10 @@
 //! keys overlap. Permissions, watchers and counters are handled once for a run.
 
 use fabcache_protocol::bounds::RUN_MAX;
-use fabcache_protocol::{Command, PlainGet, PlainSet};
-use fabcache_store::Probe;
+use fabcache_protocol::{Command, PlainGet, PlainSet, Request};
+use fabcache_store::{OutOfMemory, Probe};
 
-use super::{Context, Role, Session, execute, is_too_large, retrieval, storage};
+use super::{Context, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
 
 /// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
@@ -63,15 +63,21 @@ pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
             continue;
         }
         *(if set.is_meta { &mut meta } else { &mut text }) += 1;
-        let encoding = set.encoding();
-        let done = storage::put_plain(ctx, set.key, set.flags, set.exptime, set.value, probe, now, &encoding);
-        if let Err(why) = done
-            && let Command::Store(store) = set.request().command
-        {
-            storage::refuse_no_memory(ctx, session.info.fd, set.key, &store, len, &encoding, why);
+        let expiry = expiry_at(ctx, set.exptime, now);
+        match ctx.handle.put(set.key, probe, set.flags, expiry, set.value) {
+            Ok(_) => set.stored(&mut ctx.out),
+            Err(why) => refuse_no_memory(ctx, session, set, why),
         }
     }
     let counters = ctx.counters();
     counters.cmd_set.add(text + meta);
     counters.cmd_meta.add(meta);
+}
+
+#[cold]
+fn refuse_no_memory(ctx: &mut Context, session: &Session, set: &PlainSet<'_>, why: OutOfMemory) {
+    let len = set.value.len() as u64;
+    if let Request { command: Command::Store(store), encoding } = set.request() {
+        storage::refuse_no_memory(ctx, session.info.fd, set.key, &store, len, &encoding, why);
+    }
 }

@@ -61,7 +61,6 @@ pub(super) fn answer_plain(
     text: &TextEncoding<'_>,
     probe: &Probe,
 ) -> Option<Result<u64, Miss>> {
-    let encoding = Encoding::Text(*text);
     match ctx.handle.locate(text.key, probe) {
         Located::Item(item) => {
             let start = ctx.out.len();
@@ -71,11 +70,11 @@ pub(super) fn answer_plain(
                 ctx.out.truncate(start);
                 return None;
             }
-            encoding.value_tail(&mut ctx.out);
+            text.value_tail(&mut ctx.out);
             Some(Ok(len))
         }
         Located::Miss(miss) => {
-            encoding.reply(&Reply::Miss, &mut ctx.out);
+            text.miss(&mut ctx.out);
             Some(Err(miss))
         }
         Located::Unsettled => None,

@@ -1,14 +1,13 @@
 //! Writing: set, add, replace, append, prepend, cas, ms, and their binary likes.
 
 use fabcache_protocol::{
-    Encoding, Exptime, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
+    Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
     Value as Sent,
 };
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Probe, Upload, Value, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
 
 use super::{
-    Context, Flow, ITEM_CLASS, Role, Session, expiry, expiry_at, is_too_large, no_room, notify_lookup,
-    refused,
+    Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused,
 };
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
@@ -92,29 +91,15 @@ fn write_plain(
 ) {
     ctx.counters().cmd_set.inc();
     ctx.shared.prefixes.count(store.key, Request::Set);
-    let (now, probe) = (ctx.shared.store.now(), ctx.handle.probe_for_write(store.key));
-    if let Err(why) = put_plain(ctx, store.key, store.flags, store.exptime, value, &probe, now, encoding) {
-        refuse_no_memory(ctx, session.info.fd, store.key, store, value.len() as u64, encoding, why);
+    let probe = ctx.handle.probe_for_write(store.key);
+    let len = value.len() as u64;
+    match ctx.handle.put(store.key, &probe, store.flags, expiry(ctx, store.exptime), value) {
+        Ok(stored) => {
+            let item = Item { cas: stored.cas, len, flags: store.flags, ..Item::default() };
+            encoding.reply(&Reply::Stored(item), &mut ctx.out);
+        }
+        Err(why) => refuse_no_memory(ctx, session.info.fd, store.key, store, len, encoding, why),
     }
-}
-
-/// Stores a value and answers. Nothing is answered if memory is full.
-#[inline]
-#[expect(clippy::too_many_arguments, reason = "a plain request's fields, whichever its type")]
-pub(super) fn put_plain(
-    ctx: &mut Context,
-    key: &[u8],
-    flags: u32,
-    exptime: Exptime,
-    value: &[u8],
-    probe: &Probe,
-    now: u32,
-    encoding: &Encoding<'_>,
-) -> Result<(), OutOfMemory> {
-    let stored = ctx.handle.put(key, probe, flags, expiry_at(ctx, exptime, now), value)?;
-    let item = Item { cas: stored.cas, len: value.len() as u64, flags, ..Item::default() };
-    encoding.reply(&Reply::Stored(item), &mut ctx.out);
-    Ok(())
 }
 
 /// A value that can never fit.
