@@ -219,11 +219,13 @@ impl Encoded {
 
 impl NewItem<'_> {
     /// Returns the bytes of the whole item in a segment, including padding.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         (self.head_len() as u64 + self.payload_len()).next_multiple_of(ALIGN_BYTES)
     }
 
     /// Returns the bytes of header and key.
+    #[inline]
     pub fn head_len(&self) -> usize {
         let fields = [self.flags, self.expiry, self.chunks].iter().filter(|field| **field != 0).count();
         let cas_bytes = CAS_BYTES[self.cas_width()];
@@ -231,6 +233,7 @@ impl NewItem<'_> {
     }
 
     /// Returns the bytes that follow the key.
+    #[inline]
     pub fn payload_len(&self) -> u64 {
         match self.chunks {
             0 => u64::from(self.value_len),
@@ -239,13 +242,15 @@ impl NewItem<'_> {
     }
 
     /// Returns which of [`CAS_BYTES`] the CAS takes.
+    #[inline]
     fn cas_width(&self) -> usize {
         if self.key.is_empty() {
             return CAS_OF_CHUNK;
         }
-        CAS_MASKS.iter().position(|mask| self.cas & !mask == 0).unwrap_or(CAS_BYTES.len() - 1)
+        CAS_MASKS.iter().filter(|mask| self.cas > **mask).count()
     }
 
+    #[inline]
     fn length_bytes(&self) -> usize {
         (4 - self.value_len.leading_zeros() as usize / 8).max(1)
     }
@@ -265,22 +270,21 @@ impl NewItem<'_> {
         if self.binary_key {
             options |= BINARY_KEY;
         }
-        let mut out = Encoded { bytes: [0; HEADER_BYTES_MAX], len: 0 };
-        let mut put = |bytes: &[u8]| {
-            out.bytes[out.len..out.len + bytes.len()].copy_from_slice(bytes);
-            out.len += bytes.len();
-        };
-        put(&self.state.0.to_le_bytes());
-        put(&[options, self.key.len() as u8]);
-        put(&[0; CHECKSUM_BYTES]);
-        put(&self.cas.to_le_bytes()[..CAS_BYTES[cas_width]]);
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        bytes[..STATE_BYTES].copy_from_slice(&self.state.0.to_le_bytes());
+        bytes[STATE_BYTES] = options;
+        bytes[STATE_BYTES + OPTIONS_BYTES] = self.key.len() as u8;
+        // Fields are written whole; the next one overwrites the zeros behind a short one.
+        bytes[SUMMED_AT..SUMMED_AT + 8].copy_from_slice(&self.cas.to_le_bytes());
+        let mut len = SUMMED_AT + CAS_BYTES[cas_width];
         for field in [self.flags, self.expiry, self.chunks] {
             if field != 0 {
-                put(&field.to_le_bytes());
+                bytes[len..len + FIELD_BYTES].copy_from_slice(&field.to_le_bytes());
+                len += FIELD_BYTES;
             }
         }
-        put(&self.value_len.to_le_bytes()[..self.length_bytes()]);
-        out
+        bytes[len..len + LENGTH_BYTES_MAX].copy_from_slice(&self.value_len.to_le_bytes());
+        Encoded { bytes, len: len + self.length_bytes() }
     }
 }
 
@@ -289,7 +293,7 @@ impl Item {
     /// of the region.
     #[inline]
     pub fn parse(head: &[u8; HEADER_BYTES_MAX]) -> Item {
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let options = head[2];
         let cas_width = usize::from(options >> CAS_SHIFT);
         let cas = u64::from_le_bytes(head[SUMMED_AT..SUMMED_AT + 8].try_into().expect("eight bytes"));
@@ -321,7 +325,8 @@ impl Item {
     }
 
     /// Reads the header of the item at `offset`, which may be anything; `None` if that is outside the region.
-    #[inline]
+    // Else the item is copied twice.
+    #[inline(always)]
     pub fn read(memory: &Memory, offset: u64) -> Option<Item> {
         let mut head = [0; HEADER_BYTES_MAX];
         if memory.contains(offset, HEADER_BYTES_MAX as u64) {

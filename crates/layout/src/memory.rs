@@ -384,6 +384,26 @@ mod real {
         }
 
         /// # Safety
+        /// `src` is readable and `dst` writable for 32 bytes.
+        #[inline]
+        unsafe fn move32(src: *const u8, dst: *mut u8) {
+            // SAFETY: two loads and two stores of sixteen bytes, which the caller vouches for.
+            unsafe {
+                asm!(
+                    "movdqu {first}, [{src}]",
+                    "movdqu {second}, [{src} + 16]",
+                    "movdqu [{dst}], {first}",
+                    "movdqu [{dst} + 16], {second}",
+                    src = in(reg) src,
+                    dst = in(reg) dst,
+                    first = out(xmm_reg) _,
+                    second = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+
+        /// # Safety
         /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
         #[inline]
         unsafe fn move_string(src: *const u8, dst: *mut u8, len: usize) {
@@ -419,17 +439,17 @@ mod real {
                 2..4 => both_ends(2, move2),
                 4..8 => both_ends(4, move4),
                 8..16 => both_ends(8, move8),
-                16..STRING_MOVE_BYTES_MIN => {
-                    let mut done = 16;
-                    while done < len {
-                        let at = done - 16;
-                        // SAFETY: at + 16 = done < len.
-                        unsafe { move16(src.wrapping_add(at), dst.wrapping_add(at)) };
-                        done += 16;
+                16..32 => both_ends(16, move16),
+                32..STRING_MOVE_BYTES_MIN => {
+                    let mut at = 0;
+                    while at + 32 < len {
+                        // SAFETY: the 32 bytes from `at` on are among the `len`.
+                        unsafe { move32(src.wrapping_add(at), dst.wrapping_add(at)) };
+                        at += 32;
                     }
-                    let last = len - 16;
-                    // SAFETY: the last sixteen of at least sixteen bytes.
-                    unsafe { move16(src.wrapping_add(last), dst.wrapping_add(last)) };
+                    let last = len - 32;
+                    // SAFETY: the last 32 of at least 32 bytes.
+                    unsafe { move32(src.wrapping_add(last), dst.wrapping_add(last)) };
                 }
                 // SAFETY: the caller's contract.
                 _ => unsafe { move_string(src, dst, len) },

@@ -22,11 +22,13 @@ impl Store {
     }
 
     /// Marks an item dead, but not the chunks of its value: its slot points to another version.
+    #[inline]
     pub(crate) fn relink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
         self.end_item(at.slot.offset(), item, || group.replace(at.at, slot));
     }
 
     /// Marks an item dead, has its slot changed, and no longer counts it.
+    #[inline]
     pub(crate) fn end_item(&self, offset: u64, item: &Item, change_slot: impl FnOnce()) {
         let is_alive = Cell::new(true);
         let mark = || is_alive.set(!item::mark_dead(&self.memory, offset).has(State::DEAD));
@@ -39,6 +41,7 @@ impl Store {
     }
 
     /// Ends the chunks of an item's value.
+    #[inline]
     pub(crate) fn kill_chunks(&self, offset: u64, item: &Item) {
         if item.is_chained() {
             for chunk in self.chunks(offset, item) {

@@ -455,7 +455,8 @@ pub(crate) struct ConcurrentChange;
 
 impl Store {
     /// Checks the item of a slot: `None` if it has another key.
-    #[inline]
+    // Else its result is copied twice.
+    #[inline(always)]
     pub(crate) fn see(
         &self,
         mut at: SlotSnapshot,

@@ -44,6 +44,15 @@ pub enum Located {
     Unsettled,
 }
 
+impl From<ReadFailure> for Located {
+    fn from(why: ReadFailure) -> Located {
+        match why {
+            ReadFailure::Miss(miss) => Located::Miss(miss),
+            ReadFailure::ConcurrentChange => Located::Unsettled,
+        }
+    }
+}
+
 /// An item whose value can be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct LocatedItem {
@@ -122,19 +131,21 @@ impl Handle {
             Slot::EMPTY => None,
             _ => store.see(probe.slot, hash, probe.home.version, key).ok().flatten(),
         };
-        let found = match probed {
-            Some(seen) => Ok(seen),
-            None => self.find(key, hash, true),
+        let seen = match probed {
+            Some(seen) => seen,
+            None => match self.find(key, hash, true) {
+                Ok(seen) => seen,
+                Err(why) => return why.into(),
+            },
         };
         let now = store.now();
-        match found.and_then(|seen| self.check_valid(hash, &seen, now).map(|()| seen)) {
-            Ok(seen) if seen.item.is_chained() || seen.item.value_len > COPIED_VALUE_BYTES_MAX => {
-                Located::Unsettled
-            }
-            Ok(seen) => Located::Item(LocatedItem { hash, cas: store.cas_of(&seen.item), now, seen }),
-            Err(ReadFailure::Miss(miss)) => Located::Miss(miss),
-            Err(ReadFailure::ConcurrentChange) => Located::Unsettled,
+        if let Err(why) = self.check_valid(hash, &seen, now) {
+            return why.into();
         }
+        if seen.item.is_chained() || seen.item.value_len > COPIED_VALUE_BYTES_MAX {
+            return Located::Unsettled;
+        }
+        Located::Item(LocatedItem { hash, cas: store.cas_of(&seen.item), now, seen })
     }
 
     /// Appends the item's value to `out` and counts the read.

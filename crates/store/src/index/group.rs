@@ -23,6 +23,7 @@ pub struct LockedGroup<'i> {
 }
 
 impl<'i> LockedGroup<'i> {
+    #[inline]
     pub(super) fn new(
         index: &'i Index,
         guard: MutexGuard<'i, ()>,
@@ -71,6 +72,7 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Points the slot at `at` to another version of the same key's item.
+    #[inline]
     pub fn replace(&self, at: u64, slot: Slot) {
         let old = self.index.load_slot(at);
         debug_assert!(old.is_item() && slot.is_item());
@@ -86,6 +88,7 @@ impl<'i> LockedGroup<'i> {
     }
 
     /// Adds a key that is not there, at the place found for it.
+    #[inline]
     pub fn insert_at(&self, at: u64, slot: Slot) {
         let old = self.index.load_slot(at);
         debug_assert!(old.is_empty());

@@ -318,10 +318,12 @@ impl Index {
     }
 
     /// A moved group's slots all read MOVED; the first one is written last.
+    #[inline]
     fn is_group_moved(&self, group: u64) -> bool {
         self.load_slot(group).is_moved()
     }
 
+    #[inline]
     fn lock_group(&self, partition: usize, table: usize, group: u32) -> (MutexGuard<'_, ()>, u64) {
         let guard = self.locks[self.lock_of(partition, table, group)]
             .lock()
@@ -331,9 +333,11 @@ impl Index {
         (guard, offset.unwrap_or(self.geometry.directory))
     }
 
+    #[inline]
     fn lock_of(&self, partition: usize, table: usize, group: u32) -> usize {
         let mixed = (partition as u64) << 32 | u64::from(group) << 1 | table as u64;
-        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % self.locks.len()
+        let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((mixed * self.locks.len() as u64) >> 32) as usize
     }
 
     /// Returns whether the partition holds more than its table should. `roomy`: memory is free.

@@ -371,6 +371,7 @@ impl Segments {
         }
     }
 
+    #[inline]
     fn count_gained(&self, reservation: &Reservation, claim: ClaimPurpose) {
         let segment = &self.segments[reservation.segment as usize];
         if claim != ClaimPurpose::Move && segment.for_moves.load(Ordering::Relaxed) {
@@ -410,6 +411,7 @@ impl Segments {
         }
     }
 
+    #[inline]
     fn mark_time(&self, segment: &Segment, offset: u32, now: u32) {
         if segment.marked.load(Ordering::Relaxed) != now {
             segment.marked.store(now, Ordering::Relaxed);
@@ -437,6 +439,7 @@ impl Segments {
 
     /// Commits the item in the reservation; `expiry` is its expiry second (0 for none). From now on reclaim may
     /// examine it, once the segment is sealed.
+    #[inline]
     pub fn commit(&self, reservation: Reservation, expiry: u32) {
         let segment = &self.segments[reservation.segment as usize];
         if expiry == 0 {

@@ -111,6 +111,7 @@ impl<'a> Write<'a> {
 
     /// Returns the claim: a replacement of about the same size may use the reserve for rewrites; a larger one may
     /// not, or the reserve would be used up.
+    #[inline]
     fn claim(&self, existing: &LinkedItem) -> ClaimPurpose {
         match self.value {
             NewValue::Same => ClaimPurpose::Rewrite,
@@ -484,6 +485,7 @@ impl Handle {
 
     /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read often enough
     /// to be promoted, or was requested again soon after its eviction.
+    #[inline]
     fn queue_for(&self, hash: KeyHash, existing: &LinkedItem) -> Queue {
         let store = &*self.store;
         match existing.at {
@@ -532,6 +534,7 @@ impl Handle {
 
 impl Store {
     /// Something is now stored in this flush epoch. A flush that has not seen this yet came before.
+    #[inline]
     fn note_stored(&self, epoch: u64) {
         if self.stored_epoch.load(Ordering::Relaxed) < epoch {
             self.stored_epoch.fetch_max(epoch, Ordering::Release);

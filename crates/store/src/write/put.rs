@@ -9,6 +9,7 @@ use crate::store::Store;
 
 impl Store {
     /// Writes an item into its reservation and publishes it for reclaim; the slot is the caller's.
+    #[inline]
     pub(crate) fn write_item(
         &self,
         reservation: Reservation,
@@ -26,6 +27,7 @@ impl Store {
         self.segments.commit(reservation, expiry.second());
     }
 
+    #[inline]
     fn write_bytes(&self, reservation: &Reservation, new: &NewItem<'_>, payload: &[u8]) {
         debug_assert_eq!(payload.len() as u64, new.payload_len());
         let offset = reservation.offset;
