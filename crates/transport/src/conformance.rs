@@ -1,11 +1,16 @@
 //! The suite that every way in passes: what `contract.rs` promises, seen from both ends.
 //!
-//! A test passes a [`TransportUnderTest`] to [`run`]: its listener, and how a client connects.
+//! A test passes a [`TransportUnderTest`] to [`run`]: its listener, and how a client connects. [`run_source`] checks
+//! what `source.rs` promises.
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::contract::{Link, Listener, Received};
+use crate::source::{Source, WaitMode};
 
 /// Far longer than any step of the suite takes.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -268,4 +273,147 @@ fn dropping_a_link_is_seen_after_its_last_bytes(way: &dyn TransportUnderTest) {
         assert_eq!(receive(&mut *link).expect("receiving works"), Some(b"x".to_vec()));
         send_all(&mut *link, b"last words");
     });
+}
+
+// ---- sources ----
+
+/// Events that race with a worker that falls asleep.
+const RACES: u32 = 2_000;
+
+/// A source under test, which has one link.
+pub trait SourceUnderTest {
+    /// The source.
+    fn source(&mut self) -> &mut dyn Source;
+
+    /// The tag of its link.
+    fn tag(&self) -> u64;
+
+    /// Returns a function that makes one event of the link.
+    fn notifier(&mut self) -> Box<dyn FnMut() + Send>;
+
+    /// Serves the link after an event was reported.
+    fn serve(&mut self) {}
+
+    /// Drops the link.
+    fn drop_link(&mut self);
+}
+
+/// Runs the suite of sources.
+///
+/// # Panics
+/// The source violates the contract.
+pub fn run_source(tested: &mut dyn SourceUnderTest) {
+    assert_eq!(tested.source().links(), 1);
+    event_after_arm_makes_the_descriptor_readable(tested);
+    event_before_arm_prevents_sleep(tested);
+    no_wakeup_is_lost(tested);
+    closed_source_loses_its_links(tested);
+}
+
+/// Returns whether the descriptor becomes readable in this time.
+fn is_readable(source: &dyn Source, within: Duration) -> bool {
+    let mut descriptors = [PollFd::from_borrowed_fd(source.wait_fd().expect("a descriptor"), PollFlags::IN)];
+    let within = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    poll(&mut descriptors, Some(&within)).expect("poll works") > 0
+}
+
+/// Arms the source, which has no event, so that a worker can sleep.
+fn fall_asleep(source: &mut dyn Source) {
+    let end = Instant::now() + TIME_LIMIT;
+    while source.arm() != WaitMode::Sleep {
+        assert!(Instant::now() < end, "the source does not let its worker sleep");
+        let mut ready = Vec::new();
+        source.progress(&mut ready).expect("the source works");
+        assert_eq!(ready, [], "there is no event");
+    }
+    assert!(!is_readable(source, Duration::ZERO), "there is no event");
+}
+
+/// Makes progress until the link is reported, and serves it.
+fn serve_event(tested: &mut dyn SourceUnderTest) {
+    let (tag, end) = (tested.tag(), Instant::now() + TIME_LIMIT);
+    let mut ready = Vec::new();
+    while ready.is_empty() {
+        assert!(Instant::now() < end, "the event is not reported");
+        tested.source().progress(&mut ready).expect("the source works");
+    }
+    assert_eq!(ready, [tag]);
+    tested.serve();
+}
+
+fn event_after_arm_makes_the_descriptor_readable(tested: &mut dyn SourceUnderTest) {
+    let mut notify = tested.notifier();
+    for _ in 0..3 {
+        fall_asleep(tested.source());
+        notify();
+        assert!(is_readable(tested.source(), TIME_LIMIT), "an event wakes the worker");
+        tested.source().disarm();
+        serve_event(tested);
+    }
+    fall_asleep(tested.source());
+    tested.source().disarm();
+}
+
+fn event_before_arm_prevents_sleep(tested: &mut dyn SourceUnderTest) {
+    let mut notify = tested.notifier();
+    // Another sleep before must make no difference.
+    fall_asleep(tested.source());
+    tested.source().disarm();
+    notify();
+    let end = Instant::now() + TIME_LIMIT;
+    while !tested.source().has_events() {
+        assert!(Instant::now() < end, "a worker that spins does not see the event");
+    }
+    for _ in 0..2 {
+        assert_eq!(tested.source().arm(), WaitMode::Spin, "the event is not reported yet");
+    }
+    serve_event(tested);
+    fall_asleep(tested.source());
+    tested.source().disarm();
+}
+
+fn no_wakeup_is_lost(tested: &mut dyn SourceUnderTest) {
+    let mut notify = tested.notifier();
+    let served = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..RACES {
+                let end = Instant::now() + TIME_LIMIT;
+                while served.load(Ordering::Acquire) < number {
+                    if Instant::now() >= end {
+                        // The worker has reported what is wrong.
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+                notify();
+            }
+        });
+        let mut ready = Vec::new();
+        while served.load(Ordering::Relaxed) < RACES {
+            tested.source().progress(&mut ready).expect("the source works");
+            if !ready.is_empty() {
+                assert_eq!(ready, [tested.tag()], "an event is reported once");
+                ready.clear();
+                tested.serve();
+                served.fetch_add(1, Ordering::Release);
+            }
+            if tested.source().arm() != WaitMode::Spin {
+                // The last event has no successor.
+                let is_last = served.load(Ordering::Relaxed) == RACES;
+                assert!(is_last || is_readable(tested.source(), TIME_LIMIT), "a wakeup is lost");
+                tested.source().disarm();
+            }
+        }
+    });
+}
+
+fn closed_source_loses_its_links(tested: &mut dyn SourceUnderTest) {
+    tested.source().close();
+    tested.drop_link();
+    let (mut ready, end) = (Vec::new(), Instant::now() + TIME_LIMIT);
+    while tested.source().links() > 0 {
+        assert!(Instant::now() < end, "a dropped link stays");
+        tested.source().progress(&mut ready).expect("the source works");
+    }
 }

@@ -1,7 +1,7 @@
 //! How clients reach a fabcache server.
 //!
 //! Each transport has a listener and a link behind the one contract of `contract.rs`; `conformance.rs` is the suite that
-//! all of them pass.
+//! all of them pass. A worker drives some of them by a source (`source.rs`).
 //!
 //! - `tcp.rs`, `unix.rs`: listeners of stream sockets; `stream.rs`: their link.
 //! - `tls/`: TLS over either.
@@ -17,6 +17,7 @@ pub mod fabric;
 pub mod memory;
 pub mod shm;
 mod socket;
+pub mod source;
 mod stream;
 pub mod tcp;
 pub mod tls;
@@ -24,3 +25,4 @@ pub mod udp;
 pub mod unix;
 
 pub use contract::{Credentials, Kind, Link, Listener, Peer, PolledLink, Received, StreamLink};
+pub use source::{Source, WaitMode};

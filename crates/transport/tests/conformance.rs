@@ -11,14 +11,14 @@ use std::time::Duration;
 use fabcache_layout::channel::{Channel, Shape};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::sync::Ordering;
-use fabcache_transport::conformance::{Client, TransportUnderTest, run};
-use fabcache_transport::memory::{MemoryListener, MemoryPeer};
+use fabcache_transport::conformance::{Client, SourceUnderTest, TransportUnderTest, run, run_source};
+use fabcache_transport::memory::{MemoryListener, MemoryPeer, MemorySource, MemorySourceLink};
 use fabcache_transport::shm::{NewChannel, ShmLink};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
 use fabcache_transport::udp::{Framing, UdpListener};
 use fabcache_transport::unix::UnixListener;
-use fabcache_transport::{Kind, Link, Listener, Peer, Received};
+use fabcache_transport::{Kind, Link, Listener, Peer, Received, Source, WaitMode};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 const LOOPBACK_V4: &str = "127.0.0.1:0";
@@ -230,8 +230,12 @@ fn shm_pair(name: &str) -> (ShmClient, Box<dyn Link>) {
 }
 
 fn is_readable(link: &dyn Link) -> bool {
+    is_signalled(link.descriptor().expect("a descriptor"))
+}
+
+fn is_signalled(fd: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut descriptors = [PollFd::from_borrowed_fd(link.descriptor().expect("a descriptor"), PollFlags::IN)];
+    let mut descriptors = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll works") > 0
 }
 
@@ -541,4 +545,57 @@ fn client_without_tls_ends_only_its_link() {
     };
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     run(&way);
+}
+
+/// A source in memory and its link, which the suite's threads share.
+struct InMemory {
+    source: MemorySource,
+    link: Arc<MemorySourceLink>,
+}
+
+impl SourceUnderTest for InMemory {
+    fn source(&mut self) -> &mut dyn Source {
+        &mut self.source
+    }
+
+    fn tag(&self) -> u64 {
+        7
+    }
+
+    fn notifier(&mut self) -> Box<dyn FnMut() + Send> {
+        let link = Arc::clone(&self.link);
+        Box::new(move || link.notify())
+    }
+
+    fn drop_link(&mut self) {
+        let other = MemorySource::new().expect("a descriptor").link(0).expect("it is open");
+        self.link = Arc::new(other);
+        assert!(self.source.link(8).is_none(), "a closed source takes no further link");
+    }
+}
+
+#[test]
+fn source_in_memory_conforms() {
+    let source = MemorySource::new().expect("a descriptor");
+    let link = Arc::new(source.link(7).expect("it is open"));
+    run_source(&mut InMemory { source, link });
+}
+
+#[test]
+fn source_in_memory_rings_only_while_armed_and_stays_broken() {
+    let mut source = MemorySource::new().expect("a descriptor");
+    let link = source.link(7).expect("it is open");
+    let is_rung = |source: &MemorySource| is_signalled(source.wait_fd().expect("a descriptor"));
+    assert_eq!(source.arm(), WaitMode::Sleep);
+    source.disarm();
+    link.notify();
+    assert!(!is_rung(&source), "a worker that does not sleep needs no doorbell");
+    source.progress(&mut Vec::new()).expect("it works");
+    assert_eq!(source.arm(), WaitMode::Sleep);
+    link.fail();
+    assert!(is_rung(&source), "a failure wakes the worker");
+    for _ in 0..2 {
+        assert!(source.progress(&mut Vec::new()).is_err());
+        assert_eq!(source.arm(), WaitMode::Spin);
+    }
 }

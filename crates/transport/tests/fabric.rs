@@ -19,9 +19,9 @@ use fabcache_transport::conformance::{self, TransportUnderTest, run};
 use fabcache_transport::fabric::bounds::{
     BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
 };
-use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions, SleepTime};
+use fabcache_transport::fabric::{AttachError, FabricEndpoint, FabricLink, FabricOptions};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
-use fabcache_transport::{Kind, Link, Listener, Peer, PolledLink, Received};
+use fabcache_transport::{Kind, Link, Listener, Peer, PolledLink, Received, Source, WaitMode};
 
 /// An endpoint, and the listener of its clients.
 struct Server {
@@ -474,8 +474,8 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
     if server.port().wait_fd().is_some() {
         wait_until(|| {
             server.progress();
-            let sleep = server.port().arm_wakeup();
-            (sleep != SleepTime::Zero).then_some(sleep)
+            let sleep = server.port().arm();
+            (sleep != WaitMode::Spin).then_some(sleep)
         });
     }
     client.is_polite = false;
@@ -483,7 +483,7 @@ fn client_taking_no_messages_takes_no_buffers_from_others() {
     wait_until(|| {
         server.progress();
         assert!(server.port().links() > greedy.len(), "the link stays for its last bytes");
-        matches!(server.port().arm_wakeup(), SleepTime::AtMost(time) if time <= RETRY_MAX).then_some(())
+        matches!(server.port().arm(), WaitMode::SleepFor(time) if time <= RETRY_MAX).then_some(())
     });
 }
 
@@ -628,7 +628,7 @@ fn arrivals_wake_a_sleeping_worker() {
         assert!(wait_until(|| link.arm_wakeup().then_some(true)));
         wait_until(|| {
             assert_eq!(server.progress(), [], "nothing arrived");
-            (server.port().arm_wakeup() == SleepTime::UntilSignalled).then_some(())
+            (server.port().arm() == WaitMode::Sleep).then_some(())
         });
         let fd = server.port().wait_fd().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
         let reported = || match &fd {

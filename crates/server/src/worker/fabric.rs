@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use fabcache_layout::channel::SpinPolicy;
-use fabcache_transport::fabric::{FabricEndpoint, SleepTime};
+use fabcache_transport::{Source, WaitMode};
 
 use super::Worker;
 use super::connection::EndReason;
@@ -168,7 +168,7 @@ impl Worker {
             if !self.fabric.is_looking() {
                 return;
             }
-            if self.ctx.port.as_ref().is_some_and(FabricEndpoint::is_signalled) {
+            if self.ctx.port.as_ref().is_some_and(Source::has_events) {
                 (self.fabric.is_ready, self.fabric.has_come) = (true, true);
                 self.serve_fabric();
             }
@@ -176,21 +176,21 @@ impl Worker {
     }
 
     /// Returns how long the fabric need not be polled unless a descriptor is signalled.
-    pub(super) fn fabric_sleep_time(&mut self) -> SleepTime {
-        let Some(port) = &mut self.ctx.port else { return SleepTime::UntilSignalled };
+    pub(super) fn fabric_sleep_time(&mut self) -> WaitMode {
+        let Some(port) = &mut self.ctx.port else { return WaitMode::Sleep };
         if port.links() == 0 && !self.fabric.is_ready {
-            return SleepTime::UntilSignalled;
+            return WaitMode::Sleep;
         }
         let now = Instant::now();
         let keeps_polling = self.fabric.keeps_polling(now);
         if keeps_polling && !self.fabric.is_ready {
-            return SleepTime::Zero;
+            return WaitMode::Spin;
         }
         // This also clears a signalled descriptor.
-        let sleep = port.arm_wakeup();
-        self.fabric.is_ready &= sleep == SleepTime::Zero;
-        let sleep = if keeps_polling { SleepTime::Zero } else { sleep };
-        self.fabric.slept_at = (sleep != SleepTime::Zero).then_some(now);
+        let sleep = port.arm();
+        self.fabric.is_ready &= sleep == WaitMode::Spin;
+        let sleep = if keeps_polling { WaitMode::Spin } else { sleep };
+        self.fabric.slept_at = (sleep != WaitMode::Spin).then_some(now);
         sleep
     }
 

@@ -24,7 +24,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
-use fabcache_transport::fabric::{FabricEndpoint, SleepTime};
+use fabcache_transport::fabric::FabricEndpoint;
+use fabcache_transport::{Source, WaitMode};
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
@@ -90,7 +91,7 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_doorbell(shared.inboxes[worker].doorbell())?;
-        if let Some(fd) = port.as_ref().and_then(FabricEndpoint::wait_fd) {
+        if let Some(fd) = port.as_ref().and_then(Source::wait_fd) {
             poll.add_fabric(fd)?;
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
@@ -129,9 +130,9 @@ impl Worker {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) {
                 timeout = match self.fabric_sleep_time() {
-                    SleepTime::UntilSignalled => timeout,
-                    SleepTime::AtMost(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
-                    SleepTime::Zero => Some(Duration::ZERO),
+                    WaitMode::Sleep => timeout,
+                    WaitMode::SleepFor(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
+                    WaitMode::Spin => Some(Duration::ZERO),
                 };
             }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {

@@ -1,17 +1,18 @@
 //! A worker's endpoint on the fabric.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fabcache_fabric::{Domain, Error, ExposedMemory, RemoteMemory};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bounds::{CLIENTS_MAX, PROOF_TIME_MAX};
 use super::link::FabricLink;
-use super::link_table::{AttachError, Client, Grant, LinkTable, SleepTime, lock};
+use super::link_table::{AttachError, Client, Grant, LinkTable, lock};
 use super::resources::Resources;
-use crate::contract::{self, StreamLink};
+use crate::contract::{self, Kind, StreamLink};
+use crate::source::{Source, WaitMode};
 
 /// Options of an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +31,14 @@ impl Default for FabricOptions {
     }
 }
 
-/// A worker's endpoint on the fabric.
-#[derive(Debug)]
+/// A worker's endpoint on the fabric. Clones are handles of the same endpoint, which lasts as long as any of them and
+/// its links.
+#[derive(Clone, Debug)]
 pub struct FabricEndpoint {
     name: Vec<u8>,
     inner: Arc<Mutex<LinkTable>>,
     /// A duplicate of the endpoint's descriptor.
-    wait_fd: Option<OwnedFd>,
+    wait_fd: Option<Arc<OwnedFd>>,
     region: Option<RemoteMemory>,
     is_one_sided: bool,
 }
@@ -49,7 +51,7 @@ impl FabricEndpoint {
     pub fn open(domain: &Arc<Domain>, options: &FabricOptions) -> Result<FabricEndpoint, Error> {
         let shared = Resources::open(domain, options.receives as usize, options.clients)?;
         let wait_fd = shared.endpoint.wait_fd().map(|fd| fd.try_clone_to_owned()).transpose();
-        let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?;
+        let wait_fd = wait_fd.map_err(|error| Error::System(error.to_string()))?.map(Arc::new);
         let name = shared.endpoint.name().to_vec();
         let inner = LinkTable::new(shared, options.proof_time);
         let is_one_sided = inner.shared.endpoint.is_one_sided();
@@ -95,46 +97,7 @@ impl FabricEndpoint {
         lock(&self.inner).orphaned_operations()
     }
 
-    /// Returns the number of links, including dropped ones that still send their last bytes.
-    pub fn links(&self) -> usize {
-        lock(&self.inner).shared.links
-    }
-
-    /// Makes progress with all operations, and appends the tag of each link that has received something, can send again,
-    /// or broke. Never blocks. While there are [links](FabricEndpoint::links), it must be called often, or when the descriptor
-    /// is signalled.
-    ///
-    /// # Errors
-    /// The endpoint has failed, and its links with it.
-    pub fn progress(&mut self, ready: &mut Vec<u64>) -> Result<(), Error> {
-        let mut inner = lock(&self.inner);
-        let progress = inner.progress();
-        inner.take_ready(ready);
-        progress
-    }
-
-    /// Becomes readable when [`FabricEndpoint::progress`] has work, if [`FabricEndpoint::arm_wakeup`] was just called. `None` if
-    /// the provider has no descriptor: then waiting clients send doorbells.
-    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.wait_fd.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Returns whether the descriptor is signalled now. Work for remote reads of this memory is signalled in no other way.
-    pub fn is_signalled(&self) -> bool {
-        let Some(fd) = &self.wait_fd else { return false };
-        let mut events = [PollFd::new(fd, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut events, Some(&now)), Ok(1..))
-    }
-
-    /// Prepares to sleep: returns whether a descriptor, the endpoint's or a link's, will signal everything from now
-    /// on.
-    pub fn arm_wakeup(&mut self) -> SleepTime {
-        lock(&self.inner).arm_wakeup(self.wait_fd.is_some())
-    }
-
-    /// Turns a TCP connection whose client has named its endpoint into a link. [`FabricEndpoint::progress`] reports it as
-    /// `tag`.
+    /// Turns a TCP connection whose client has named its endpoint into a link. [`Source::progress`] reports it as `tag`.
     ///
     /// # Errors
     /// The client's endpoint or memory is invalid, or memory is exhausted. Returns the unchanged connection.
@@ -157,5 +120,34 @@ impl FabricEndpoint {
             }
             _ => unreachable!("only a link keeps its socket"),
         }
+    }
+}
+
+impl Source for FabricEndpoint {
+    fn progress(&mut self, ready: &mut Vec<u64>) -> io::Result<()> {
+        let mut inner = lock(&self.inner);
+        let progress = inner.progress();
+        inner.take_ready(ready);
+        progress.map_err(io::Error::other)
+    }
+
+    fn arm(&mut self) -> WaitMode {
+        lock(&self.inner).arm(self.wait_fd.is_some())
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wait_fd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    fn links(&self) -> usize {
+        lock(&self.inner).shared.links
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Fabric
+    }
+
+    fn close(&mut self) {
+        lock(&self.inner).is_closed = true;
     }
 }

@@ -16,6 +16,7 @@ use super::bounds::{
 };
 use super::link_state::{Failure, LinkState, operation_of};
 use super::resources::Resources;
+use crate::source::WaitMode;
 
 /// A client's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub enum AttachError {
     Busy,
     /// The endpoint has its maximum of links.
     Links(usize),
+    /// The endpoint is closed.
+    Closed,
     /// The provider rejects its endpoint, or memory is exhausted.
     Fabric(Error),
     /// The system cannot provide random numbers.
@@ -72,6 +75,7 @@ impl std::fmt::Display for AttachError {
             AttachError::Links(most) => {
                 write!(f, "the endpoint has its maximum of {most} links")
             }
+            AttachError::Closed => f.write_str("the endpoint is closed"),
             AttachError::Fabric(error) => error.fmt(f),
             AttachError::Random(error) => error.fmt(f),
         }
@@ -79,17 +83,6 @@ impl std::fmt::Display for AttachError {
 }
 
 impl std::error::Error for AttachError {}
-
-/// How long a worker may sleep before it must make progress again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SleepTime {
-    /// It must not sleep.
-    Zero,
-    /// At most this long: no descriptor signals the awaited event.
-    AtMost(Duration),
-    /// Until a descriptor is signalled.
-    UntilSignalled,
-}
 
 /// The links of an endpoint, and the state that they share.
 #[derive(Debug)]
@@ -117,6 +110,8 @@ pub(super) struct LinkTable {
     is_drained: bool,
     dropped: u64,
     failed: Option<Error>,
+    /// It takes no further link.
+    pub is_closed: bool,
 }
 
 /// Operations of a closed link.
@@ -159,6 +154,7 @@ impl LinkTable {
             is_drained: true,
             dropped: 0,
             failed: None,
+            is_closed: false,
         }
     }
 
@@ -207,6 +203,9 @@ impl LinkTable {
         socket: &Arc<Socket>,
         from: IpAddr,
     ) -> Result<(u32, Grant), AttachError> {
+        if self.is_closed {
+            return Err(AttachError::Closed);
+        }
         let Client { name, token: peer_token, credits: peer_credits, staging, landing } = client;
         let ends = |memory: &RemoteMemory| memory.address.checked_add(memory.bytes);
         if ends(staging).is_none() || ends(landing).is_none() {
@@ -604,9 +603,9 @@ impl LinkTable {
         Err(error)
     }
 
-    pub fn arm_wakeup(&mut self, has_wait_fd: bool) -> SleepTime {
+    pub fn arm(&mut self, has_wait_fd: bool) -> WaitMode {
         if !self.listed.is_empty() || self.failed.is_some() {
-            return SleepTime::Zero;
+            return WaitMode::Spin;
         }
         let may = if has_wait_fd {
             self.shared.endpoint.may_wait()
@@ -615,9 +614,9 @@ impl LinkTable {
             self.is_drained && self.link_states.iter().flatten().all(|link_state| link_state.operations == 0)
         };
         match self.next_check() {
-            _ if !may => SleepTime::Zero,
-            Some(time) => SleepTime::AtMost(time),
-            None => SleepTime::UntilSignalled,
+            _ if !may => WaitMode::Spin,
+            Some(time) => WaitMode::SleepFor(time),
+            None => WaitMode::Sleep,
         }
     }
 

@@ -44,4 +44,4 @@ mod resources;
 
 pub use endpoint::{FabricEndpoint, FabricOptions};
 pub use link::FabricLink;
-pub use link_table::{AttachError, Client, Grant, SleepTime};
+pub use link_table::{AttachError, Client, Grant};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use fabcache_fabric::channel::{LentMemory, MESSAGE_BYTES};
 use fabcache_fabric::{RegisteredMemory, RegistrationCache, RemoteMemory};
-use fabcache_transport::fabric::{AttachError, FabricOptions, SleepTime};
-use fabcache_transport::{Link, Received};
+use fabcache_transport::fabric::{AttachError, FabricOptions};
+use fabcache_transport::{Link, Received, Source, WaitMode};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::client::{Client, SharedEndpoint, amount, wait_until};
@@ -291,7 +291,8 @@ fn unproven_endpoint_is_cut_off_in_time() {
         let mut has_slept = false;
         let error = wait_until(|| {
             server.progress();
-            has_slept |= matches!(server.port().arm_wakeup(), SleepTime::AtMost(time) if time <= Duration::from_secs(1));
+            has_slept |=
+                matches!(server.port().arm(), WaitMode::SleepFor(time) if time <= Duration::from_secs(1));
             foreign.inner.lock().expect("no panic").poll();
             link.flush().err()
         });
