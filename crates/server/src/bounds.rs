@@ -63,11 +63,11 @@ pub const EVENTS_PER_TURN_MAX: usize = 256;
 /// Polls of its polled channels before a worker asks the system for other events: a microsecond or two.
 pub const POLLS_PER_TURN: u32 = 64;
 
-/// As a time, for when the fabric is among them, whose poll takes microseconds.
+/// As a time, for when links of a source are among them: the fabric's progress takes microseconds.
 pub const POLLING_TIME_MAX: Duration = Duration::from_micros(30);
 
-/// Polls of the fabric's descriptor, at half a microsecond each.
-pub const FABRIC_POLLS_PER_TURN: u32 = 8;
+/// Polls of a source for events; of the fabric's descriptor, at half a microsecond each.
+pub const SOURCE_POLLS_PER_TURN: u32 = 8;
 
 /// How long accepting pauses when the system has no descriptor left.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -78,21 +78,21 @@ pub const ACCEPT_SAID_AGAIN: Duration = Duration::from_secs(60);
 /// How long a stop waits for answers in flight.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A worker's end of the fabric that has failed is opened again this long after it was opened, or at once if that is longer
-/// ago; after each failure that comes sooner than [`FABRIC_STEADY`] it is twice as long …
-pub const FABRIC_REOPEN_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// A worker's source that has failed is opened again this long after it was opened, or at once if that is longer ago;
+/// after each failure that comes sooner than [`SOURCE_STEADY`] it is twice as long …
+pub const SOURCE_REOPEN_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// … up to this.
-pub const FABRIC_REOPEN_PAUSE_MAX: Duration = Duration::from_secs(60);
+pub const SOURCE_REOPEN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// After this long without a failure the next pause is the shortest again.
-pub const FABRIC_STEADY: Duration = Duration::from_secs(60);
+pub const SOURCE_STEADY: Duration = Duration::from_secs(60);
 
-/// How long a stop waits for the last bytes of fabric links, whose clients then close their sockets …
-pub const FABRIC_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
+/// How long a stop waits for the last bytes of sources' links; clients of the fabric then close their sockets …
+pub const SOURCE_DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// … and the interval of its checks.
-pub const FABRIC_DRAIN_PAUSE: Duration = Duration::from_micros(200);
+pub const SOURCE_DRAIN_PAUSE: Duration = Duration::from_micros(200);
 
 /// How long a graceful stop (SIGUSR1, `shutdown graceful`) waits for clients to disconnect, before it closes idle
 /// connections and completes requests in progress. Pools keep connections for hours, so a longer wait is only a longer

@@ -167,7 +167,7 @@ impl Connection {
 
     /// A datagram: all it will ever receive is here.
     pub fn is_one_shot(&self) -> bool {
-        self.link.kind() == Kind::Udp
+        self.kind() == Kind::Udp
     }
 
     /// The descriptor to poll.
@@ -175,9 +175,9 @@ impl Connection {
         self.link.descriptor()
     }
 
-    /// Goes over the fabric.
-    pub fn is_on_fabric(&self) -> bool {
-        self.link.kind() == Kind::Fabric
+    /// The transport of its link.
+    pub fn kind(&self) -> Kind {
+        self.link.kind()
     }
 
     /// The readiness that epoll was last configured for.

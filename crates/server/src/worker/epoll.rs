@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use fabcache_transport::Source;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
@@ -15,7 +16,8 @@ use crate::bounds::EVENTS_PER_TURN_MAX;
 /// Tokens of connections are below this: their slot.
 const LISTENER_BIT: u64 = 1 << 63;
 const DOORBELL: u64 = u64::MAX;
-const FABRIC: u64 = u64::MAX - 1;
+/// Tokens of sources are from here on.
+const SOURCE: u64 = u64::MAX - 256;
 
 /// A readiness event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,8 @@ pub enum ReadyEvent {
     Doorbell,
     /// A listener has peers to accept.
     Listener(usize),
-    /// The fabric endpoint has input.
-    Fabric,
+    /// A source has events.
+    Source(usize),
     /// A connection is readable or writable.
     Connection(ConnectionToken),
 }
@@ -56,7 +58,7 @@ impl Poll {
         };
         ready.extend(events.iter().map(|event| match event.data.u64() {
             DOORBELL => ReadyEvent::Doorbell,
-            FABRIC => ReadyEvent::Fabric,
+            token @ SOURCE.. => ReadyEvent::Source((token - SOURCE) as usize),
             token if token & LISTENER_BIT != 0 => ReadyEvent::Listener((token & !LISTENER_BIT) as usize),
             token => ReadyEvent::Connection(ConnectionToken::of(token)),
         }));
@@ -78,13 +80,16 @@ impl Poll {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    pub fn add_fabric(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(FABRIC), EventFlags::IN)?)
+    pub fn add_source(&self, source: &dyn Source, index: usize) -> io::Result<()> {
+        let Some(fd) = source.wait_fd() else { return Ok(()) };
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(SOURCE + index as u64), EventFlags::IN)?)
     }
 
-    pub fn remove_fabric(&self, fd: BorrowedFd<'_>) {
-        // It is closed next.
-        let _ = epoll::delete(&self.epoll, fd);
+    pub fn remove_source(&self, source: &dyn Source) {
+        if let Some(fd) = source.wait_fd() {
+            // It is closed next.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
     }
 
     pub fn add_connection(&self, connection: &Connection) -> io::Result<()> {

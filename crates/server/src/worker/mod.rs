@@ -16,6 +16,7 @@ pub mod inbox;
 mod input;
 mod listener;
 mod polled;
+mod source;
 mod token;
 
 use std::collections::VecDeque;
@@ -25,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use fabcache_store::Handle;
 use fabcache_transport::fabric::FabricEndpoint;
-use fabcache_transport::{Source, WaitMode};
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
@@ -36,9 +36,10 @@ use accepting::Accepting;
 pub use connection::Connection;
 use connection::{EndReason, Turn};
 use epoll::{Poll, ReadyEvent};
-use fabric::WorkerFabric;
+use fabric::FabricHooks;
 pub use listener::ListenerEntry;
 use polled::PolledConnections;
+use source::WorkerSource;
 use token::ConnectionToken;
 
 /// How often connections are checked for timeouts, while any timeout applies.
@@ -60,7 +61,8 @@ pub struct Worker {
     polled: PolledConnections,
     /// The connections that watch events.
     watching: Vec<usize>,
-    fabric: WorkerFabric,
+    /// What drives links in groups: the fabric, if there is one.
+    sources: Vec<WorkerSource>,
     buffer: Box<[u8]>,
     now: Instant,
     /// When connections are next checked for timeouts; none if no timeout applies.
@@ -91,12 +93,14 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_doorbell(shared.inboxes[worker].doorbell())?;
-        if let Some(fd) = port.as_ref().and_then(Source::wait_fd) {
-            poll.add_fabric(fd)?;
+        let now = Instant::now();
+        let mut sources = Vec::new();
+        if let Some(port) = port.clone() {
+            poll.add_source(&port, sources.len())?;
+            sources.push(WorkerSource::new(Box::new(port), Box::new(FabricHooks::default()), now));
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
-        let now = Instant::now();
         Ok(Worker {
             ctx: Context {
                 shared,
@@ -114,7 +118,7 @@ impl Worker {
             paused: VecDeque::new(),
             polled: PolledConnections::default(),
             watching: Vec::new(),
-            fabric: WorkerFabric::new(now),
+            sources,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             now,
             next_tick: None,
@@ -129,16 +133,13 @@ impl Worker {
         while !self.is_done() {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) {
-                timeout = match self.fabric_sleep_time() {
-                    WaitMode::Sleep => timeout,
-                    WaitMode::SleepFor(time) => Some(timeout.map_or(time, |timeout| timeout.min(time))),
-                    WaitMode::Spin => Some(Duration::ZERO),
-                };
+                timeout = self.arm_sources(timeout);
             }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {
                 tracing::error!(worker = self.ctx.worker, "cannot wait for events: {error}");
                 break;
             }
+            self.disarm_sources();
             self.now = Instant::now();
             self.ctx.shared.store.tick();
             self.ctx.counters().turns.inc();
@@ -148,7 +149,7 @@ impl Worker {
                 match event {
                     ReadyEvent::Doorbell => self.take_new_links(),
                     ReadyEvent::Listener(index) => self.accept(index),
-                    ReadyEvent::Fabric => self.fabric.set_ready(self.now),
+                    ReadyEvent::Source(index) => self.sources[index].set_ready(self.now),
                     ReadyEvent::Connection(place) => {
                         if let Some(connection) = self.at(place) {
                             connection.drain_wakeup();
@@ -163,10 +164,10 @@ impl Worker {
                     self.serve(index);
                 }
             }
-            self.serve_fabric();
-            self.poll_fabric();
+            self.serve_sources();
+            self.spin_on_sources();
             self.serve_polled();
-            self.reopen_fabric();
+            self.reopen_sources();
             if let Some(tick) = self.next_tick
                 && self.now >= tick
             {
@@ -178,7 +179,7 @@ impl Worker {
             self.follow_phase();
         }
         self.close_all();
-        self.drain_fabric();
+        self.close_sources();
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -187,7 +188,8 @@ impl Worker {
         }
         let mut until = self.drain_until;
         let resumes_at = self.paused.front().map(|(until, _)| *until);
-        for at in [self.accepting.resumes_at(), self.next_tick, self.fabric.reopens_at(), resumes_at] {
+        let reopens_at = self.sources.iter().filter_map(WorkerSource::reopens_at).min();
+        for at in [self.accepting.resumes_at(), self.next_tick, reopens_at, resumes_at] {
             until = [until, at].into_iter().flatten().min();
         }
         until.map(|until| until.saturating_duration_since(Instant::now()))
@@ -334,17 +336,17 @@ impl Worker {
         if self.polled.is_empty() {
             return;
         }
-        let is_on_fabric = |at| {
+        let is_driven = |at| {
             let connection = self.connections[self.polled.at(at)].connection.as_ref();
-            connection.is_some_and(|connection| connection.is_on_fabric())
+            connection.is_some_and(|c| self.sources.iter().any(|source| source.drives(c.kind())))
         };
-        let on_fabric = (0..self.polled.len()).any(is_on_fabric);
+        let are_driven = (0..self.polled.len()).any(is_driven);
         let until = Instant::now() + POLLING_TIME_MAX;
         for _ in 0..POLLS_PER_TURN {
-            if on_fabric && Instant::now() >= until {
+            if are_driven && Instant::now() >= until {
                 break;
             }
-            let mut served = on_fabric && self.serve_fabric();
+            let mut served = are_driven && self.serve_sources();
             let mut at = 0;
             // Ended connections are not in the table any more.
             while at < self.polled.len() {
