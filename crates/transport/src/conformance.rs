@@ -277,9 +277,6 @@ fn dropping_a_link_is_seen_after_its_last_bytes(way: &dyn TransportUnderTest) {
 
 // ---- sources ----
 
-/// Events that race with a worker that falls asleep.
-const RACES: u32 = 2_000;
-
 /// A source under test, which has one link.
 pub trait SourceUnderTest {
     /// The source.
@@ -296,6 +293,11 @@ pub trait SourceUnderTest {
 
     /// Drops the link.
     fn drop_link(&mut self);
+
+    /// The number of events that race with a worker that falls asleep.
+    fn races(&self) -> u32 {
+        5_000
+    }
 }
 
 /// Runs the suite of sources.
@@ -373,11 +375,11 @@ fn event_before_arm_prevents_sleep(tested: &mut dyn SourceUnderTest) {
 }
 
 fn no_wakeup_is_lost(tested: &mut dyn SourceUnderTest) {
-    let mut notify = tested.notifier();
+    let (mut notify, races) = (tested.notifier(), tested.races());
     let served = AtomicU32::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for number in 0..RACES {
+            for number in 0..races {
                 let end = Instant::now() + TIME_LIMIT;
                 while served.load(Ordering::Acquire) < number {
                     if Instant::now() >= end {
@@ -386,11 +388,13 @@ fn no_wakeup_is_lost(tested: &mut dyn SourceUnderTest) {
                     }
                     std::thread::yield_now();
                 }
+                // Hits the worker at different steps on its way to sleep.
+                (0..number % 64).for_each(|_| std::hint::spin_loop());
                 notify();
             }
         });
         let mut ready = Vec::new();
-        while served.load(Ordering::Relaxed) < RACES {
+        while served.load(Ordering::Relaxed) < races {
             tested.source().progress(&mut ready).expect("the source works");
             if !ready.is_empty() {
                 assert_eq!(ready, [tested.tag()], "an event is reported once");
@@ -400,7 +404,7 @@ fn no_wakeup_is_lost(tested: &mut dyn SourceUnderTest) {
             }
             if tested.source().arm() != WaitMode::Spin {
                 // The last event has no successor.
-                let is_last = served.load(Ordering::Relaxed) == RACES;
+                let is_last = served.load(Ordering::Relaxed) == races;
                 assert!(is_last || is_readable(tested.source(), TIME_LIMIT), "a wakeup is lost");
                 tested.source().disarm();
             }

@@ -15,7 +15,7 @@ use client::{Client, END, SharedEndpoint, amount, domain, wait_until};
 use fabcache_fabric::Domain;
 use fabcache_fabric::channel::{MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, receives_for};
 use fabcache_transport::conformance::pattern;
-use fabcache_transport::conformance::{self, TransportUnderTest, run};
+use fabcache_transport::conformance::{self, SourceUnderTest, TransportUnderTest, run, run_source};
 use fabcache_transport::fabric::bounds::{
     BOUNCES, ENDING_TIME_MAX, GROWTH, LEAST_CREDITS, OWN_BYTES, OWN_GROWTH, RETRY_MAX, SENDS,
 };
@@ -663,6 +663,69 @@ fn arrivals_wake_a_sleeping_worker() {
             (client.receive_some() == b"yes").then_some(())
         });
     }
+}
+
+/// An endpoint under the suite of sources, with one link.
+struct EndpointUnderTest {
+    source: FabricEndpoint,
+    link: Option<FabricLink>,
+    client: Arc<Mutex<Client>>,
+}
+
+impl SourceUnderTest for EndpointUnderTest {
+    fn source(&mut self) -> &mut dyn Source {
+        &mut self.source
+    }
+
+    fn tag(&self) -> u64 {
+        0
+    }
+
+    fn notifier(&mut self) -> Box<dyn FnMut() + Send> {
+        let client = Arc::clone(&self.client);
+        Box::new(move || {
+            wait_until(|| {
+                let mut client = client.lock().expect("no panic");
+                client.turn().expect("the server keeps the protocol");
+                (client.send_some(b"!").expect("it sends") > 0).then_some(())
+            });
+        })
+    }
+
+    fn serve(&mut self) {
+        let link = self.link.as_mut().expect("it is not dropped yet");
+        assert_eq!(link.receive(&mut [0; 64]).expect("the link works"), Received::Bytes(1));
+    }
+
+    fn drop_link(&mut self) {
+        self.link = None;
+    }
+
+    fn races(&self) -> u32 {
+        amount(500, 20) as u32
+    }
+}
+
+#[test]
+#[ignore = "needs libfabric: cargo xtask rdma"]
+fn endpoint_conforms_as_a_source() {
+    let server = Server::start(128);
+    let endpoint = server.endpoint();
+    let (mut client, mut link) = server.pair(&endpoint);
+    let source = server.port().clone();
+    if source.wait_fd().is_none() {
+        eprintln!("not checked: the provider has no descriptor");
+        return;
+    }
+    link.start_polling();
+    // Connects the endpoints, which needs both.
+    echo(&server, &mut client, &mut link, 10_000);
+    let client = Arc::new(Mutex::new(client));
+    run_source(&mut EndpointUnderTest { source, link: Some(link), client: Arc::clone(&client) });
+    client.lock().expect("no panic").is_polite = false;
+    let _refused = Client::connect(server.listener.address(), &endpoint);
+    let error = wait_until(|| server.accept(1).err());
+    assert_eq!(error.to_string(), AttachError::Closed.to_string());
 }
 
 #[test]
