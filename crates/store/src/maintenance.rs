@@ -15,21 +15,36 @@ use crate::store::Store;
 use crate::write::Change;
 
 impl Store {
-    /// Publishes the second it is, and flushes if a delayed flush is due. Any thread, as often as it likes.
+    /// Publishes the current second, and executes a due delayed flush. Any thread may call this at any time: it never waits.
+    ///
+    /// While readers hold leases, a due flush has to wait for them. It is left to [`Handle::maintain`], and no second is
+    /// published before.
     #[inline]
     pub fn tick(&self) {
         let now = self.clock.now();
         if now > self.now() {
-            self.advance_to(now);
+            self.advance_to(now, false);
+        }
+    }
+
+    /// As [`Store::tick`], and waits for leases if a due flush has to.
+    pub(crate) fn tick_with_flushes(&self) {
+        let now = self.clock.now();
+        if now > self.now() {
+            self.advance_to(now, true);
         }
     }
 
     #[cold]
-    fn advance_to(&self, now: u32) {
+    fn advance_to(&self, now: u32, may_wait: bool) {
         // A thread that does not get the lock keeps the last second until the lock's owner is done.
         let Ok(_flushes) = self.flushes.try_lock() else { return };
         let flush_at = self.flush_at.load(Ordering::Acquire);
         if flush_at != 0 && flush_at <= now {
+            // Only the lock's owner grants leases.
+            if !may_wait && header::grants_leases(&self.memory) {
+                return;
+            }
             self.flush_at.store(0, Ordering::Release);
             self.start_flush_epoch();
         }
@@ -113,11 +128,11 @@ impl Handle {
     /// work.
     pub fn maintain_with(&self, mut pause: impl FnMut()) {
         let store = &*self.store;
-        store.tick();
+        store.tick_with_flushes();
         store.renew_leases();
         let mut pause = || {
             pause();
-            store.tick();
+            store.tick_with_flushes();
         };
         self.expire(&mut pause);
         store.free_unpinned();

@@ -75,7 +75,7 @@ impl Handle {
     pub(crate) fn sweep(&self, epoch: u64) {
         let store = &*self.store;
         store.segments.seal_open(|_| true);
-        let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick() };
+        let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick_with_flushes() };
         for id in 0..store.geometry.segments {
             while store.segments.live_bytes(id) > 0 {
                 let generation = store.segments.generation(id);
