@@ -48,6 +48,15 @@ pub const DATAGRAM_ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Capacity of a connection's own buffers that is kept while it is idle.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 
+/// Pending answers of one worker; further requests that need one wait. Bounds the completions that other threads queue.
+pub const TICKETS_MAX: usize = 1024;
+
+/// Pending answers of one connection beyond which its requests wait.
+pub const CONNECTION_TICKETS_MAX: usize = 64;
+
+/// A pending answer is a failure after this long: most clients have given up by then.
+pub const TICKET_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Parts passed to one send call; the system accepts 1024, but gathering more than this is not worthwhile.
 pub const SEND_PARTS_MAX: usize = 64;
 

@@ -1,12 +1,15 @@
-//! Housekeeping: one thread that runs timed work, and crawls on request.
+//! Housekeeping: one thread that runs timed work, and crawls and flushes on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabcache_store::Handle;
+use fabcache_protocol::Reply;
 use fabcache_store::dump::Cursor;
+use fabcache_store::{Expiry, Handle};
+
+use crate::worker::inbox::Ticket;
 
 /// Pause between parts of the work, so that a worker on the same CPU is not delayed for long.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -21,12 +24,23 @@ pub struct Housekeeping {
     crawled_expired: AtomicU64,
 }
 
+/// A flush that a client requested.
+#[derive(Debug)]
+pub struct FlushRequest {
+    /// Completed when the flush is done, or scheduled.
+    pub ticket: Ticket,
+    /// When to flush.
+    pub expiry: Expiry,
+}
+
 #[derive(Debug, Default)]
 struct PendingWork {
     /// The position of the crawl in progress.
     crawl: Option<Cursor>,
     /// Free segments are to be touched.
     touch: bool,
+    /// In the order of their requests; no more than there are tickets.
+    flushes: Vec<FlushRequest>,
     stop: bool,
 }
 
@@ -69,6 +83,29 @@ impl Housekeeping {
         self.doorbell.notify_one();
     }
 
+    /// Asks the housekeeper to flush.
+    pub fn flush(&self, request: FlushRequest) {
+        self.wanted().flushes.push(request);
+        self.doorbell.notify_one();
+    }
+
+    /// Takes the requested flushes: for a test that completes them itself, after it stopped the housekeeper.
+    pub fn take_flushes(&self) -> Vec<FlushRequest> {
+        std::mem::take(&mut self.wanted().flushes)
+    }
+
+    /// Executes the requested flushes, unless the housekeeper is to end.
+    fn execute_flushes(&self, handle: &Handle) {
+        let flushes = {
+            let mut wanted = self.wanted();
+            if wanted.stop { Vec::new() } else { std::mem::take(&mut wanted.flushes) }
+        };
+        for FlushRequest { ticket, expiry } in flushes {
+            handle.flush(expiry);
+            ticket.complete(Reply::Ok);
+        }
+    }
+
     /// Asks the housekeeper to end.
     pub fn stop(&self) {
         self.wanted().stop = true;
@@ -80,9 +117,13 @@ impl Housekeeping {
         let mut next_second = Instant::now();
         loop {
             if Instant::now() >= next_second {
-                handle.maintain_with(|| thread::sleep(PAUSE));
+                handle.maintain_with(|| {
+                    self.execute_flushes(handle);
+                    thread::sleep(PAUSE);
+                });
                 next_second = Instant::now() + handle.store().until_next_second();
             }
+            self.execute_flushes(handle);
             if std::mem::take(&mut self.wanted().touch) {
                 handle.touch_ahead();
             }
@@ -105,7 +146,9 @@ impl Housekeeping {
     /// Waits for something to do, at most until `next_second`; false when it is to end.
     fn wait(&self, next_second: Instant) -> bool {
         let left = next_second.saturating_duration_since(Instant::now());
-        let is_idle = |wanted: &mut PendingWork| wanted.crawl.is_none() && !wanted.touch && !wanted.stop;
+        let is_idle = |wanted: &mut PendingWork| {
+            wanted.crawl.is_none() && !wanted.touch && wanted.flushes.is_empty() && !wanted.stop
+        };
         let waited = self.doorbell.wait_timeout_while(self.wanted(), left, is_idle);
         !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
     }

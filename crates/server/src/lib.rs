@@ -4,7 +4,7 @@
 //! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
 //! - `housekeeping.rs`: periodic maintenance, and crawls.
 //! - `worker/`: the event loop and its connections.
-//! - `commands/`: what each command does.
+//! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete.
 //! - `watch.rs`, `prefixes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
 //! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
 //! - `process/`: the process around the server.
@@ -28,6 +28,7 @@ pub mod server;
 pub mod settings;
 pub mod shared;
 pub mod shm;
+pub mod tickets;
 pub mod watch;
 pub mod worker;
 

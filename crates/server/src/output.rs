@@ -1,4 +1,5 @@
-//! Answers on their way out: bytes, and long values that lie in the region, in the order of their requests.
+//! Answers on their way out, in the order of their requests: bytes, long values that lie in the region, and positions of
+//! pending answers, at which sending stops.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,12 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fabcache_store::PinnedValue;
 use fabcache_transport::Link;
 
-use crate::bounds::{IDLE_BUFFER_BYTES_MAX, QUEUED_BYTES_MAX, SEND_PARTS_MAX, UNSENT_BYTES_MAX};
+use crate::bounds::{
+    CONNECTION_TICKETS_MAX, IDLE_BUFFER_BYTES_MAX, QUEUED_BYTES_MAX, SEND_PARTS_MAX, UNSENT_BYTES_MAX,
+};
+use crate::worker::token::TicketId;
 
 #[derive(Debug)]
 enum OutputPart {
     Bytes(Vec<u8>),
     Value(PinnedValue),
+    Pending(TicketId),
 }
 
 impl OutputPart {
@@ -21,7 +26,7 @@ impl OutputPart {
     fn copied_bytes(&self) -> usize {
         match self {
             OutputPart::Bytes(bytes) => bytes.len(),
-            OutputPart::Value(_) => 0,
+            OutputPart::Value(_) | OutputPart::Pending(_) => 0,
         }
     }
 }
@@ -52,6 +57,10 @@ pub struct OutputQueue {
     /// Sent bytes of the first part, if it holds bytes; a value releases sent bytes.
     sent: usize,
     bytes: u64,
+    /// The number of pending answers.
+    pending: usize,
+    /// The pending answer whose effect later requests must see.
+    barrier: Option<TicketId>,
     /// Whether a part may be a value in excess, which is not pinned between sends.
     has_excess: bool,
     /// Whether the memory of an unsent value was used again.
@@ -66,6 +75,8 @@ impl OutputQueue {
             parts: VecDeque::new(),
             sent: 0,
             bytes: 0,
+            pending: 0,
+            barrier: None,
             has_excess: false,
             is_lost: false,
         }
@@ -89,6 +100,16 @@ impl OutputQueue {
     /// Returns the number of pending bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns whether a pending answer comes next: nothing can be sent before it completes.
+    pub fn awaits_ticket(&self) -> bool {
+        matches!(self.parts.front(), Some(OutputPart::Pending(_)))
+    }
+
+    /// Returns whether further requests wait for pending answers.
+    pub fn stops_requests(&self) -> bool {
+        self.barrier.is_some() || self.pending >= CONNECTION_TICKETS_MAX
     }
 
     /// Returns whether any of these pin memory.
@@ -125,7 +146,31 @@ impl OutputQueue {
         self.parts.push_back(OutputPart::Value(value));
     }
 
-    /// Sends as much as the peer takes; returns how many bytes that was.
+    /// Adds the position of a pending answer. Behind a barrier, requests wait until it completes.
+    pub fn push_pending(&mut self, id: TicketId, is_barrier: bool) {
+        self.pending += 1;
+        if is_barrier {
+            self.barrier = Some(id);
+        }
+        self.parts.push_back(OutputPart::Pending(id));
+    }
+
+    /// Puts an answer in its position; no bytes for a request that gets none.
+    pub fn complete(&mut self, id: TicketId, bytes: Vec<u8>) {
+        let is_it = |part: &OutputPart| matches!(part, OutputPart::Pending(pending) if *pending == id);
+        let Some(at) = self.parts.iter().position(is_it) else { return };
+        self.pending -= 1;
+        self.barrier = self.barrier.filter(|barrier| *barrier != id);
+        self.bytes += bytes.len() as u64;
+        self.of_all.add(bytes.len() as u64);
+        if bytes.is_empty() {
+            self.parts.remove(at);
+        } else {
+            self.parts[at] = OutputPart::Bytes(bytes);
+        }
+    }
+
+    /// Sends as much as the peer takes, up to the first pending answer; returns how many bytes that was.
     ///
     /// # Errors
     /// The link is broken, or the memory of the next value was freed between sends.
@@ -151,18 +196,19 @@ impl OutputQueue {
     fn values(&mut self) -> impl Iterator<Item = &mut PinnedValue> {
         self.parts.iter_mut().filter_map(|part| match part {
             OutputPart::Value(value) => Some(value),
-            OutputPart::Bytes(_) => None,
+            OutputPart::Bytes(_) | OutputPart::Pending(_) => None,
         })
     }
 
     fn send_pinned(&mut self, link: &mut dyn Link) -> io::Result<u64> {
         let mut total = 0;
-        while !self.parts.is_empty() {
+        while !self.parts.is_empty() && !self.awaits_ticket() {
             let sent = {
                 let mut slices = Vec::with_capacity(self.parts.len().min(SEND_PARTS_MAX));
                 let mut skip = self.sent;
                 for part in &self.parts {
                     match part {
+                        OutputPart::Pending(_) => break,
                         OutputPart::Value(value) if !value.is_pinned() => break,
                         OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
                         OutputPart::Value(value) => {
@@ -197,6 +243,7 @@ impl OutputQueue {
             let left = match first {
                 OutputPart::Bytes(bytes) => (bytes.len() - self.sent) as u64,
                 OutputPart::Value(value) => value.len(),
+                OutputPart::Pending(_) => return,
             };
             let now = sent.min(left);
             match first {
@@ -205,6 +252,7 @@ impl OutputQueue {
                     self.of_all.remove(now);
                 }
                 OutputPart::Value(value) => value.advance(now),
+                OutputPart::Pending(_) => {}
             }
             if now < left {
                 return;
@@ -225,7 +273,64 @@ impl Drop for OutputQueue {
 
 #[cfg(test)]
 mod tests {
+    use fabcache_transport::{Received, memory};
+
     use super::*;
+
+    #[test]
+    fn answers_completed_in_any_order_are_sent_in_the_order_of_their_requests() {
+        let of_all = Arc::default();
+        let mut queue = OutputQueue::new(&of_all);
+        let (mut link, peer) = memory::pair().expect("a descriptor");
+        let ids: Vec<TicketId> =
+            (0..CONNECTION_TICKETS_MAX).map(|index| TicketId { index, generation: 0 }).collect();
+        for id in &ids {
+            assert!(!queue.stops_requests());
+            queue.push_bytes(&mut format!("<{}>", id.index).into_bytes());
+            queue.push_pending(*id, false);
+        }
+        assert!(queue.stops_requests(), "too many are pending");
+        let mut expected = String::new();
+        let mut heard = Vec::new();
+        // The odd ones complete first, and some requests get no answer.
+        let answer = |id: &TicketId| match id.index % 3 {
+            0 => String::new(),
+            _ => format!("({})", id.index),
+        };
+        let (even, odd): (Vec<&TicketId>, Vec<&TicketId>) =
+            ids.iter().partition(|id| id.index.is_multiple_of(2));
+        let odd_first = odd.into_iter().chain(even);
+        for id in odd_first {
+            queue.send(&mut link).expect("the link is open");
+            assert!(queue.awaits_ticket());
+            queue.complete(*id, answer(id).into_bytes());
+            queue.complete(*id, b"twice".to_vec());
+            assert!(!queue.stops_requests());
+        }
+        queue.send(&mut link).expect("the link is open");
+        let mut buffer = [0; 1 << 10];
+        while let Received::Bytes(len) = peer.receive(&mut buffer) {
+            heard.extend_from_slice(&buffer[..len]);
+        }
+        ids.iter().for_each(|id| expected += &format!("<{}>{}", id.index, answer(id)));
+        assert_eq!(String::from_utf8_lossy(&heard), expected);
+        assert!(queue.is_empty());
+        drop(queue);
+        assert_eq!(of_all.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn requests_behind_a_barrier_wait() {
+        let mut queue = OutputQueue::new(&Arc::default());
+        let [read, flush] = [0, 1].map(|index| TicketId { index, generation: 0 });
+        queue.push_pending(read, false);
+        assert!(!queue.stops_requests());
+        queue.push_pending(flush, true);
+        queue.complete(read, b"value".to_vec());
+        assert!(queue.stops_requests() && !queue.awaits_ticket());
+        queue.complete(flush, Vec::new());
+        assert!(!queue.stops_requests());
+    }
 
     #[test]
     fn each_connection_waits_for_its_own_answers_while_all_have_too_many() {

@@ -80,7 +80,8 @@ impl Server {
         let is_shared = settings.shm.is_some() || fabric.opened().is_some();
         let life = is_shared.then(|| start_liveness(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
-        let inboxes: std::io::Result<Box<[Inbox]>> = (0..settings.threads).map(|_| Inbox::new()).collect();
+        let inboxes: std::io::Result<Box<[_]>> =
+            (0..settings.threads).map(|_| Inbox::new().map(Arc::new)).collect();
         let (order_sender, orders) = channel();
         let local: Vec<Peer> = places(&listeners).map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();

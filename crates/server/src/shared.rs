@@ -87,7 +87,7 @@ pub struct Shared {
     /// What each worker counts.
     pub counters: Box<[CachePadded<ServerCounters>]>,
     /// Inboxes of the workers, for new links.
-    pub inboxes: Box<[Inbox]>,
+    pub inboxes: Box<[Arc<Inbox>]>,
     /// All connections.
     pub connections: Connections,
     /// Their number, not counting listeners.
@@ -133,7 +133,7 @@ impl Shared {
     pub fn new(
         settings: Settings,
         store: Arc<Store>,
-        inboxes: Box<[Inbox]>,
+        inboxes: Box<[Arc<Inbox>]>,
         watchers: Arc<Watchers>,
         users: Option<Credentials>,
         sasl_users: Option<Credentials>,
@@ -205,7 +205,7 @@ impl Shared {
         let swap =
             || self.pins_wanted_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
         if is_due && swap().is_ok() {
-            self.inboxes.iter().for_each(Inbox::wake);
+            self.inboxes.iter().for_each(|inbox| inbox.wake());
         }
     }
 

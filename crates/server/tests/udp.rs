@@ -32,6 +32,7 @@ fn text_meta_and_binary_are_answered() {
     udp.say(4, packet(0x00, &[], b"a", &[], 0));
     let answer = udp.hear(4);
     assert_eq!((answer[0], &answer[6..8], &answer[28..]), (0x81, &[0, 0][..], &b"hello"[..]));
+    udp.request(5, "flush_all\r\nget a\r\nmn\r\n", "OK\r\nEND\r\nMN\r\n");
 }
 
 /// What servers send as the first bytes of an answer, and other text that is no command.

@@ -12,6 +12,7 @@ use fabcache_transport::Kind;
 
 use super::dump::{Dump, KeysFormat, List};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
+use crate::housekeeping::FlushRequest;
 use crate::shared::ProcessRequest;
 use crate::watch::topic;
 
@@ -26,16 +27,19 @@ const CLASSES: u32 = 63;
 const SLABS_WORDS_MAX: usize = 5;
 
 /// Carries an order out.
-pub fn order(ctx: &mut Context, command: Command<'_>, encoding: &Encoding<'_>) -> Flow {
+pub fn order(
+    ctx: &mut Context,
+    session: &mut Session,
+    command: Command<'_>,
+    encoding: &Encoding<'_>,
+) -> Flow {
     let line: &[u8] = match command {
         Command::Flush(delay) => {
-            ctx.counters().cmd_flush.inc();
             if !ctx.shared.settings.flush_enabled {
-                encoding.reply(&refused(Refusal::Client("flush_all not allowed")), &mut ctx.out);
-                return Flow::Next;
+                ctx.counters().cmd_flush.inc();
+                return answer(ctx, encoding, &refused(Refusal::Client("flush_all not allowed")));
             }
-            ctx.handle.flush(flush_time(ctx, delay));
-            return answer(ctx, encoding, &Reply::Ok);
+            return flush(ctx, session, flush_time(ctx, delay), encoding);
         }
         Command::Verbosity(level) => {
             // memcached's highest.
@@ -66,6 +70,25 @@ pub fn order(ctx: &mut Context, command: Command<'_>, encoding: &Encoding<'_>) -
 
 fn answer(ctx: &mut Context, encoding: &Encoding<'_>, reply: &Reply<'_>) -> Flow {
     encoding.reply(reply, &mut ctx.out);
+    Flow::Next
+}
+
+/// Passes a flush to the housekeeper, as it may wait for readers' leases. The connection's further requests wait for it.
+fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &Encoding<'_>) -> Flow {
+    if session.info.kind == Kind::Udp {
+        // A datagram is answered within its turn.
+        ctx.counters().cmd_flush.inc();
+        ctx.handle.flush(expiry);
+        return answer(ctx, encoding, &Reply::Ok);
+    }
+    let failure = refused(Refusal::Server("flush_all takes too long"));
+    let Some(ticket) = ctx.tickets.issue(session.place, encoding, failure) else {
+        return Flow::AwaitTicket;
+    };
+    ctx.counters().cmd_flush.inc();
+    session.queue.push_bytes(&mut ctx.out);
+    session.queue.push_pending(ticket.id(), true);
+    ctx.shared.housekeeping.flush(FlushRequest { ticket, expiry });
     Flow::Next
 }
 

@@ -25,7 +25,9 @@ use crate::counters::ServerCounters;
 use crate::options::MEMCACHED_VERSION;
 use crate::output::OutputQueue;
 use crate::shared::Shared;
+use crate::tickets::TicketSlab;
 use crate::watch::{encoded, topic};
+use crate::worker::token::ConnectionToken;
 
 pub use dump::Dump;
 pub use storage::{Receiving, receive, received};
@@ -44,6 +46,8 @@ pub struct Context {
     pub worker: usize,
     /// This worker's fabric endpoint, if the fabric is on.
     pub port: Option<FabricEndpoint>,
+    /// Answers that other threads complete.
+    pub tickets: TicketSlab,
     /// Bytes of a connection's state, for `stats`.
     pub connection_bytes: usize,
     /// Answers of the connection being served.
@@ -91,6 +95,8 @@ impl Access {
 /// State that the commands of one connection leave.
 #[derive(Debug)]
 pub struct Session {
+    /// The connection's slot in the worker's table.
+    pub place: ConnectionToken,
     /// The current state.
     pub role: Role,
     /// Answers not yet sent, before those in the context.
@@ -144,6 +150,8 @@ pub enum Flow {
     Pause,
     /// Send the answers, and close the connection.
     Close,
+    /// Nothing was done, as the worker has no ticket left: execute the request again when one returned.
+    AwaitTicket,
 }
 
 /// Executes a request, and appends the answer to the output.
@@ -190,7 +198,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &encoding),
         Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &encoding),
         Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, &encoding),
-        order => return admin::order(ctx, order, &encoding),
+        order => return admin::order(ctx, session, order, &encoding),
     }
     Flow::Next
 }

@@ -35,7 +35,7 @@ impl Connection {
         };
         let attached = match (way, stream.kind()) {
             (Upgrade::Shm(channel), Kind::Unix) => share(ctx, stream, *channel),
-            (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place, &encoding),
+            (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place(), &encoding),
             _ => return Err(EndReason::Error),
         };
         match attached {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, Decoded, Decoder, Limits, PlainGets, PlainSets};
 use fabcache_transport::{Kind, Link, Received};
 
 use super::input::Input;
 use super::listener::ListenerEntry;
-use super::token::{ConnectionToken, Interest};
+use super::token::{ConnectionToken, Interest, TicketId};
+use super::turn_budget::TurnBudget;
 use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
-    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX, STEPS_PER_TURN_MAX,
+    GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, Flow, Role, Session, burst};
 use crate::connections::{ConnectionInfo, State};
@@ -53,50 +53,6 @@ pub enum EndReason {
     Shutdown,
 }
 
-/// How much a turn may still do, and what it has done.
-struct TurnBudget {
-    /// The number of parts of long values, buffers without a request and commands about the server that may follow; of
-    /// all requests, if `-R` is given.
-    left: u32,
-    /// Whether requests count.
-    counts_requests: bool,
-    /// Whether a request was executed: the turn ends before it receives again.
-    has_served: bool,
-    /// Whether more input is available after the last receive.
-    has_more: bool,
-}
-
-impl TurnBudget {
-    /// A turn of at most `requests_max` requests, as `-R` says.
-    fn new(requests_max: Option<u32>) -> TurnBudget {
-        TurnBudget {
-            left: requests_max.unwrap_or(STEPS_PER_TURN_MAX),
-            counts_requests: requests_max.is_some(),
-            has_served: false,
-            has_more: false,
-        }
-    }
-
-    fn count_request(&mut self) {
-        self.count_requests(1);
-    }
-
-    fn count_requests(&mut self, count: usize) {
-        self.has_served = true;
-        self.left -= if self.counts_requests { count as u32 } else { 0 };
-    }
-
-    /// Counts what takes long, whether or not requests count.
-    fn count_step(&mut self) {
-        self.left = self.left.saturating_sub(u32::from(!self.counts_requests));
-    }
-
-    /// Returns how many requests a run may have.
-    fn run_max(&self) -> usize {
-        if self.counts_requests { self.left as usize } else { RUN_MAX }
-    }
-}
-
 /// One connection.
 pub struct Connection {
     pub(super) link: Box<dyn Link>,
@@ -106,8 +62,8 @@ pub struct Connection {
     pub(super) input: Input,
     /// The input holds no whole request: more must come first.
     pub(super) starved: bool,
-    /// Its slot in the worker's table.
-    pub(super) place: ConnectionToken,
+    /// Its next request needs a ticket, and the worker has none left.
+    needs_ticket: bool,
     /// Whether the client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
@@ -142,6 +98,7 @@ impl Connection {
             link,
             decoder,
             session: Session {
+                place: ConnectionToken::default(),
                 role: Role::Serving,
                 queue: OutputQueue::new(&shared.unsent),
                 info,
@@ -155,7 +112,7 @@ impl Connection {
             },
             input: Input::default(),
             starved: false,
-            place: ConnectionToken::default(),
+            needs_ticket: false,
             client_done: false,
             closing: None,
             paused_until: None,
@@ -163,6 +120,16 @@ impl Connection {
             is_active: false,
             last_progress: now,
         }
+    }
+
+    /// Its slot in the worker's table.
+    pub fn place(&self) -> ConnectionToken {
+        self.session.place
+    }
+
+    /// Assigns its slot in the worker's table.
+    pub fn set_place(&mut self, place: ConnectionToken) {
+        self.session.place = place;
     }
 
     /// A datagram: all it will ever receive is here.
@@ -191,10 +158,7 @@ impl Connection {
             // Any notification makes the descriptor readable.
             Interest { receive: true, send: false }
         } else {
-            Interest {
-                receive: self.takes_input(),
-                send: !self.session.queue.is_empty() || self.link.has_unsent(),
-            }
+            Interest { receive: self.takes_input(), send: self.can_send() || self.link.has_unsent() }
         };
         (wanted != self.waited_for).then(|| {
             self.waited_for = wanted;
@@ -242,7 +206,33 @@ impl Connection {
 
     /// Returns whether input is received now, rather than after answers were sent.
     fn takes_input(&self) -> bool {
-        !self.client_done && self.closing.is_none() && self.paused_until.is_none() && !self.is_backlogged()
+        !self.client_done
+            && self.closing.is_none()
+            && self.paused_until.is_none()
+            && !self.needs_ticket
+            && !self.is_backlogged()
+    }
+
+    /// Returns whether an answer is ready to be sent.
+    fn can_send(&self) -> bool {
+        !self.session.queue.is_empty() && !self.session.queue.awaits_ticket()
+    }
+
+    /// Returns whether its next request waits until the worker has a ticket for it.
+    pub fn needs_ticket(&self) -> bool {
+        self.needs_ticket
+    }
+
+    /// Returns whether nothing but a ticket moves it: it receives nothing, and has nothing to send.
+    pub fn awaits_only_tickets(&self) -> bool {
+        let is_waiting = self.needs_ticket || self.session.queue.awaits_ticket();
+        is_waiting && !self.takes_input() && !self.can_send()
+    }
+
+    /// Puts the answer to an earlier request in its position.
+    pub fn complete(&mut self, id: TicketId, answer: Vec<u8>, now: Instant) {
+        self.session.queue.complete(id, answer);
+        self.last_progress = now;
     }
 
     /// Returns whether it is paused.
@@ -295,6 +285,10 @@ impl Connection {
 
     /// Returns whether a timeout has expired.
     pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<EndReason> {
+        if self.needs_ticket || self.session.queue.awaits_ticket() {
+            // The server is slow, not the client.
+            return None;
+        }
         let settings = &ctx.shared.settings;
         let still = now.saturating_duration_since(self.last_progress);
         if self.is_stalled() && settings.stall_timeout.is_some_and(|timeout| still >= timeout) {
@@ -306,7 +300,9 @@ impl Connection {
 
     fn is_backlogged(&self) -> bool {
         let queue = &self.session.queue;
-        if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() }
+        let is_full =
+            if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() };
+        is_full || queue.stops_requests()
     }
 
     fn is_dumping(&self) -> bool {
@@ -317,9 +313,10 @@ impl Connection {
 
     /// Runs one turn: the requests of one receive, up to [`GATHERED_BYTES_MAX`] of answers, and one send. Where sending
     /// needs no system call, each few answers are sent. At most as many requests as `-R` says; without it, at most
-    /// [`STEPS_PER_TURN_MAX`] commands about the server, parts of long values, or buffers without a request.
+    /// [`crate::bounds::STEPS_PER_TURN_MAX`] commands about the server, parts of long values, or buffers without a request.
     pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
         let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
+        self.needs_ticket = false;
         let turn = loop {
             if let Some(until) = self.paused_until {
                 self.session.queue.push_bytes(&mut ctx.out);
@@ -329,7 +326,7 @@ impl Connection {
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);
             }
-            if self.is_backlogged() {
+            if self.is_backlogged() || self.needs_ticket {
                 break Turn::Wait;
             }
             if self.session.offer.is_some() {
@@ -557,7 +554,13 @@ impl Connection {
                         budget.count_step();
                     }
                     self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
-                    (consumed, commands::execute(ctx, &mut self.session, request))
+                    let flow = commands::execute(ctx, &mut self.session, request);
+                    if flow == Flow::AwaitTicket {
+                        // The request stays in the input, and is decoded again.
+                        self.needs_ticket = true;
+                        break;
+                    }
+                    (consumed, flow)
                 }
                 Decoded::Value { consumed, bytes } => {
                     // A long value shares its worker as long pipelines do.
@@ -591,7 +594,7 @@ impl Connection {
     #[inline]
     fn follow(&mut self, flow: Flow) {
         match flow {
-            Flow::Next => {}
+            Flow::Next | Flow::AwaitTicket => {}
             Flow::DiscardValue => self.decoder.discard_value(),
             Flow::Admit => self.decoder.require_auth(false),
             Flow::Pause => self.slow_down(),

@@ -30,6 +30,8 @@ pub enum ReadyEvent {
     Source(usize),
     /// A connection is readable or writable.
     Connection(ConnectionToken),
+    /// A connection's peer is gone: epoll reports this again and again, whatever the connection waits for.
+    Broken(ConnectionToken),
 }
 
 /// One worker's epoll instance.
@@ -60,6 +62,9 @@ impl Poll {
             DOORBELL => ReadyEvent::Doorbell,
             token @ SOURCE.. => ReadyEvent::Source((token - SOURCE) as usize),
             token if token & LISTENER_BIT != 0 => ReadyEvent::Listener((token & !LISTENER_BIT) as usize),
+            token if { event.flags }.intersects(EventFlags::ERR | EventFlags::HUP) => {
+                ReadyEvent::Broken(ConnectionToken::of(token))
+            }
             token => ReadyEvent::Connection(ConnectionToken::of(token)),
         }));
         Ok(())
@@ -112,7 +117,7 @@ impl Poll {
 }
 
 fn token(connection: &Connection) -> EventData {
-    EventData::new_u64(connection.place.token())
+    EventData::new_u64(connection.place().token())
 }
 
 fn flags(interest: Interest) -> EventFlags {

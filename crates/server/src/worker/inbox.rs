@@ -1,11 +1,14 @@
-//! Where a worker finds what other threads have for it: new links, and a nudge.
+//! Where a worker finds what other threads have for it: new links, completed answers, and a doorbell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use fabcache_protocol::Reply;
 use fabcache_transport::Link;
 use rustix::event::EventfdFlags;
+
+use super::token::TicketId;
 
 /// A link that a worker is to serve.
 pub struct NewLink {
@@ -15,9 +18,59 @@ pub struct NewLink {
     pub listener: usize,
 }
 
+/// The duty to complete one pending answer, in any thread. A ticket that is dropped reports a failure.
+#[derive(Debug)]
+pub struct Ticket {
+    id: TicketId,
+    inbox: Arc<Inbox>,
+    reply: Option<Reply<'static>>,
+}
+
+impl Ticket {
+    /// Creates the ticket for the answer that the worker of this inbox knows by `id`.
+    pub fn new(id: TicketId, inbox: &Arc<Inbox>) -> Ticket {
+        Ticket { id, inbox: Arc::clone(inbox), reply: None }
+    }
+
+    /// The pending answer's name.
+    pub fn id(&self) -> TicketId {
+        self.id
+    }
+
+    /// Passes the reply to the worker. Its encoding decides there whether a quiet request is answered.
+    pub fn complete(mut self, reply: Reply<'static>) {
+        self.reply = Some(reply);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.inbox.complete(Completion { id: self.id, reply: self.reply.take() });
+    }
+}
+
+/// A ticket that returned to its worker.
+#[derive(Debug)]
+pub struct Completion {
+    /// The pending answer.
+    pub id: TicketId,
+    /// The reply; none if the request failed.
+    pub reply: Option<Reply<'static>>,
+}
+
+/// Completions that the worker has not yet taken. One lock orders them and the sleep of the worker.
+#[derive(Debug, Default)]
+struct Completions {
+    /// At most one for each ticket of the worker.
+    returned: Vec<Completion>,
+    /// Whether the worker sleeps, or is about to.
+    is_armed: bool,
+}
+
 /// One worker's inbox.
 pub struct Inbox {
     links: Mutex<Vec<NewLink>>,
+    completions: Mutex<Completions>,
     doorbell: OwnedFd,
     /// Connections of the worker, including those in the inbox.
     load: AtomicU32,
@@ -30,7 +83,12 @@ impl Inbox {
     /// The system has no descriptor left.
     pub fn new() -> std::io::Result<Inbox> {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Inbox { links: Mutex::default(), doorbell, load: AtomicU32::new(0) })
+        Ok(Inbox {
+            links: Mutex::default(),
+            completions: Mutex::default(),
+            doorbell,
+            load: AtomicU32::new(0),
+        })
     }
 
     /// Hands a link over, and wakes the worker.
@@ -44,6 +102,35 @@ impl Inbox {
         // Before the links are taken: a later doorbell then concerns later links.
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         std::mem::take(&mut self.links.lock().expect("no thread panics while it holds an inbox"))
+    }
+
+    /// Hands a completion over, and wakes the worker if it sleeps.
+    fn complete(&self, completion: Completion) {
+        let mut completions = self.completions();
+        completions.returned.push(completion);
+        let wakes = std::mem::take(&mut completions.is_armed);
+        drop(completions);
+        if wakes {
+            self.wake();
+        }
+    }
+
+    /// Takes the completions, and disarms the wakeup.
+    pub fn take_completions(&self) -> Vec<Completion> {
+        let mut completions = self.completions();
+        completions.is_armed = false;
+        std::mem::take(&mut completions.returned)
+    }
+
+    /// Arms the wakeup: the next completion rings the doorbell. Returns false if there are completions to take.
+    pub fn arm_wakeup(&self) -> bool {
+        let mut completions = self.completions();
+        completions.is_armed = completions.returned.is_empty();
+        completions.is_armed
+    }
+
+    fn completions(&self) -> MutexGuard<'_, Completions> {
+        self.completions.lock().expect("no thread panics while it holds completions")
     }
 
     /// Wakes the worker.

@@ -17,13 +17,15 @@ mod input;
 mod listener;
 mod polled;
 mod source;
-mod token;
+pub mod token;
+mod turn_budget;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fabcache_protocol::Reply;
 use fabcache_store::Handle;
 use fabcache_transport::fabric::FabricEndpoint;
 
@@ -32,15 +34,17 @@ use crate::bounds::{
 };
 use crate::commands::Context;
 use crate::shared::{Phase, Shared};
+use crate::tickets::{PendingAnswer, TicketSlab};
 use accepting::Accepting;
 pub use connection::Connection;
 use connection::{EndReason, Turn};
 use epoll::{Poll, ReadyEvent};
 use fabric::FabricHooks;
+use inbox::Inbox;
 pub use listener::ListenerEntry;
 use polled::PolledConnections;
 use source::WorkerSource;
-use token::ConnectionToken;
+use token::{ConnectionToken, TicketId};
 
 /// How often connections are checked for timeouts, while any timeout applies.
 const TIMEOUT_TICK: Duration = Duration::from_secs(1);
@@ -57,6 +61,8 @@ pub struct Worker {
     runnable: VecDeque<usize>,
     /// Connections that wait, and until when: in this order, as all pauses are equally long.
     paused: VecDeque<(Instant, ConnectionToken)>,
+    /// Connections whose next request waits for a ticket.
+    needing_tickets: Vec<ConnectionToken>,
     /// The connections that are polled.
     polled: PolledConnections,
     /// The connections that watch events.
@@ -101,12 +107,14 @@ impl Worker {
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
+        let tickets = TicketSlab::new(&shared.inboxes[worker]);
         Ok(Worker {
             ctx: Context {
                 shared,
                 handle,
                 worker,
                 port,
+                tickets,
                 connection_bytes: size_of::<Connection>(),
                 out: Vec::new(),
             },
@@ -116,6 +124,7 @@ impl Worker {
             free: Vec::new(),
             runnable: VecDeque::new(),
             paused: VecDeque::new(),
+            needing_tickets: Vec::new(),
             polled: PolledConnections::default(),
             watching: Vec::new(),
             sources,
@@ -134,6 +143,9 @@ impl Worker {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) {
                 timeout = self.arm_sources(timeout);
+            }
+            if timeout != Some(Duration::ZERO) && !self.ctx.tickets.is_empty() && !self.inbox().arm_wakeup() {
+                timeout = Some(Duration::ZERO);
             }
             if let Err(error) = self.poll.wait(&mut ready, timeout) {
                 tracing::error!(worker = self.ctx.worker, "cannot wait for events: {error}");
@@ -156,8 +168,10 @@ impl Worker {
                             self.serve_unless_queued(place.index);
                         }
                     }
+                    ReadyEvent::Broken(place) => self.serve_or_close_broken(place),
                 }
             }
+            self.return_tickets();
             for _ in 0..runnable {
                 if let Some(index) = self.runnable.pop_front() {
                     self.connections[index].queued = false;
@@ -189,7 +203,8 @@ impl Worker {
         let mut until = self.drain_until;
         let resumes_at = self.paused.front().map(|(until, _)| *until);
         let reopens_at = self.sources.iter().filter_map(WorkerSource::reopens_at).min();
-        for at in [self.accepting.resumes_at(), self.next_tick, reopens_at, resumes_at] {
+        let expires_at = self.ctx.tickets.next_expiry();
+        for at in [self.accepting.resumes_at(), self.next_tick, reopens_at, resumes_at, expires_at] {
             until = [until, at].into_iter().flatten().min();
         }
         until.map(|until| until.saturating_duration_since(Instant::now()))
@@ -206,8 +221,12 @@ impl Worker {
         slot.connection.as_deref_mut()
     }
 
+    fn inbox(&self) -> &Inbox {
+        &self.ctx.shared.inboxes[self.ctx.worker]
+    }
+
     fn take_new_links(&mut self) {
-        for new in self.ctx.shared.inboxes[self.ctx.worker].take() {
+        for new in self.inbox().take() {
             self.add(Connection::new(&self.ctx, new.link, self.accepting.entry(new.listener), self.now));
         }
         // The doorbell also announces lines for watchers.
@@ -233,7 +252,7 @@ impl Worker {
             self.connections.push(ConnectionSlot::default());
             self.connections.len() - 1
         });
-        connection.place = ConnectionToken { index, generation: self.connections[index].generation };
+        connection.set_place(ConnectionToken { index, generation: self.connections[index].generation });
         match self.poll.add_connection(&connection) {
             Ok(()) => {
                 self.connections[index].connection = Some(Box::new(connection));
@@ -268,6 +287,9 @@ impl Worker {
         if connection.is_watching() && !self.watching.contains(&index) {
             self.watching.push(index);
         }
+        if connection.needs_ticket() && !self.needing_tickets.contains(&connection.place()) {
+            self.needing_tickets.push(connection.place());
+        }
         match turn {
             Turn::Wait => {
                 if connection.can_be_polled() {
@@ -292,11 +314,57 @@ impl Worker {
             Turn::Pause(until) => {
                 // While its descriptor is watched, a broken connection would be reported again and again.
                 self.poll.remove(&connection);
-                self.paused.push_back((until, connection.place));
+                self.paused.push_back((until, connection.place()));
                 self.connections[index].connection = Some(connection);
             }
             Turn::End(ended) => self.close(index, connection, ended),
         }
+    }
+
+    /// Serves a connection whose peer is gone. Closes it if it only awaits tickets: nothing else would end the events.
+    fn serve_or_close_broken(&mut self, place: ConnectionToken) {
+        let Some(connection) = self.at(place) else { return };
+        connection.drain_wakeup();
+        if connection.is_paused() || !connection.awaits_only_tickets() {
+            return self.serve_unless_queued(place.index);
+        }
+        if let Some(connection) = self.connections[place.index].connection.take() {
+            self.close(place.index, connection, EndReason::Error);
+        }
+    }
+
+    // ---- pending answers ----
+
+    /// Answers the requests whose tickets returned or whose time is over, and continues connections that need tickets.
+    fn return_tickets(&mut self) {
+        if self.ctx.tickets.is_empty() {
+            return;
+        }
+        for completion in self.inbox().take_completions() {
+            if let Some(answer) = self.ctx.tickets.take_back(completion.id) {
+                self.answer(completion.id, &answer, &completion.reply.unwrap_or(answer.failure));
+            }
+        }
+        for (id, answer) in self.ctx.tickets.expire(self.now) {
+            self.answer(id, &answer, &answer.failure);
+        }
+        if self.ctx.tickets.has_room() {
+            for place in std::mem::take(&mut self.needing_tickets) {
+                if self.at(place).is_some() {
+                    self.queue(place.index);
+                }
+            }
+        }
+    }
+
+    /// Puts an answer in its connection's queue; drops it if the connection has closed.
+    fn answer(&mut self, id: TicketId, answer: &PendingAnswer, reply: &Reply<'_>) {
+        let (owner, now) = (answer.owner, self.now);
+        let Some(connection) = self.at(owner) else { return };
+        let mut bytes = Vec::new();
+        answer.encoding.encoding().reply(reply, &mut bytes);
+        connection.complete(id, bytes, now);
+        self.serve_unless_queued(owner.index);
     }
 
     /// Serves the connections whose pause is over.

@@ -1,4 +1,4 @@
-//! Tokens of connections in epoll, and the readiness they wait for.
+//! Tokens of connections in epoll and of pending answers, and the readiness that connections wait for.
 
 /// The name of a connection within its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -19,6 +19,15 @@ impl ConnectionToken {
     pub fn of(token: u64) -> ConnectionToken {
         ConnectionToken { index: (token & 0x7fff_ffff) as usize, generation: (token >> 31) as u32 }
     }
+}
+
+/// The name of a pending answer within its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketId {
+    /// Its index in the worker's table.
+    pub index: usize,
+    /// Distinguishes tickets that had the same index.
+    pub generation: u32,
 }
 
 /// The readiness that a connection waits for.

@@ -1,0 +1,178 @@
+//! Pending answers of one worker: tickets that other threads complete.
+//!
+//! A command issues a [`Ticket`] and passes it to the thread that does the work. The connection's output queue holds the
+//! answer's position. The ticket's slot is in use until the ticket returns, even if its connection has closed or its answer
+//! has expired: so completions never outnumber the slots, and no late completion meets another request's answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabcache_protocol::{Encoding, Reply, SavedEncoding};
+
+use crate::bounds::{TICKET_TIME_MAX, TICKETS_MAX};
+use crate::worker::inbox::{Inbox, Ticket};
+use crate::worker::token::{ConnectionToken, TicketId};
+
+/// A request that is answered when its ticket returns.
+#[derive(Debug)]
+pub struct PendingAnswer {
+    /// The connection that made the request.
+    pub owner: ConnectionToken,
+    /// The encoding of the answer.
+    pub encoding: SavedEncoding,
+    /// The reply if the request fails or takes too long: a miss for a read, an error for a write.
+    pub failure: Reply<'static>,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+enum TicketState {
+    Free,
+    Pending(Box<PendingAnswer>),
+    /// The answer expired; the ticket has not returned.
+    Expired,
+}
+
+#[derive(Debug)]
+struct TicketSlot {
+    generation: u32,
+    state: TicketState,
+}
+
+/// The tickets of one worker that have not returned.
+#[derive(Debug)]
+pub struct TicketSlab {
+    inbox: Arc<Inbox>,
+    slots: Vec<TicketSlot>,
+    free: Vec<usize>,
+    /// No pending answer expires before.
+    next_expiry: Option<Instant>,
+}
+
+impl TicketSlab {
+    /// Creates an empty slab; its tickets return to this inbox.
+    pub fn new(inbox: &Arc<Inbox>) -> TicketSlab {
+        TicketSlab { inbox: Arc::clone(inbox), slots: Vec::new(), free: Vec::new(), next_expiry: None }
+    }
+
+    /// Issues a ticket for an answer of this connection. Returns `None` while [`TICKETS_MAX`] have not returned.
+    pub fn issue(
+        &mut self,
+        owner: ConnectionToken,
+        encoding: &Encoding<'_>,
+        failure: Reply<'static>,
+    ) -> Option<Ticket> {
+        if !self.has_room() {
+            return None;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(TicketSlot { generation: 0, state: TicketState::Free });
+            self.slots.len() - 1
+        });
+        let mut saved = SavedEncoding::new();
+        saved.save(encoding);
+        let deadline = Instant::now() + TICKET_TIME_MAX;
+        self.next_expiry.get_or_insert(deadline);
+        let slot = &mut self.slots[index];
+        slot.state =
+            TicketState::Pending(Box::new(PendingAnswer { owner, encoding: saved, failure, deadline }));
+        Some(Ticket::new(TicketId { index, generation: slot.generation }, &self.inbox))
+    }
+
+    /// Returns whether another ticket may be issued.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < TICKETS_MAX
+    }
+
+    /// Returns whether no ticket is outstanding.
+    pub fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// Frees the slot of a returned ticket; returns its answer unless that has expired.
+    pub fn take_back(&mut self, id: TicketId) -> Option<Box<PendingAnswer>> {
+        let slot = self.slots.get_mut(id.index).filter(|slot| slot.generation == id.generation)?;
+        let state = std::mem::replace(&mut slot.state, TicketState::Free);
+        if matches!(state, TicketState::Free) {
+            return None;
+        }
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.index);
+        if let TicketState::Pending(answer) = state { Some(answer) } else { None }
+    }
+
+    /// Returns the answers whose time is over at `now`. Their tickets stay outstanding.
+    pub fn expire(&mut self, now: Instant) -> Vec<(TicketId, Box<PendingAnswer>)> {
+        let mut expired = Vec::new();
+        if self.next_expiry.is_none_or(|at| now < at) {
+            return expired;
+        }
+        self.next_expiry = None;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let TicketState::Pending(answer) = &slot.state else { continue };
+            if now < answer.deadline {
+                self.next_expiry = self.next_expiry.into_iter().chain([answer.deadline]).min();
+            } else if let TicketState::Pending(answer) =
+                std::mem::replace(&mut slot.state, TicketState::Expired)
+            {
+                expired.push((TicketId { index, generation: slot.generation }, answer));
+            }
+        }
+        expired
+    }
+
+    /// Returns a time at which to call [`TicketSlab::expire`]; none if no answer is pending.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.next_expiry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_protocol::TextEncoding;
+
+    use super::*;
+
+    fn issue(slab: &mut TicketSlab) -> Option<Ticket> {
+        slab.issue(ConnectionToken::default(), &Encoding::Text(TextEncoding::default()), Reply::Miss)
+    }
+
+    #[test]
+    fn slots_are_used_again_only_after_their_tickets_returned() {
+        let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+        let mut slab = TicketSlab::new(&inbox);
+        let mut tickets: Vec<Ticket> = std::iter::from_fn(|| issue(&mut slab)).collect();
+        assert_eq!(tickets.len(), TICKETS_MAX);
+        assert!(slab.expire(Instant::now()).is_empty());
+        let expired = slab.expire(Instant::now() + TICKET_TIME_MAX);
+        assert_eq!((expired.len(), slab.next_expiry()), (TICKETS_MAX, None));
+        assert!(issue(&mut slab).is_none(), "the tickets have not returned");
+        let id = tickets.pop().expect("issued").id();
+        assert!(slab.take_back(id).is_none(), "its answer expired");
+        let next = issue(&mut slab).expect("one slot is free").id();
+        assert_eq!((next.index, next.generation), (id.index, id.generation + 1));
+        assert!(slab.take_back(id).is_none(), "an earlier ticket returns twice");
+        assert!(slab.take_back(next).is_some());
+        assert!(slab.take_back(next).is_none(), "this one returns twice");
+        drop(tickets);
+        let returned = inbox.take_completions();
+        returned.iter().for_each(|completion| _ = slab.take_back(completion.id));
+        assert!(slab.is_empty());
+    }
+
+    #[test]
+    fn only_a_sleeping_worker_is_woken() {
+        let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+        let mut slab = TicketSlab::new(&inbox);
+        let is_rung = || rustix::io::read(inbox.doorbell(), &mut [0; 8]).is_ok();
+        issue(&mut slab).expect("room").complete(Reply::Ok);
+        assert!(!is_rung() && !inbox.arm_wakeup(), "the worker has a completion to take");
+        assert_eq!(inbox.take_completions()[0].reply, Some(Reply::Ok));
+        assert!(inbox.arm_wakeup());
+        drop(issue(&mut slab));
+        assert!(is_rung());
+        drop(issue(&mut slab));
+        assert!(!is_rung(), "it was rung before");
+        assert_eq!(inbox.take_completions().len(), 2);
+    }
+}
