@@ -38,6 +38,12 @@ const PIPELINED_VALUE_BYTES: usize = 100;
 const PIPELINED_SECONDS: f64 = 0.2;
 /// Keys of a multiget.
 const BATCH: usize = 48;
+/// Set `sockets`: connections, and connections that store long values; keys; the share of reads; sizes of values.
+const SOCKET_CLIENTS: [usize; 2] = [50, 8];
+const SOCKET_KEYS: [u64; 2] = [5_000, 400_000];
+const SOCKET_GET_SHARE: f64 = 0.9;
+const SOCKET_VALUES_BYTES: [usize; 3] = [100, 4 << 10, 128 << 10];
+const SOCKET_SECONDS: f64 = 0.5;
 
 /// The experiments of a set.
 type Experiments = Result<Vec<Box<dyn Experiment>>>;
@@ -64,11 +70,12 @@ pub struct SetOptions {
 }
 
 /// Definitions of all sets except `all`, which runs each of these but `quick`.
-const DEFINITIONS: [SetDefinition; 10] = [
+const DEFINITIONS: [SetDefinition; 11] = [
     SetDefinition { name: "quick", rounds: 11, parts: quick },
     SetDefinition { name: "latency", rounds: 11, parts: latency },
     SetDefinition { name: "throughput", rounds: 11, parts: throughput },
     SetDefinition { name: "pipelined", rounds: 31, parts: pipelined },
+    SetDefinition { name: "sockets", rounds: 11, parts: sockets },
     SetDefinition { name: "multiget", rounds: 11, parts: multiget },
     SetDefinition { name: "mixture", rounds: 11, parts: mixture },
     SetDefinition { name: "nonblocking", rounds: 11, parts: nonblocking },
@@ -181,6 +188,36 @@ fn pipelined(wishes: &SetOptions) -> Experiments {
     let standard = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
     let (load, sizes) = (load(standard.load, 1, 1.0), vec![PIPELINED_VALUE_BYTES]);
     parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![1], load }));
+    Ok(parts)
+}
+
+/// Returns the loads of busy web servers: 50 connections that read and write short values with one request in flight or
+/// many, multigets, and long values.
+fn sockets(wishes: &SetOptions) -> Experiments {
+    let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
+    let [short, page, long] = SOCKET_VALUES_BYTES;
+    let [many, few] = SOCKET_CLIENTS;
+    let load = |standard: Load, pipeline: usize, get_share: f64| {
+        let mut load = wishes.load(standard);
+        load.seconds = if wishes.quick { QUICK_SECONDS } else { SOCKET_SECONDS };
+        load.work.keys = SOCKET_KEYS[usize::from(!wishes.quick)];
+        (load.work.pipeline, load.work.get_share) = (pipeline, get_share);
+        load
+    };
+    for (size, clients, pipeline, get_share) in [
+        (short, many, 1, SOCKET_GET_SHARE),
+        (short, many, 32, SOCKET_GET_SHARE),
+        (short, many, 32, 0.0),
+        (page, many, 1, SOCKET_GET_SHARE),
+        (long, few, 1, 0.0),
+    ] {
+        let standard = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+        let load = load(standard.load, pipeline, get_share);
+        parts.push(Box::new(Throughput { sizes: vec![size], clients: vec![clients], load, ..standard }));
+    }
+    let standard = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
+    let (load, sizes) = (load(standard.load, 1, 1.0), vec![short]);
+    parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![many], load }));
     Ok(parts)
 }
 
