@@ -164,11 +164,9 @@ impl Handle {
         // While the limit is lowered, a segment found free may be retired, and its pages returned to the system.
         let Ok(_steady) = store.limit_moving.try_lock() else { return };
         let bytes = store.geometry.segment_bytes();
-        while !store.cannot_touch.load(Ordering::Relaxed)
-            && let Some(id) = store.segments.next_untouched()
-        {
+        while let Some(id) = store.segments.next_untouched() {
             if !store.backing.touch(store.geometry.segment_offset(id), bytes) {
-                store.cannot_touch.store(true, Ordering::Relaxed);
+                return store.segments.give_up_touching();
             }
             store.segments.note_touched(id, true);
         }

@@ -107,9 +107,6 @@ pub struct Store {
     /// Held while the memory limit moves.
     #[cfg(not(loom))]
     pub(crate) limit_moving: Mutex<()>,
-    /// The kernel refused to touch pages ahead.
-    #[cfg(not(loom))]
-    pub(crate) cannot_touch: std::sync::atomic::AtomicBool,
     /// The second of the next delayed flush; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// For how long readers may take the published line to be so.
@@ -281,8 +278,6 @@ impl Store {
             expirer: Mutex::new(Expirer::default()),
             #[cfg(not(loom))]
             limit_moving: Mutex::new(()),
-            #[cfg(not(loom))]
-            cannot_touch: std::sync::atomic::AtomicBool::new(false),
             flush_at: AtomicU32::new(0),
             lease,
             clock,

@@ -535,14 +535,45 @@ impl Observer for &'static UntouchedMemory {
     }
 }
 
-#[test]
-fn free_segments_are_touched_before_writers_take_them() {
+/// Returns a handle to a store of 64 MiB, up to 128, and what its observer was told.
+fn observed() -> (Handle, &'static UntouchedMemory) {
     let options =
         StoreOptions { memory_bytes: 64 << 20, memory_bytes_max: 128 << 20, ..StoreOptions::default() };
     let store = Arc::new(Store::create(options).expect("memory for a test"));
     let untouched: &'static UntouchedMemory = Box::leak(Box::default());
     store.observe(Box::new(untouched));
-    let handle = Handle::new(&store);
+    (Handle::new(&store), untouched)
+}
+
+#[test]
+fn writers_ask_no_more_for_touching_that_the_kernel_refuses() {
+    let (handle, untouched) = observed();
+    let store = handle.store();
+    let is_wanted = || untouched.0.swap(false, Ordering::Relaxed);
+    let write = |i: u64| set(&handle, &i.to_le_bytes(), &pattern(i, 100_000)).map(|_| ());
+    write(0).expect("memory is free");
+    assert!(is_wanted());
+    handle.touch_ahead();
+    let mut written = 1;
+    while !is_wanted() {
+        write(written).expect("memory is free");
+        written += 1;
+    }
+    // The kernel touches no pages beyond the end of the file. None of them is in use yet.
+    rustix::fs::ftruncate(store.region(), 10 << 20).expect("not sealed");
+    handle.touch_ahead();
+    rustix::fs::ftruncate(store.region(), store.region_bytes()).expect("not sealed");
+    for i in written..written + 300 {
+        write(i).expect("memory is free");
+        assert!(!is_wanted(), "{i}");
+        handle.touch_ahead();
+    }
+}
+
+#[test]
+fn free_segments_are_touched_before_writers_take_them() {
+    let (handle, untouched) = observed();
+    let store = handle.store();
     let is_wanted = || untouched.0.swap(false, Ordering::Relaxed);
     let allocated = || rustix::fs::fstat(store.region()).expect("open").st_blocks as u64 * 512;
     let write = |i: u64| set(&handle, &i.to_le_bytes(), &pattern(i, 100_000)).map(|_| ());

@@ -62,7 +62,7 @@ impl Segments {
 
     /// Notes that a writer touches a segment, and whether the next ones are to be touched: when half of them are not.
     fn note_taken(&self, taken: Option<u32>, free: &VecDeque<u32>) {
-        if cfg!(loom) {
+        if cfg!(loom) || self.cannot_touch.load(Ordering::Relaxed) {
             return;
         }
         if let Some(id) = taken {
@@ -81,8 +81,17 @@ impl Segments {
             && self.wants_touching.swap(false, Ordering::Relaxed)
     }
 
+    /// Stops asking for segments to be touched, for good.
+    pub fn give_up_touching(&self) {
+        self.cannot_touch.store(true, Ordering::Relaxed);
+        self.wants_touching.store(false, Ordering::Relaxed);
+    }
+
     /// Returns the first free segment that is to be touched.
     pub fn next_untouched(&self) -> Option<u32> {
+        if self.cannot_touch.load(Ordering::Relaxed) {
+            return None;
+        }
         self.lock(&self.free).iter().take(self.touched_ahead()).copied().find(|id| self.is_untouched(*id))
     }
 

@@ -194,6 +194,8 @@ pub struct Segments {
     free_count: AtomicUsize,
     /// Writers took a free segment, and one of the next is untouched. Models leave it out.
     wants_touching: std::sync::atomic::AtomicBool,
+    /// The kernel refused to touch pages ahead, so nobody is asked to. Models leave it out.
+    cannot_touch: std::sync::atomic::AtomicBool,
     grace: GracePeriod,
     /// Segments in use or free: the memory limit, in segments.
     limit: AtomicU32,
@@ -234,6 +236,7 @@ impl Segments {
             free: Mutex::new((0..limit).collect()),
             free_count: AtomicUsize::new(limit as usize),
             wants_touching: std::sync::atomic::AtomicBool::new(false),
+            cannot_touch: std::sync::atomic::AtomicBool::new(false),
             grace: GracePeriod::new(grace, geometry.segments),
             limit: AtomicU32::new(limit),
             fills_up,
