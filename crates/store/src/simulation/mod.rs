@@ -14,6 +14,7 @@
 
 mod cache;
 
+use crossbeam_utils::CachePadded;
 use fabcache_layout::KeyHash;
 use fabcache_layout::item::Item;
 use fabcache_layout::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
@@ -55,7 +56,8 @@ pub struct SimulationCounts {
 pub struct Simulation {
     /// Keys take part whose mixed hash has none of these bits; all bits if none does.
     mask: AtomicU64,
-    state: Mutex<State>,
+    /// Written by requests for keys of the sample, and not in the cache line of the mask, which every request reads.
+    state: CachePadded<Mutex<State>>,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl Simulation {
         let counts = SimulationCounts::default();
         let state =
             State { caches, live_bytes: 0, current: LARGE, gain: 0, missed: [None; MISSED_KEYS_MAX], counts };
-        Simulation { mask: AtomicU64::new(mask), state: Mutex::new(state) }
+        Simulation { mask: AtomicU64::new(mask), state: CachePadded::new(Mutex::new(state)) }
     }
 
     /// Returns whether a key takes part.
@@ -292,10 +294,19 @@ fn is_sampled(hash: KeyHash, mask: u64) -> bool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
 
     const ITEMS: u64 = 20_000;
     const BYTES: u64 = 100;
+
+    #[test]
+    fn mask_lies_on_no_line_of_the_state() {
+        let (mask, state) = (offset_of!(Simulation, mask), offset_of!(Simulation, state));
+        assert!(state + size_of::<Mutex<State>>() <= mask || mask + 64 <= state, "{mask} {state}");
+        assert_eq!(align_of::<Simulation>() % 64, 0);
+    }
 
     fn item(number: u64) -> SimulatedItem {
         SimulatedItem { hash: KeyHash::of(&number.to_le_bytes(), 1), bytes: BYTES, expiry: 0 }
