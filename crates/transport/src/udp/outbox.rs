@@ -93,8 +93,17 @@ impl Unsent {
 /// Sends all datagrams by `send`, which returns how many it sent. If a datagram cannot be sent, the rest of its answer
 /// is lost, as any datagram may be; the other answers are not.
 fn send_all(mut datagrams: &[Datagram], mut send: impl FnMut(&[Datagram]) -> io::Result<usize>) {
+    let mut is_repeated = false;
     while let Some(first) = datagrams.first() {
-        let done = match send(datagrams) {
+        let sent = send(datagrams);
+        let refused = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused && !is_repeated {
+            // The socket's pending error, of an earlier answer whose port was unreachable: reported once, and nothing sent.
+            is_repeated = true;
+            continue;
+        }
+        is_repeated = false;
+        let done = match sent {
             Ok(sent) if sent > 0 => sent,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             _ => datagrams.iter().take_while(|datagram| datagram.answer == first.answer).count(),
@@ -151,6 +160,18 @@ mod tests {
             let fails = |at: usize| [0, 4].contains(&at).then_some(error);
             // Datagram 5 is of the same answer as 4.
             assert_eq!(sent(10, fails), [1, 2, 3, 6, 7, 8, 9], "{error}");
+        }
+    }
+
+    #[test]
+    fn pending_error_of_an_earlier_answer_loses_no_answer() {
+        for refused in 0..10 {
+            let mut is_pending = true;
+            let fails = |at| {
+                let fails = at == refused && std::mem::take(&mut is_pending);
+                fails.then_some(ErrorKind::ConnectionRefused)
+            };
+            assert_eq!(sent(3, fails), (0..10).collect::<Vec<_>>(), "{refused}");
         }
     }
 
