@@ -105,7 +105,7 @@ impl Decoder {
     /// A decoder for a new connection; `protocol` none picks it by the first byte.
     pub fn new(protocol: Option<Protocol>, limits: Limits) -> Decoder {
         let state = DecoderState::Request;
-        let progress = Progress { state, before_run: state, scanned: 0, needed: 0 };
+        let progress = Progress { state, before: state, scanned: 0, needed: 0 };
         Decoder {
             limits,
             protocol,
@@ -148,6 +148,7 @@ impl Decoder {
             return Decoded::Incomplete { more: self.progress.needed - input.len() };
         }
         self.progress.needed = 0;
+        self.progress.before = self.progress.state;
         match self.progress.state {
             DecoderState::Request => self.request(input),
             DecoderState::Keys { multiget, text, end } => self.progress.keys(input, multiget, text, end),
@@ -155,6 +156,12 @@ impl Decoder {
             DecoderState::Skip { left } => self.progress.skip(input, left),
             DecoderState::Closed => Decoded::Fatal,
         }
+    }
+
+    /// Returns to the state before the last request that [`Decoder::decode`] returned. Its bytes are decoded again.
+    #[cold]
+    pub fn undo(&mut self) {
+        self.progress.state = self.progress.before;
     }
 
     /// Decodes the plain reads at the front of `input`, which is as for [`Decoder::decode`], into `run`, up to its limit.
@@ -165,7 +172,7 @@ impl Decoder {
         if !self.may_be_plain() {
             return 0;
         }
-        self.progress.before_run = self.progress.state;
+        self.progress.before = self.progress.state;
         let mut used = match self.progress.state {
             DecoderState::Request => 0,
             _ => self.progress.plain_keys(input, run),
@@ -186,7 +193,7 @@ impl Decoder {
     /// `input` is the same, and nothing was decoded since. Returns the bytes that they take.
     #[cold]
     pub fn shorten_gets<'a>(&mut self, input: &'a [u8], run: &mut PlainGets<'a>, taken: usize) -> usize {
-        self.progress.state = self.progress.before_run;
+        self.undo();
         run.shorten(taken);
         self.plain_gets(input, run)
     }
@@ -402,8 +409,8 @@ impl<'a> Iterator for PipelinedKeys<'a> {
 #[derive(Debug)]
 struct Progress {
     state: DecoderState,
-    /// The state before the last run of plain reads.
-    before_run: DecoderState,
+    /// The state before the last request or run of plain reads.
+    before: DecoderState,
     /// Bytes at the front of the input that hold no newline, from the last call.
     scanned: usize,
     /// Bytes that the input needs before decoding can continue, from the last call.

@@ -9,7 +9,7 @@ use fabcache_protocol::Reply;
 use fabcache_store::dump::Cursor;
 use fabcache_store::{Expiry, Handle};
 
-use crate::worker::inbox::Ticket;
+use crate::worker::inbox::{Answer, Ticket};
 
 /// Pause between parts of the work, so that a worker on the same CPU is not delayed for long.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -102,7 +102,7 @@ impl Housekeeping {
         };
         for FlushRequest { ticket, expiry } in flushes {
             handle.flush(expiry);
-            ticket.complete(Reply::Ok);
+            ticket.complete(Answer::Reply(Reply::Ok));
         }
     }
 

@@ -4,7 +4,8 @@
 //! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
 //! - `housekeeping.rs`: periodic maintenance, and crawls.
 //! - `worker/`: the event loop and its connections.
-//! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete.
+//! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete, as those of
+//!   `deferred_reads.rs`.
 //! - `watch.rs`, `prefixes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
 //! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
 //! - `process/`: the process around the server.
@@ -16,6 +17,7 @@ pub mod commands;
 pub mod connections;
 pub mod counters;
 pub mod credentials;
+pub mod deferred_reads;
 pub mod extended_options;
 pub mod fabric;
 pub mod housekeeping;

@@ -18,15 +18,17 @@ use crate::worker::token::TicketId;
 enum OutputPart {
     Bytes(Vec<u8>),
     Value(PinnedValue),
-    Pending(TicketId),
+    /// A pending answer, and the bytes that are reserved for it.
+    Pending(TicketId, u64),
 }
 
 impl OutputPart {
-    /// Returns its bytes on the heap.
-    fn copied_bytes(&self) -> usize {
+    /// Returns its bytes on the heap, and those reserved there.
+    fn copied_bytes(&self) -> u64 {
         match self {
-            OutputPart::Bytes(bytes) => bytes.len(),
-            OutputPart::Value(_) | OutputPart::Pending(_) => 0,
+            OutputPart::Bytes(bytes) => bytes.len() as u64,
+            OutputPart::Value(_) => 0,
+            OutputPart::Pending(_, reserved) => *reserved,
         }
     }
 }
@@ -104,7 +106,7 @@ impl OutputQueue {
 
     /// Returns whether a pending answer comes next: nothing can be sent before it completes.
     pub fn awaits_ticket(&self) -> bool {
-        matches!(self.parts.front(), Some(OutputPart::Pending(_)))
+        matches!(self.parts.front(), Some(OutputPart::Pending(..)))
     }
 
     /// Returns whether further requests wait for pending answers.
@@ -146,27 +148,33 @@ impl OutputQueue {
         self.parts.push_back(OutputPart::Value(value));
     }
 
-    /// Adds the position of a pending answer. Behind a barrier, requests wait until it completes.
-    pub fn push_pending(&mut self, id: TicketId, is_barrier: bool) {
+    /// Adds the position of a pending answer, and reserves its expected bytes.
+    pub fn push_pending(&mut self, id: TicketId, reserved: u64) {
         self.pending += 1;
-        if is_barrier {
-            self.barrier = Some(id);
-        }
-        self.parts.push_back(OutputPart::Pending(id));
+        self.bytes += reserved;
+        self.of_all.add(reserved);
+        self.parts.push_back(OutputPart::Pending(id, reserved));
+    }
+
+    /// As [`OutputQueue::push_pending`]; further requests wait until it completes.
+    pub fn push_barrier(&mut self, id: TicketId) {
+        self.push_pending(id, 0);
+        self.barrier = Some(id);
     }
 
     /// Puts an answer in its position; no bytes for a request that gets none.
-    pub fn complete(&mut self, id: TicketId, bytes: Vec<u8>) {
-        let is_it = |part: &OutputPart| matches!(part, OutputPart::Pending(pending) if *pending == id);
+    pub fn complete(&mut self, id: TicketId, answer: impl IntoIterator<Item = Vec<u8>>) {
+        let is_it = |part: &OutputPart| matches!(part, OutputPart::Pending(pending, _) if *pending == id);
         let Some(at) = self.parts.iter().position(is_it) else { return };
+        let reserved = self.parts.remove(at).map_or(0, |part| part.copied_bytes());
         self.pending -= 1;
+        self.bytes -= reserved;
+        self.of_all.remove(reserved);
         self.barrier = self.barrier.filter(|barrier| *barrier != id);
-        self.bytes += bytes.len() as u64;
-        self.of_all.add(bytes.len() as u64);
-        if bytes.is_empty() {
-            self.parts.remove(at);
-        } else {
-            self.parts[at] = OutputPart::Bytes(bytes);
+        for (at, bytes) in (at..).zip(answer.into_iter().filter(|bytes| !bytes.is_empty())) {
+            self.bytes += bytes.len() as u64;
+            self.of_all.add(bytes.len() as u64);
+            self.parts.insert(at, OutputPart::Bytes(bytes));
         }
     }
 
@@ -196,7 +204,7 @@ impl OutputQueue {
     fn values(&mut self) -> impl Iterator<Item = &mut PinnedValue> {
         self.parts.iter_mut().filter_map(|part| match part {
             OutputPart::Value(value) => Some(value),
-            OutputPart::Bytes(_) | OutputPart::Pending(_) => None,
+            OutputPart::Bytes(_) | OutputPart::Pending(..) => None,
         })
     }
 
@@ -208,7 +216,7 @@ impl OutputQueue {
                 let mut skip = self.sent;
                 for part in &self.parts {
                     match part {
-                        OutputPart::Pending(_) => break,
+                        OutputPart::Pending(..) => break,
                         OutputPart::Value(value) if !value.is_pinned() => break,
                         OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
                         OutputPart::Value(value) => {
@@ -243,7 +251,7 @@ impl OutputQueue {
             let left = match first {
                 OutputPart::Bytes(bytes) => (bytes.len() - self.sent) as u64,
                 OutputPart::Value(value) => value.len(),
-                OutputPart::Pending(_) => return,
+                OutputPart::Pending(..) => return,
             };
             let now = sent.min(left);
             match first {
@@ -252,7 +260,7 @@ impl OutputQueue {
                     self.of_all.remove(now);
                 }
                 OutputPart::Value(value) => value.advance(now),
-                OutputPart::Pending(_) => {}
+                OutputPart::Pending(..) => {}
             }
             if now < left {
                 return;
@@ -266,8 +274,8 @@ impl OutputQueue {
 
 impl Drop for OutputQueue {
     fn drop(&mut self) {
-        let unsent: usize = self.parts.iter().map(OutputPart::copied_bytes).sum();
-        self.of_all.remove((unsent - self.sent) as u64);
+        let unsent: u64 = self.parts.iter().map(OutputPart::copied_bytes).sum();
+        self.of_all.remove(unsent - self.sent as u64);
     }
 }
 
@@ -287,7 +295,7 @@ mod tests {
         for id in &ids {
             assert!(!queue.stops_requests());
             queue.push_bytes(&mut format!("<{}>", id.index).into_bytes());
-            queue.push_pending(*id, false);
+            queue.push_pending(*id, 7);
         }
         assert!(queue.stops_requests(), "too many are pending");
         let mut expected = String::new();
@@ -303,8 +311,8 @@ mod tests {
         for id in odd_first {
             queue.send(&mut link).expect("the link is open");
             assert!(queue.awaits_ticket());
-            queue.complete(*id, answer(id).into_bytes());
-            queue.complete(*id, b"twice".to_vec());
+            queue.complete(*id, [answer(id).into_bytes()]);
+            queue.complete(*id, [b"twice".to_vec()]);
             assert!(!queue.stops_requests());
         }
         queue.send(&mut link).expect("the link is open");
@@ -323,12 +331,12 @@ mod tests {
     fn requests_behind_a_barrier_wait() {
         let mut queue = OutputQueue::new(&Arc::default());
         let [read, flush] = [0, 1].map(|index| TicketId { index, generation: 0 });
-        queue.push_pending(read, false);
+        queue.push_pending(read, 0);
         assert!(!queue.stops_requests());
-        queue.push_pending(flush, true);
-        queue.complete(read, b"value".to_vec());
+        queue.push_barrier(flush);
+        queue.complete(read, [b"value".to_vec()]);
         assert!(queue.stops_requests() && !queue.awaits_ticket());
-        queue.complete(flush, Vec::new());
+        queue.complete(flush, []);
         assert!(!queue.stops_requests());
     }
 

@@ -13,6 +13,7 @@ use crate::bounds::PINS_WANTED_EVERY;
 use crate::connections::Connections;
 use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
+use crate::deferred_reads::DeferredReads;
 use crate::fabric::Fabric;
 use crate::housekeeping::Housekeeping;
 use crate::output::UnsentBytes;
@@ -110,6 +111,8 @@ pub struct Shared {
     pub shm_refusals: LoggedRefusals,
     /// Switches.
     pub switches: Switches,
+    /// Reads that other threads complete.
+    pub deferred_reads: DeferredReads,
     /// The state of the housekeeping thread.
     pub housekeeping: Housekeeping,
     /// Pauses of accepting at the connection limit, and their total in microseconds.
@@ -166,6 +169,7 @@ impl Shared {
             fabric,
             shm_refusals: LoggedRefusals::default(),
             switches,
+            deferred_reads: DeferredReads::default(),
             housekeeping: Housekeeping::default(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabcache_protocol::{Encoding, Reply, SavedEncoding};
+use fabcache_protocol::{Encoding, Item, Refusal, Reply, SavedEncoding};
 
-use crate::bounds::{TICKET_TIME_MAX, TICKETS_MAX};
-use crate::worker::inbox::{Inbox, Ticket};
+use crate::bounds::{IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX, TICKETS_MAX};
+use crate::worker::inbox::{Answer, Inbox, Ticket};
 use crate::worker::token::{ConnectionToken, TicketId};
 
 /// A request that is answered when its ticket returns.
@@ -18,11 +18,54 @@ use crate::worker::token::{ConnectionToken, TicketId};
 pub struct PendingAnswer {
     /// The connection that made the request.
     pub owner: ConnectionToken,
-    /// The encoding of the answer.
-    pub encoding: SavedEncoding,
-    /// The reply if the request fails or takes too long: a miss for a read, an error for a write.
-    pub failure: Reply<'static>,
+    /// What was requested.
+    pub request: PendingRequest,
+    encoding: SavedEncoding,
     deadline: Instant,
+}
+
+/// What a pending answer is for.
+#[derive(Debug)]
+pub enum PendingRequest {
+    /// A read, which is a miss if it fails or takes too long.
+    Read {
+        /// Its key.
+        key: Box<[u8]>,
+        /// The client's descriptor, for watchers.
+        cfd: i32,
+    },
+    /// A change, with the error if it fails or takes too long.
+    Write(&'static str),
+}
+
+impl PendingAnswer {
+    /// Returns the answer if the request fails or takes too long.
+    pub fn failure(&self) -> Answer {
+        Answer::Reply(match self.request {
+            PendingRequest::Read { .. } => Reply::Miss,
+            PendingRequest::Write(error) => Reply::Refused(Refusal::Server(error)),
+        })
+    }
+
+    /// Encodes the answer: what precedes a long value, the value, and the rest. No bytes if the client requested silence.
+    pub fn encode(&self, answer: Answer) -> [Vec<u8>; 3] {
+        let encoding = self.encoding.encoding();
+        let [mut head, mut value, mut tail] = [const { Vec::new() }; 3];
+        match answer {
+            Answer::Reply(reply) => encoding.reply(&reply, &mut head),
+            Answer::Value(item, bytes) => {
+                encoding.value_head(&Item { len: bytes.len() as u64, ..item }, &mut head);
+                if bytes.len() > COPIED_VALUE_BYTES_MAX {
+                    value = bytes;
+                    encoding.value_tail(&mut tail);
+                } else {
+                    head.extend_from_slice(&bytes);
+                    encoding.value_tail(&mut head);
+                }
+            }
+        }
+        [head, value, tail]
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +103,7 @@ impl TicketSlab {
         &mut self,
         owner: ConnectionToken,
         encoding: &Encoding<'_>,
-        failure: Reply<'static>,
+        request: PendingRequest,
     ) -> Option<Ticket> {
         if !self.has_room() {
             return None;
@@ -75,7 +118,7 @@ impl TicketSlab {
         self.next_expiry.get_or_insert(deadline);
         let slot = &mut self.slots[index];
         slot.state =
-            TicketState::Pending(Box::new(PendingAnswer { owner, encoding: saved, failure, deadline }));
+            TicketState::Pending(Box::new(PendingAnswer { owner, request, encoding: saved, deadline }));
         Some(Ticket::new(TicketId { index, generation: slot.generation }, &self.inbox))
     }
 
@@ -134,7 +177,8 @@ mod tests {
     use super::*;
 
     fn issue(slab: &mut TicketSlab) -> Option<Ticket> {
-        slab.issue(ConnectionToken::default(), &Encoding::Text(TextEncoding::default()), Reply::Miss)
+        let encoding = Encoding::Text(TextEncoding::default());
+        slab.issue(ConnectionToken::default(), &encoding, PendingRequest::Write("too late"))
     }
 
     #[test]
@@ -165,9 +209,9 @@ mod tests {
         let inbox = Arc::new(Inbox::new().expect("a descriptor"));
         let mut slab = TicketSlab::new(&inbox);
         let is_rung = || rustix::io::read(inbox.doorbell(), &mut [0; 8]).is_ok();
-        issue(&mut slab).expect("room").complete(Reply::Ok);
+        issue(&mut slab).expect("room").complete(Answer::Reply(Reply::Ok));
         assert!(!is_rung() && !inbox.arm_wakeup(), "the worker has a completion to take");
-        assert_eq!(inbox.take_completions()[0].reply, Some(Reply::Ok));
+        assert_eq!(inbox.take_completions()[0].answer, Some(Answer::Reply(Reply::Ok)));
         assert!(inbox.arm_wakeup());
         drop(issue(&mut slab));
         assert!(is_rung());

@@ -36,6 +36,11 @@ pub fn events(stream: &[u8], pieces: impl IntoIterator<Item = usize>, setup: Set
         loop {
             start += plain_run(&mut decoder, &stream[start..end], setup.run, &mut record);
             let input = &stream[start..end];
+            if end < stream.len() {
+                // The execution of a request may have to wait, and then it is decoded again.
+                let _ = decoder.decode(input);
+                decoder.undo();
+            }
             let decoded = decoder.decode(input);
             let discard = discards(&decoded);
             match record.take(&decoded, input.len()) {

@@ -14,6 +14,7 @@ use super::dump::{Dump, KeysFormat, List};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
 use crate::housekeeping::FlushRequest;
 use crate::shared::ProcessRequest;
+use crate::tickets::PendingRequest;
 use crate::watch::topic;
 
 /// Megabytes that `cache_memlimit` takes.
@@ -81,13 +82,13 @@ fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &En
         ctx.handle.flush(expiry);
         return answer(ctx, encoding, &Reply::Ok);
     }
-    let failure = refused(Refusal::Server("flush_all takes too long"));
-    let Some(ticket) = ctx.tickets.issue(session.place, encoding, failure) else {
+    let request = PendingRequest::Write("flush_all takes too long");
+    let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
         return Flow::AwaitTicket;
     };
     ctx.counters().cmd_flush.inc();
     session.queue.push_bytes(&mut ctx.out);
-    session.queue.push_pending(ticket.id(), true);
+    session.queue.push_barrier(ticket.id());
     ctx.shared.housekeeping.flush(FlushRequest { ticket, expiry });
     Flow::Next
 }

@@ -5,7 +5,7 @@ use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, PlainGet, PlainSet, Request};
 use fabcache_store::{OutOfMemory, Probe};
 
-use super::{Context, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
+use super::{Context, Flow, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
 
 /// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
@@ -33,8 +33,11 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
                 retrieval::count_reason(ctx.counters(), miss);
             }
             None => {
-                execute(ctx, session, get.request());
-                if session.queue.is_full() {
+                if execute(ctx, session, get.request()) == Flow::AwaitTicket {
+                    done -= 1;
+                    break;
+                }
+                if session.queue.is_full() || session.queue.stops_requests() {
                     break;
                 }
             }

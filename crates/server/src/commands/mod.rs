@@ -30,6 +30,7 @@ use crate::watch::{encoded, topic};
 use crate::worker::token::ConnectionToken;
 
 pub use dump::Dump;
+pub use retrieval::count_read;
 pub use storage::{Receiving, receive, received};
 
 /// The slab class of every item: there are no size classes.
@@ -162,12 +163,12 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
         return authentication::refuse(ctx, &encoding);
     }
     if let Encoding::Meta(_) = encoding
-        && !matches!(command, Command::Noop | Command::Refused(_))
+        && !matches!(command, Command::Get(_) | Command::Noop | Command::Refused(_))
     {
         ctx.counters().cmd_meta.inc();
     }
     match command {
-        Command::Get(get) => retrieval::get(ctx, session, &get, &encoding),
+        Command::Get(get) => return retrieval::get(ctx, session, &get, &encoding),
         Command::Store(store) => return storage::store(ctx, session, &store, &encoding),
         Command::Delete(delete) => removal::delete(ctx, session, &delete, &encoding),
         Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, &encoding),

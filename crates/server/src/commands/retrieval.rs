@@ -6,21 +6,39 @@ use fabcache_store::{
     Value, Write,
 };
 
-use super::{Context, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
+use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
 use crate::counters::ServerCounters;
+use crate::deferred_reads::DeferredRead;
 use crate::prefixes::Request;
+use crate::tickets::PendingRequest;
 
 /// `get` and its likes: one key.
-pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
+pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
     if let Encoding::Text(text) = encoding
         && is_plain(get)
     {
         let probe = ctx.handle.probe(get.key);
         if let Some(result) = answer_plain(ctx, text, &probe) {
-            let len = *result.as_ref().unwrap_or(&0);
-            return count(ctx, session, get, encoding, result.map(|_| ()), len);
+            count_read(ctx, session.info.fd, get.key, result);
+            return Flow::Next;
         }
     }
+    if let Some(len) = ctx.shared.deferred_reads.expected_len(get.key)
+        && is_plain(get)
+        && get.value
+        && get.compare.is_none()
+    {
+        return defer(ctx, session, get.key, len, encoding);
+    }
+    if matches!(encoding, Encoding::Meta(_)) {
+        ctx.counters().cmd_meta.inc();
+    }
+    get_now(ctx, session, get, encoding);
+    Flow::Next
+}
+
+/// Reads and answers in this thread.
+fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
     // The clock may advance meanwhile; a touch reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -51,6 +69,22 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
         }
         return finish(ctx, session, get, encoding, read);
     }
+}
+
+/// Leaves the answer pending until another thread has the value, of about this length.
+#[cold]
+fn defer(ctx: &mut Context, session: &mut Session, key: &[u8], len: u64, encoding: &Encoding<'_>) -> Flow {
+    let request = PendingRequest::Read { key: key.into(), cfd: session.info.fd };
+    let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
+        return Flow::AwaitTicket;
+    };
+    if matches!(encoding, Encoding::Meta(_)) {
+        ctx.counters().cmd_meta.inc();
+    }
+    session.queue.push_bytes(&mut ctx.out);
+    session.queue.push_pending(ticket.id(), len);
+    ctx.shared.deferred_reads.push(DeferredRead { ticket, key: key.into() });
+    Flow::Next
 }
 
 /// Answers a text `get` or `gets` of a short value. Returns the length of the value, or the kind of the miss; `None` if
@@ -319,18 +353,38 @@ fn count(
             counters.cmd_touch.inc();
             counters.touch_misses.inc();
         }
-        Err(miss) if !created => {
-            counters.cmd_get.inc();
-            counters.get_misses.inc();
-            count_reason(counters, miss);
-        }
+        Err(miss) if !created => count_miss(counters, miss),
         _ => {
             counters.cmd_get.inc();
             counters.get_hits.inc();
         }
     }
-    ctx.shared.prefixes.count(get.key, Request::Get(result.is_ok()));
-    notify_lookup(ctx, session.info.fd, get.key, result.map(|()| len));
+    report(ctx, session.info.fd, get.key, result.map(|()| len));
+}
+
+/// Counts and reports a plain read of `key` by the client with this descriptor: the length of the value, or the kind of
+/// the miss.
+pub fn count_read(ctx: &Context, cfd: i32, key: &[u8], found: Result<u64, Miss>) {
+    let counters = ctx.counters();
+    match found {
+        Ok(_) => {
+            counters.cmd_get.inc();
+            counters.get_hits.inc();
+        }
+        Err(miss) => count_miss(counters, miss),
+    }
+    report(ctx, cfd, key, found);
+}
+
+fn count_miss(counters: &ServerCounters, miss: Miss) {
+    counters.cmd_get.inc();
+    counters.get_misses.inc();
+    count_reason(counters, miss);
+}
+
+fn report(ctx: &Context, cfd: i32, key: &[u8], found: Result<u64, Miss>) {
+    ctx.shared.prefixes.count(key, Request::Get(found.is_ok()));
+    notify_lookup(ctx, cfd, key, found);
 }
 
 /// Counts a missed read whose item had expired or was flushed.

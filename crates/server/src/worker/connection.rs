@@ -230,7 +230,7 @@ impl Connection {
     }
 
     /// Puts the answer to an earlier request in its position.
-    pub fn complete(&mut self, id: TicketId, answer: Vec<u8>, now: Instant) {
+    pub fn complete(&mut self, id: TicketId, answer: [Vec<u8>; 3], now: Instant) {
         self.session.queue.complete(id, answer);
         self.last_progress = now;
     }
@@ -250,9 +250,9 @@ impl Connection {
         matches!(self.session.role, Role::Watching(_))
     }
 
-    /// Its unsent answers pin memory.
+    /// Returns whether its unsent answers pin memory until the client takes them.
     pub fn pins_memory(&self) -> bool {
-        self.session.queue.pins_memory()
+        self.session.queue.pins_memory() && !self.session.queue.awaits_ticket()
     }
 
     /// Returns when bytes last moved.
@@ -557,6 +557,7 @@ impl Connection {
                     let flow = commands::execute(ctx, &mut self.session, request);
                     if flow == Flow::AwaitTicket {
                         // The request stays in the input, and is decoded again.
+                        self.decoder.undo();
                         self.needs_ticket = true;
                         break;
                     }

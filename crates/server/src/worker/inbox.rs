@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fabcache_protocol::Reply;
+use fabcache_protocol::{Item, Reply};
 use fabcache_transport::Link;
 use rustix::event::EventfdFlags;
 
@@ -23,13 +23,33 @@ pub struct NewLink {
 pub struct Ticket {
     id: TicketId,
     inbox: Arc<Inbox>,
-    reply: Option<Reply<'static>>,
+    answer: Option<Answer>,
+}
+
+/// The outcome of a request that was completed by its ticket.
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    /// A reply.
+    Reply(Reply<'static>),
+    /// An item that was found, and its value.
+    Value(Item, Vec<u8>),
+}
+
+impl Answer {
+    /// Returns the length of the item's value; none if it was not found.
+    pub fn found(&self) -> Option<u64> {
+        match self {
+            Answer::Value(_, value) => Some(value.len() as u64),
+            Answer::Reply(Reply::Found(item)) => Some(item.len),
+            Answer::Reply(_) => None,
+        }
+    }
 }
 
 impl Ticket {
     /// Creates the ticket for the answer that the worker of this inbox knows by `id`.
     pub fn new(id: TicketId, inbox: &Arc<Inbox>) -> Ticket {
-        Ticket { id, inbox: Arc::clone(inbox), reply: None }
+        Ticket { id, inbox: Arc::clone(inbox), answer: None }
     }
 
     /// The pending answer's name.
@@ -37,15 +57,15 @@ impl Ticket {
         self.id
     }
 
-    /// Passes the reply to the worker. Its encoding decides there whether a quiet request is answered.
-    pub fn complete(mut self, reply: Reply<'static>) {
-        self.reply = Some(reply);
+    /// Passes the answer to the worker. Its encoding decides there whether a quiet request is answered.
+    pub fn complete(mut self, answer: Answer) {
+        self.answer = Some(answer);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.inbox.complete(Completion { id: self.id, reply: self.reply.take() });
+        self.inbox.complete(Completion { id: self.id, answer: self.answer.take() });
     }
 }
 
@@ -54,8 +74,8 @@ impl Drop for Ticket {
 pub struct Completion {
     /// The pending answer.
     pub id: TicketId,
-    /// The reply; none if the request failed.
-    pub reply: Option<Reply<'static>>,
+    /// The answer; none if the request failed.
+    pub answer: Option<Answer>,
 }
 
 /// Completions that the worker has not yet taken. One lock orders them and the sleep of the worker.

@@ -25,22 +25,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fabcache_protocol::Reply;
-use fabcache_store::Handle;
+use fabcache_store::{Handle, Miss};
 use fabcache_transport::fabric::FabricEndpoint;
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
 };
-use crate::commands::Context;
+use crate::commands::{self, Context};
 use crate::shared::{Phase, Shared};
-use crate::tickets::{PendingAnswer, TicketSlab};
+use crate::tickets::{PendingAnswer, PendingRequest, TicketSlab};
 use accepting::Accepting;
 pub use connection::Connection;
 use connection::{EndReason, Turn};
 use epoll::{Poll, ReadyEvent};
 use fabric::FabricHooks;
-use inbox::Inbox;
+use inbox::{Answer, Inbox};
 pub use listener::ListenerEntry;
 use polled::PolledConnections;
 use source::WorkerSource;
@@ -342,11 +341,11 @@ impl Worker {
         }
         for completion in self.inbox().take_completions() {
             if let Some(answer) = self.ctx.tickets.take_back(completion.id) {
-                self.answer(completion.id, &answer, &completion.reply.unwrap_or(answer.failure));
+                self.answer(completion.id, &answer, completion.answer.unwrap_or_else(|| answer.failure()));
             }
         }
         for (id, answer) in self.ctx.tickets.expire(self.now) {
-            self.answer(id, &answer, &answer.failure);
+            self.answer(id, &answer, answer.failure());
         }
         if self.ctx.tickets.has_room() {
             for place in std::mem::take(&mut self.needing_tickets) {
@@ -358,12 +357,13 @@ impl Worker {
     }
 
     /// Puts an answer in its connection's queue; drops it if the connection has closed.
-    fn answer(&mut self, id: TicketId, answer: &PendingAnswer, reply: &Reply<'_>) {
-        let (owner, now) = (answer.owner, self.now);
+    fn answer(&mut self, id: TicketId, pending: &PendingAnswer, answer: Answer) {
+        if let PendingRequest::Read { key, cfd } = &pending.request {
+            commands::count_read(&self.ctx, *cfd, key, answer.found().ok_or(Miss::Absent));
+        }
+        let (owner, now) = (pending.owner, self.now);
         let Some(connection) = self.at(owner) else { return };
-        let mut bytes = Vec::new();
-        answer.encoding.encoding().reply(reply, &mut bytes);
-        connection.complete(id, bytes, now);
+        connection.complete(id, pending.encode(answer), now);
         self.serve_unless_queued(owner.index);
     }
 
