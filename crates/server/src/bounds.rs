@@ -45,6 +45,9 @@ pub const UNSENT_BYTES_MAX: u64 = 64 << 20;
 /// forged.
 pub const DATAGRAM_ANSWER_BYTES_MAX: u64 = 16 << 20;
 
+/// Datagrams of one worker whose answers are pending; a further one gets no answer, as the sender may be forged.
+pub const PENDING_DATAGRAMS_MAX: usize = 64;
+
 /// Capacity of a connection's own buffers that is kept while it is idle.
 pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 

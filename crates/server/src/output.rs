@@ -104,6 +104,11 @@ impl OutputQueue {
         self.bytes
     }
 
+    /// Returns whether any answer is pending.
+    pub fn has_pending(&self) -> bool {
+        self.pending > 0
+    }
+
     /// Returns whether a pending answer comes next: nothing can be sent before it completes.
     pub fn awaits_ticket(&self) -> bool {
         matches!(self.parts.front(), Some(OutputPart::Pending(..)))

@@ -7,9 +7,11 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Client, TestServer, packet, serve, wait_until};
+use common::{Client, TestServer, UdpClient, packet, serve, wait_until};
 use fabcache_protocol::{Item, Reply};
-use fabcache_server::bounds::{CONNECTION_TICKETS_MAX, PINNING_STILL_MAX, TICKETS_MAX};
+use fabcache_server::bounds::{
+    CONNECTION_TICKETS_MAX, PENDING_DATAGRAMS_MAX, PINNING_STILL_MAX, TICKETS_MAX,
+};
 use fabcache_server::deferred_reads::DeferredRead;
 use fabcache_server::housekeeping::FlushRequest;
 use fabcache_server::worker::inbox::Answer;
@@ -405,4 +407,84 @@ fn stop_ends_though_tickets_never_return() {
     client.hear("EN\r\n");
     client.hear_end();
     find(read, "late");
+}
+
+/// Starts a completer whose server receives datagrams too.
+fn with_datagrams() -> (Completer, UdpClient) {
+    let completer = Completer::with("-U -1");
+    let udp = UdpClient::new(completer.server.addresses()[1]);
+    (completer, udp)
+}
+
+#[test]
+fn datagrams_are_answered_when_their_tickets_return() {
+    let (mut completer, udp) = with_datagrams();
+    udp.say(1, "mg slow1 v\r\nmg slow2 v q\r\nmn\r\nmg slow3 v\r\n");
+    udp.say(2, "set a 0 0 1\r\n1\r\nflush_all\r\nset b 0 0 1\r\n2\r\nget a b\r\nflush_all noreply\r\n");
+    udp.say(3, "flush_all noreply\r\n");
+    udp.request(4, "get a b\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+    let mut reads = completer.reads(3);
+    find(reads.pop().expect("three"), "3");
+    let long = "y".repeat(5000);
+    find(reads.remove(0), long.clone());
+    udp.request(5, "mn\r\n", "MN\r\n");
+    reads.remove(0).ticket.complete(Answer::Reply(Reply::Miss));
+    assert_eq!(udp.hear(1), format!("VA 5000\r\n{long}\r\nMN\r\nVA 1\r\n3\r\n").into_bytes());
+    completer.next().ticket.complete(DONE);
+    completer.next().ticket.complete(DONE);
+    udp.request(6, "mn\r\n", "MN\r\n");
+    completer.next().ticket.complete(DONE);
+    assert_eq!(udp.hear(2), b"STORED\r\nOK\r\nSTORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(completer.connections(), 0);
+    completer.server.stop();
+}
+
+#[test]
+fn datagrams_beyond_the_bound_get_no_answer() {
+    let (completer, udp) = with_datagrams();
+    for id in 0..=PENDING_DATAGRAMS_MAX as u16 {
+        udp.say(id, "mg slow1 v\r\n");
+    }
+    let mut reads = completer.reads(PENDING_DATAGRAMS_MAX + 1);
+    find(reads.pop().expect("one of them"), "dropped");
+    udp.request(100, "mn\r\n", "MN\r\n");
+    reads.into_iter().for_each(|read| find(read, "1"));
+    for id in 0..PENDING_DATAGRAMS_MAX as u16 {
+        assert_eq!(udp.hear(id), b"VA 1\r\n1\r\n");
+    }
+    // Then there is room again.
+    udp.say(101, "mg slow1 v\r\n");
+    find(completer.reads(1).remove(0), "2");
+    assert_eq!(udp.hear(101), b"VA 1\r\n2\r\n");
+}
+
+#[test]
+fn datagrams_expire_and_stop_with_their_tickets() {
+    let (completer, udp) = with_datagrams();
+    udp.say(1, "mg slow1 v\r\nmn\r\n");
+    let late = completer.reads(1).remove(0);
+    assert_eq!(udp.hear(1), b"EN\r\nMN\r\n");
+    find(late, "late");
+    udp.say(2, "mg slow1 v\r\n");
+    let pending = completer.reads(1).remove(0);
+    let server = completer.server;
+    let stopping = std::thread::spawn(move || server.stop());
+    std::thread::sleep(Duration::from_millis(50));
+    find(pending, "2");
+    assert_eq!(udp.hear(2), b"VA 1\r\n2\r\n");
+    stopping.join().expect("stopped");
+}
+
+#[test]
+fn datagram_without_a_ticket_gets_no_answer() {
+    let (completer, udp) = with_datagrams();
+    let mut greedy: Vec<Client<TcpStream>> =
+        (0..TICKETS_MAX / CONNECTION_TICKETS_MAX).map(|_| completer.server.connect()).collect();
+    greedy.iter_mut().for_each(|client| client.say("mg slow1 v\r\n".repeat(CONNECTION_TICKETS_MAX)));
+    let taken = completer.reads(TICKETS_MAX);
+    udp.say(1, "mn\r\nmg slow1 v\r\n");
+    udp.request(2, "mn\r\n", "MN\r\n");
+    drop(taken);
+    greedy.iter_mut().for_each(|client| client.hear("EN\r\n".repeat(CONNECTION_TICKETS_MAX)));
+    assert!(completer.server.server().shared().deferred_reads.take().is_empty());
 }

@@ -76,12 +76,6 @@ fn answer(ctx: &mut Context, encoding: &Encoding<'_>, reply: &Reply<'_>) -> Flow
 
 /// Passes a flush to the housekeeper, as it may wait for readers' leases. The connection's further requests wait for it.
 fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &Encoding<'_>) -> Flow {
-    if session.info.kind == Kind::Udp {
-        // A datagram is answered within its turn.
-        ctx.counters().cmd_flush.inc();
-        ctx.handle.flush(expiry);
-        return answer(ctx, encoding, &Reply::Ok);
-    }
     let request = PendingRequest::Write("flush_all takes too long");
     let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
         return Flow::AwaitTicket;

@@ -63,11 +63,11 @@ pub struct Connection {
     /// The input holds no whole request: more must come first.
     pub(super) starved: bool,
     /// Its next request needs a ticket, and the worker has none left.
-    needs_ticket: bool,
+    pub(super) needs_ticket: bool,
     /// Whether the client sends no more.
     client_done: bool,
     /// After the answers are sent it ends.
-    closing: Option<EndReason>,
+    pub(super) closing: Option<EndReason>,
     /// It neither receives nor sends until it is resumed, then.
     paused_until: Option<Instant>,
     waited_for: Interest,
@@ -132,7 +132,7 @@ impl Connection {
         self.session.place = place;
     }
 
-    /// A datagram: all it will ever receive is here.
+    /// Returns whether it is a datagram: all it will ever receive is here.
     pub fn is_one_shot(&self) -> bool {
         self.kind() == Kind::Udp
     }
@@ -285,7 +285,7 @@ impl Connection {
 
     /// Returns whether a timeout has expired.
     pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<EndReason> {
-        if self.needs_ticket || self.session.queue.awaits_ticket() {
+        if self.is_one_shot() || self.needs_ticket || self.session.queue.awaits_ticket() {
             // The server is slow, not the client.
             return None;
         }
@@ -298,14 +298,14 @@ impl Connection {
         (idle && !self.is_watching()).then_some(EndReason::Idle)
     }
 
-    fn is_backlogged(&self) -> bool {
+    pub(super) fn is_backlogged(&self) -> bool {
         let queue = &self.session.queue;
         let is_full =
             if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() };
         is_full || queue.stops_requests()
     }
 
-    fn is_dumping(&self) -> bool {
+    pub(super) fn is_dumping(&self) -> bool {
         matches!(self.session.role, Role::Dumping(_))
     }
 
@@ -407,36 +407,6 @@ impl Connection {
         self.session.info.set_state(state);
     }
 
-    /// A datagram's only turn.
-    pub fn serve_whole(mut self, ctx: &mut Context, buffer: &mut [u8]) {
-        let mut len = 0;
-        while len < buffer.len() {
-            match self.link.receive(&mut buffer[len..]) {
-                Ok(Received::Bytes(more)) => len += more,
-                _ => break,
-            }
-        }
-        ctx.counters().bytes_read.add(len as u64);
-        let mut used = 0;
-        while (used < len && !self.starved || self.is_dumping())
-            && self.closing.is_none()
-            && !self.is_backlogged()
-        {
-            let mut budget = TurnBudget::new(Some(u32::MAX));
-            used += self.work(ctx, &buffer[used..len], &mut budget);
-            // The whole answer must exist before it is cut into datagrams.
-            self.session.queue.push_bytes(&mut ctx.out);
-        }
-        if self.is_backlogged() {
-            tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
-            return;
-        }
-        if let Ok(sent) = self.session.queue.send(&mut *self.link) {
-            ctx.counters().bytes_written.add(sent);
-        }
-        let _ = self.link.flush();
-    }
-
     fn has_output(&self) -> bool {
         !self.session.queue.is_empty() || self.link.has_unsent()
     }
@@ -511,7 +481,7 @@ impl Connection {
     }
 
     /// Decodes and executes; how much of the input was consumed.
-    fn work(&mut self, ctx: &mut Context, input: &[u8], budget: &mut TurnBudget) -> usize {
+    pub(super) fn work(&mut self, ctx: &mut Context, input: &[u8], budget: &mut TurnBudget) -> usize {
         let mut used = 0;
         let mut prefetched = 0usize;
         let gathered_max = match self.link.kind() {
@@ -728,6 +698,9 @@ impl Connection {
 
     /// Ends it.
     pub fn close(mut self, ctx: &Context, ended: EndReason) {
+        if self.is_one_shot() {
+            return;
+        }
         // Send whatever is still possible.
         let _ = self.session.queue.send(&mut *self.link);
         let shared = &ctx.shared;

@@ -10,6 +10,7 @@
 mod accepting;
 mod attach;
 mod connection;
+mod datagram;
 mod epoll;
 mod fabric;
 pub mod inbox;
@@ -62,6 +63,8 @@ pub struct Worker {
     paused: VecDeque<(Instant, ConnectionToken)>,
     /// Connections whose next request waits for a ticket.
     needing_tickets: Vec<ConnectionToken>,
+    /// The number of datagrams in the table.
+    pending_datagrams: usize,
     /// The connections that are polled.
     polled: PolledConnections,
     /// The connections that watch events.
@@ -124,6 +127,7 @@ impl Worker {
             runnable: VecDeque::new(),
             paused: VecDeque::new(),
             needing_tickets: Vec::new(),
+            pending_datagrams: 0,
             polled: PolledConnections::default(),
             watching: Vec::new(),
             sources,
@@ -242,15 +246,13 @@ impl Worker {
     }
 
     fn add(&mut self, mut connection: Connection) {
-        if connection.is_one_shot() {
-            // A datagram is answered at once, and has no further state.
-            connection.serve_whole(&mut self.ctx, &mut self.buffer);
-            return;
-        }
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(ConnectionSlot::default());
             self.connections.len() - 1
         });
+        if connection.is_one_shot() {
+            return self.add_datagram(connection, index);
+        }
         connection.set_place(ConnectionToken { index, generation: self.connections[index].generation });
         match self.poll.add_connection(&connection) {
             Ok(()) => {
@@ -364,7 +366,11 @@ impl Worker {
         let (owner, now) = (pending.owner, self.now);
         let Some(connection) = self.at(owner) else { return };
         connection.complete(id, pending.encode(answer), now);
-        self.serve_unless_queued(owner.index);
+        if connection.is_one_shot() {
+            self.continue_datagram(owner.index);
+        } else {
+            self.serve_unless_queued(owner.index);
+        }
     }
 
     /// Serves the connections whose pause is over.
@@ -451,6 +457,7 @@ impl Worker {
         self.polled.remove(index);
         self.watching.retain(|watching| *watching != index);
         self.poll.remove(&connection);
+        self.pending_datagrams -= usize::from(connection.is_one_shot());
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];
         slot.generation = slot.generation.wrapping_add(1);

@@ -37,6 +37,11 @@ impl Outbox {
         Outbox { socket: Arc::clone(socket), unsent: Mutex::default() }
     }
 
+    /// Creates an empty one of the same socket.
+    pub(super) fn another(&self) -> Outbox {
+        Outbox::new(&self.socket)
+    }
+
     /// Adds an answer: `split` passes its datagrams to the function it receives.
     pub(super) fn add(&self, peer: SocketAddr, split: impl FnOnce(super::Send<'_>)) {
         let mut unsent = self.lock();

@@ -1,0 +1,90 @@
+//! Datagrams: each is a connection of one turn, which goes on when tickets return if answers are pending.
+
+use fabcache_transport::Received;
+
+use super::Worker;
+use super::connection::{Connection, EndReason};
+use super::token::ConnectionToken;
+use super::turn_budget::TurnBudget;
+use crate::bounds::{DATAGRAM_ANSWER_BYTES_MAX, PENDING_DATAGRAMS_MAX};
+use crate::commands::Context;
+
+impl Connection {
+    /// Executes a datagram's requests and sends its answer. Returns false if it goes on when a ticket returns.
+    fn serve_datagram(&mut self, ctx: &mut Context, buffer: &mut [u8]) -> bool {
+        // Requests that waited for tickets; then it has received the rest.
+        let waited = self.input.waiting().len();
+        buffer[..waited].copy_from_slice(self.input.waiting());
+        self.input.consume(waited);
+        let mut len = waited;
+        while len < buffer.len() {
+            match self.link.receive(&mut buffer[len..]) {
+                Ok(Received::Bytes(more)) => len += more,
+                _ => break,
+            }
+        }
+        ctx.counters().bytes_read.add((len - waited) as u64);
+        let mut used = 0;
+        self.needs_ticket = false;
+        while (used < len && !self.starved || self.is_dumping())
+            && self.closing.is_none()
+            && !self.needs_ticket
+            && !self.is_backlogged()
+        {
+            let mut budget = TurnBudget::new(Some(u32::MAX));
+            used += self.work(ctx, &buffer[used..len], &mut budget);
+            // The whole answer must exist before it is cut into datagrams.
+            self.session.queue.push_bytes(&mut ctx.out);
+        }
+        let queue = &mut self.session.queue;
+        if queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX {
+            tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
+            return true;
+        }
+        if queue.has_pending() {
+            self.input.append(&buffer[used..len]);
+            queue.unpin_excess();
+            return false;
+        }
+        if self.needs_ticket {
+            tracing::debug!(peer = %self.session.info.address, "no ticket is left for a datagram");
+            return true;
+        }
+        if let Ok(sent) = queue.send(&mut *self.link) {
+            ctx.counters().bytes_written.add(sent);
+        }
+        if self.link.has_unsent() {
+            let _ = self.link.flush();
+        }
+        true
+    }
+}
+
+impl Worker {
+    /// Serves a new datagram, in a free slot of the table; keeps it there while answers are pending.
+    pub(super) fn add_datagram(&mut self, mut connection: Connection, index: usize) {
+        connection.set_place(ConnectionToken { index, generation: self.connections[index].generation });
+        if connection.serve_datagram(&mut self.ctx, &mut self.buffer) {
+            self.free.push(index);
+            return;
+        }
+        self.pending_datagrams += 1;
+        if self.pending_datagrams > PENDING_DATAGRAMS_MAX {
+            return self.close(index, Box::new(connection), EndReason::Slow);
+        }
+        // The datagrams received with it do not wait for its answer.
+        let _ = connection.link.flush();
+        self.connections[index].connection = Some(Box::new(connection));
+    }
+
+    /// Continues a datagram after one of its tickets returned.
+    pub(super) fn continue_datagram(&mut self, index: usize) {
+        let slot = &mut self.connections[index].connection;
+        let Some(connection) = slot else { return };
+        if connection.serve_datagram(&mut self.ctx, &mut self.buffer)
+            && let Some(connection) = slot.take()
+        {
+            self.close(index, connection, EndReason::Normal);
+        }
+    }
+}
