@@ -60,6 +60,9 @@ pub const CONNECTION_TICKETS_MAX: usize = 64;
 /// A pending answer is a failure after this long: most clients have given up by then.
 pub const TICKET_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// As above, for commands that may evict all memory: an operator waits for them.
+pub const LONG_TASK_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// Parts passed to one send call; the system accepts 1024, but gathering more than this is not worthwhile.
 pub const SEND_PARTS_MAX: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Housekeeping: one thread that runs timed work, and crawls and flushes on request.
+//! Housekeeping: one thread that runs timed work, crawls on request, and executes the tasks of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabcache_protocol::Reply;
+use fabcache_store::Handle;
 use fabcache_store::dump::Cursor;
-use fabcache_store::{Expiry, Handle};
 
 use crate::worker::inbox::{Answer, Ticket};
 
@@ -24,13 +24,38 @@ pub struct Housekeeping {
     crawled_expired: AtomicU64,
 }
 
-/// A flush that a client requested.
-#[derive(Debug)]
-pub struct FlushRequest {
-    /// Completed when the flush is done, or scheduled.
-    pub ticket: Ticket,
-    /// When to flush.
-    pub expiry: Expiry,
+/// The work of a request that would keep a worker from its connections.
+pub struct Task {
+    ticket: Ticket,
+    work: Work,
+}
+
+/// What a task does.
+pub enum Work {
+    /// It waits at most for some milliseconds.
+    Short(Box<dyn FnOnce(&Handle) -> Reply<'static> + Send>),
+    /// It calls the function between short parts, in which short tasks are executed.
+    Long(Box<LongWork>),
+}
+
+type LongWork = dyn FnOnce(&Handle, &mut dyn FnMut()) -> Reply<'static> + Send;
+
+impl Task {
+    /// Creates a task whose reply completes the ticket.
+    pub fn new(ticket: Ticket, work: Work) -> Task {
+        Task { ticket, work }
+    }
+
+    /// The ticket, without doing the work.
+    pub fn into_ticket(self) -> Ticket {
+        self.ticket
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Task").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +65,7 @@ struct PendingWork {
     /// Free segments are to be touched.
     touch: bool,
     /// In the order of their requests; no more than there are tickets.
-    flushes: Vec<FlushRequest>,
+    tasks: Vec<Task>,
     stop: bool,
 }
 
@@ -83,27 +108,36 @@ impl Housekeeping {
         self.doorbell.notify_one();
     }
 
-    /// Asks the housekeeper to flush.
-    pub fn flush(&self, request: FlushRequest) {
-        self.wanted().flushes.push(request);
+    /// Asks the housekeeper to execute a task, after earlier ones.
+    pub fn execute(&self, task: Task) {
+        self.wanted().tasks.push(task);
         self.doorbell.notify_one();
     }
 
-    /// Takes the requested flushes: for a test that completes them itself, after it stopped the housekeeper.
-    pub fn take_flushes(&self) -> Vec<FlushRequest> {
-        std::mem::take(&mut self.wanted().flushes)
+    /// Takes the tasks: for a test that completes them itself, after it stopped the housekeeper.
+    pub fn take_tasks(&self) -> Vec<Task> {
+        std::mem::take(&mut self.wanted().tasks)
     }
 
-    /// Executes the requested flushes, unless the housekeeper is to end.
-    fn execute_flushes(&self, handle: &Handle) {
-        let flushes = {
-            let mut wanted = self.wanted();
-            if wanted.stop { Vec::new() } else { std::mem::take(&mut wanted.flushes) }
-        };
-        for FlushRequest { ticket, expiry } in flushes {
-            handle.flush(expiry);
-            ticket.complete(Answer::Reply(Reply::Ok));
+    /// Executes the tasks, or only the short ones, unless the housekeeper is to end.
+    fn execute_tasks(&self, handle: &Handle, only_short: bool) {
+        while let Some(Task { ticket, work }) = self.next_task(only_short) {
+            let reply = match work {
+                Work::Short(work) => work(handle),
+                Work::Long(work) => work(handle, &mut || self.execute_tasks(handle, true)),
+            };
+            ticket.complete(Answer::Reply(reply));
         }
+    }
+
+    fn next_task(&self, only_short: bool) -> Option<Task> {
+        let mut wanted = self.wanted();
+        if wanted.stop {
+            return None;
+        }
+        let is_next = |task: &Task| !only_short || matches!(task.work, Work::Short(_));
+        let at = wanted.tasks.iter().position(is_next)?;
+        Some(wanted.tasks.remove(at))
     }
 
     /// Asks the housekeeper to end.
@@ -118,12 +152,12 @@ impl Housekeeping {
         loop {
             if Instant::now() >= next_second {
                 handle.maintain_with(|| {
-                    self.execute_flushes(handle);
+                    self.execute_tasks(handle, true);
                     thread::sleep(PAUSE);
                 });
                 next_second = Instant::now() + handle.store().until_next_second();
             }
-            self.execute_flushes(handle);
+            self.execute_tasks(handle, false);
             if std::mem::take(&mut self.wanted().touch) {
                 handle.touch_ahead();
             }
@@ -147,7 +181,7 @@ impl Housekeeping {
     fn wait(&self, next_second: Instant) -> bool {
         let left = next_second.saturating_duration_since(Instant::now());
         let is_idle = |wanted: &mut PendingWork| {
-            wanted.crawl.is_none() && !wanted.touch && wanted.flushes.is_empty() && !wanted.stop
+            wanted.crawl.is_none() && !wanted.touch && wanted.tasks.is_empty() && !wanted.stop
         };
         let waited = self.doorbell.wait_timeout_while(self.wanted(), left, is_idle);
         !waited.expect("no thread panics while it holds the housekeeper's orders").0.stop
@@ -167,6 +201,27 @@ mod tests {
     use fabcache_testbed::wait::wait_until;
 
     use super::*;
+    use crate::worker::inbox::Inbox;
+    use crate::worker::token::TicketId;
+
+    #[test]
+    fn short_tasks_do_not_wait_for_a_long_one() {
+        let store = Arc::new(Store::create(StoreOptions::default()).expect("memory for a test"));
+        let (handle, housekeeping) = (Handle::new(&store), Housekeeping::default());
+        let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+        let ticket = |index| Ticket::new(TicketId { index, generation: 0 }, &inbox);
+        let long = |_: &Handle, pause: &mut dyn FnMut()| {
+            pause();
+            Reply::Noop
+        };
+        housekeeping.execute(Task::new(ticket(0), Work::Long(Box::new(long))));
+        housekeeping.execute(Task::new(ticket(1), Work::Long(Box::new(long))));
+        housekeeping.execute(Task::new(ticket(2), Work::Short(Box::new(|_| Reply::Ok))));
+        housekeeping.execute_tasks(&handle, false);
+        let done = inbox.take_completions();
+        assert_eq!(done.iter().map(|completion| completion.id.index).collect::<Vec<_>>(), [2, 0, 1]);
+        assert_eq!(done[0].answer, Some(Answer::Reply(Reply::Ok)));
+    }
 
     #[test]
     fn memory_is_touched_on_request() {

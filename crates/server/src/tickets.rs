@@ -5,7 +5,7 @@
 //! has expired: so completions never outnumber the slots, and no late completion meets another request's answer.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabcache_protocol::{Encoding, Item, Refusal, Reply, SavedEncoding};
 
@@ -34,8 +34,13 @@ pub enum PendingRequest {
         /// The client's descriptor, for watchers.
         cfd: i32,
     },
-    /// A change, with the error if it fails or takes too long.
-    Write(&'static str),
+    /// A change.
+    Write {
+        /// The error if it fails or takes too long.
+        late: &'static str,
+        /// How long it may take.
+        time_max: Duration,
+    },
 }
 
 impl PendingAnswer {
@@ -43,7 +48,7 @@ impl PendingAnswer {
     pub fn failure(&self) -> Answer {
         Answer::Reply(match self.request {
             PendingRequest::Read { .. } => Reply::Miss,
-            PendingRequest::Write(error) => Reply::Refused(Refusal::Server(error)),
+            PendingRequest::Write { late, .. } => Reply::Refused(Refusal::Server(late)),
         })
     }
 
@@ -114,8 +119,12 @@ impl TicketSlab {
         });
         let mut saved = SavedEncoding::new();
         saved.save(encoding);
-        let deadline = Instant::now() + TICKET_TIME_MAX;
-        self.next_expiry.get_or_insert(deadline);
+        let time_max = match request {
+            PendingRequest::Read { .. } => TICKET_TIME_MAX,
+            PendingRequest::Write { time_max, .. } => time_max,
+        };
+        let deadline = Instant::now() + time_max;
+        self.next_expiry = self.next_expiry.into_iter().chain([deadline]).min();
         let slot = &mut self.slots[index];
         slot.state =
             TicketState::Pending(Box::new(PendingAnswer { owner, request, encoding: saved, deadline }));
@@ -176,9 +185,25 @@ mod tests {
 
     use super::*;
 
-    fn issue(slab: &mut TicketSlab) -> Option<Ticket> {
+    fn issue_for(slab: &mut TicketSlab, time_max: Duration) -> Option<Ticket> {
         let encoding = Encoding::Text(TextEncoding::default());
-        slab.issue(ConnectionToken::default(), &encoding, PendingRequest::Write("too late"))
+        let request = PendingRequest::Write { late: "too late", time_max };
+        slab.issue(ConnectionToken::default(), &encoding, request)
+    }
+
+    fn issue(slab: &mut TicketSlab) -> Option<Ticket> {
+        issue_for(slab, TICKET_TIME_MAX)
+    }
+
+    #[test]
+    fn answers_expire_each_in_its_time() {
+        let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+        let mut slab = TicketSlab::new(&inbox);
+        let _tickets = [3, 1, 2].map(|times| issue_for(&mut slab, times * TICKET_TIME_MAX));
+        let now = Instant::now();
+        let expired = [1, 2, 3].map(|times| slab.expire(now + times * TICKET_TIME_MAX));
+        assert_eq!(expired.map(|expired| expired[0].0.index), [1, 2, 0]);
+        assert_eq!(slab.next_expiry(), None);
     }
 
     #[test]

@@ -7,22 +7,22 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Client, TestServer, UdpClient, packet, serve, wait_until};
+use common::{Client, Scratch, TestServer, UdpClient, packet, serve, wait_until};
 use fabcache_protocol::{Item, Reply};
 use fabcache_server::bounds::{
     CONNECTION_TICKETS_MAX, PENDING_DATAGRAMS_MAX, PINNING_STILL_MAX, TICKETS_MAX,
 };
 use fabcache_server::deferred_reads::DeferredRead;
-use fabcache_server::housekeeping::FlushRequest;
-use fabcache_server::worker::inbox::Answer;
+use fabcache_server::housekeeping::Task;
+use fabcache_server::worker::inbox::{Answer, Ticket};
 
 const DONE: Answer = Answer::Reply(Reply::Ok);
 
-/// A server with one worker. The test completes its flushes instead of the housekeeper, and reads of keys that begin with
+/// A server with one worker. The test completes the housekeeper's tasks instead of it, and reads of keys that begin with
 /// `slow` or `huge`.
 struct Completer {
     server: TestServer,
-    requests: Vec<FlushRequest>,
+    requests: Vec<Ticket>,
 }
 
 impl Completer {
@@ -41,11 +41,11 @@ impl Completer {
         Completer { server, requests: Vec::new() }
     }
 
-    /// Waits for the next flush.
-    fn next(&mut self) -> FlushRequest {
+    /// Waits for the next task of the housekeeper.
+    fn next(&mut self) -> Ticket {
         let housekeeping = &self.server.server().shared().housekeeping;
-        wait_until("a flush is requested", || {
-            self.requests.extend(housekeeping.take_flushes());
+        wait_until("a task is requested", || {
+            self.requests.extend(housekeeping.take_tasks().into_iter().map(Task::into_ticket));
             !self.requests.is_empty()
         });
         self.requests.remove(0)
@@ -74,7 +74,7 @@ impl Completer {
     }
 
     /// Requests a flush, and breaks the connection before it completes.
-    fn orphan(&mut self) -> FlushRequest {
+    fn orphan(&mut self) -> Ticket {
         let before = self.connections();
         let mut client = self.server.connect();
         client.say("version\r\nflush_all\r\n");
@@ -117,11 +117,11 @@ fn pipelined_requests_keep_their_order_around_a_pending_answer() {
     hears_nothing(&mut client, &completer.server);
     // The set waits, as the flush would else remove its item.
     completer.server.connect().request("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
-    first.ticket.complete(DONE);
+    first.complete(DONE);
     client.hear("OK\r\nSTORED\r\nVALUE a 0 1\r\n2\r\nEND\r\n");
     let second = completer.next();
     hears_nothing(&mut client, &completer.server);
-    second.ticket.complete(DONE);
+    second.complete(DONE);
     client.hear("OK\r\nMN\r\n");
 }
 
@@ -144,10 +144,10 @@ fn request_without_a_reply_holds_its_position() {
     client.say("flush_all noreply\r\nget a\r\nflush_all noreply\r\nquit\r\n");
     let first = completer.next();
     hears_nothing(&mut client, &completer.server);
-    first.ticket.complete(DONE);
+    first.complete(DONE);
     client.hear("END\r\n");
     let second = completer.next();
-    second.ticket.complete(DONE);
+    second.complete(DONE);
     client.hear_end();
 }
 
@@ -168,10 +168,10 @@ fn expired_request_is_an_error_and_its_late_completion_is_ignored() {
     let late = completer.next();
     client.hear("SERVER_ERROR flush_all takes too long\r\nMN\r\n");
     let next = completer.next();
-    assert_ne!(late.ticket.id().index, next.ticket.id().index, "the late one has not returned");
-    late.ticket.complete(DONE);
+    assert_ne!(late.id().index, next.id().index, "the late one has not returned");
+    late.complete(DONE);
     hears_nothing(&mut client, &completer.server);
-    next.ticket.complete(DONE);
+    next.complete(DONE);
     client.hear("OK\r\n");
 }
 
@@ -184,24 +184,24 @@ fn completion_after_a_close_meets_no_other_connection() {
     let mut client = completer.server.connect();
     client.say("flush_all\r\n");
     let next = completer.next();
-    orphan.ticket.complete(DONE);
+    orphan.complete(DONE);
     hears_nothing(&mut client, &completer.server);
-    next.ticket.complete(DONE);
+    next.complete(DONE);
     client.hear("OK\r\n");
 }
 
 #[test]
 fn without_a_ticket_a_request_waits_and_others_are_served() {
     let mut completer = Completer::start();
-    let mut orphans: Vec<FlushRequest> = (0..TICKETS_MAX).map(|_| completer.orphan()).collect();
+    let mut orphans: Vec<Ticket> = (0..TICKETS_MAX).map(|_| completer.orphan()).collect();
     let mut client = completer.server.connect();
     client.say("get a\r\nflush_all\r\nmn\r\n");
     client.hear("END\r\n");
     hears_nothing(&mut client, &completer.server);
-    assert!(completer.server.server().shared().housekeeping.take_flushes().is_empty());
+    assert!(completer.server.server().shared().housekeeping.take_tasks().is_empty());
     orphans.pop();
     let request = completer.next();
-    request.ticket.complete(DONE);
+    request.complete(DONE);
     client.hear("OK\r\nMN\r\n");
 }
 
@@ -215,11 +215,11 @@ fn stop_waits_for_pending_answers() {
     let server = completer.server;
     let stopping = std::thread::spawn(move || server.stop());
     std::thread::sleep(Duration::from_millis(50));
-    pending.ticket.complete(DONE);
+    pending.complete(DONE);
     client.hear("OK\r\n");
     client.hear_end();
     stopping.join().expect("stopped");
-    orphan.ticket.complete(DONE);
+    orphan.complete(DONE);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn quiet_requests_are_decided_at_their_completion() {
     let miss = client.hear_packet();
     assert_eq!((miss.opcode, miss.status), (0x00, 1));
     hears_nothing(&mut client, &completer.server);
-    completer.next().ticket.complete(DONE);
+    completer.next().complete(DONE);
     assert_eq!(client.hear_packet().opcode, 0x0a);
 }
 
@@ -430,10 +430,10 @@ fn datagrams_are_answered_when_their_tickets_return() {
     udp.request(5, "mn\r\n", "MN\r\n");
     reads.remove(0).ticket.complete(Answer::Reply(Reply::Miss));
     assert_eq!(udp.hear(1), format!("VA 5000\r\n{long}\r\nMN\r\nVA 1\r\n3\r\n").into_bytes());
-    completer.next().ticket.complete(DONE);
-    completer.next().ticket.complete(DONE);
+    completer.next().complete(DONE);
+    completer.next().complete(DONE);
     udp.request(6, "mn\r\n", "MN\r\n");
-    completer.next().ticket.complete(DONE);
+    completer.next().complete(DONE);
     assert_eq!(udp.hear(2), b"STORED\r\nOK\r\nSTORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
     assert_eq!(completer.connections(), 0);
     completer.server.stop();
@@ -487,4 +487,31 @@ fn datagram_without_a_ticket_gets_no_answer() {
     drop(taken);
     greedy.iter_mut().for_each(|client| client.hear("EN\r\n".repeat(CONNECTION_TICKETS_MAX)));
     assert!(completer.server.server().shared().deferred_reads.take().is_empty());
+}
+
+#[test]
+fn work_that_may_take_long_is_no_workers() {
+    let scratch = Scratch::new("tickets");
+    let authority = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let chain = scratch.file("chain.pem", &authority.cert.pem());
+    let key = scratch.file("key.pem", &authority.signing_key.serialize_pem());
+    let tls = format!(
+        "-Z -l notls:127.0.0.1,127.0.0.1 -o ssl_chain_cert={},ssl_key={}",
+        chain.display(),
+        key.display()
+    );
+    let mut completer = Completer::with(&tls);
+    let mut client = completer.server.connect();
+    for request in ["flush_all", "cache_memlimit 32", "refresh_certs"] {
+        client.say(format!("{request}\r\nmn\r\n"));
+        let ticket = completer.next();
+        hears_nothing(&mut client, &completer.server);
+        ticket.complete(DONE);
+        client.hear("OK\r\nMN\r\n");
+    }
+    // A wrong limit needs no work.
+    client.request(
+        "cache_memlimit 4\r\nmn\r\n",
+        "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\nMN\r\n",
+    );
 }

@@ -206,6 +206,19 @@ impl Handle {
     /// The limit cannot be reached, and is unchanged. Items may have been evicted.
     #[cfg(not(loom))]
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), crate::error::MemoryLimitError> {
+        self.set_memory_limit_with(bytes, || {})
+    }
+
+    /// As [`Handle::set_memory_limit`], with `pause` called between short parts of the work.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(not(loom))]
+    pub fn set_memory_limit_with(
+        &self,
+        bytes: u64,
+        mut pause: impl FnMut(),
+    ) -> Result<(), crate::error::MemoryLimitError> {
         use crate::error::MemoryLimitError;
         let store = &*self.store;
         let geometry = &store.geometry;
@@ -231,6 +244,8 @@ impl Handle {
                 return Err(MemoryLimitError::Full);
             }
             over = store.segments.over_limit();
+            pause();
+            store.tick_with_flushes();
         }
         Ok(())
     }

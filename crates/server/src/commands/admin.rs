@@ -1,18 +1,20 @@
 //! Administrative commands: flush, limits, switches, stopping, watching.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fabcache_protocol::command::Words;
 use fabcache_protocol::number::{parse_i32, parse_u32, parse_u64};
 use fabcache_protocol::{Command, Encoding, Exptime, Refusal, Reply};
-use fabcache_store::Expiry;
 use fabcache_store::dump::Cursor;
 use fabcache_store::info::RELATIVE_SECONDS_MAX;
+use fabcache_store::{Expiry, Handle};
 use fabcache_transport::Kind;
 
 use super::dump::{Dump, KeysFormat, List};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
-use crate::housekeeping::FlushRequest;
+use crate::bounds::{LONG_TASK_TIME_MAX, TICKET_TIME_MAX};
+use crate::housekeeping::{Task, Work};
 use crate::shared::ProcessRequest;
 use crate::tickets::PendingRequest;
 use crate::watch::topic;
@@ -47,20 +49,10 @@ pub fn order(
             ctx.shared.switches.verbosity.store(level.min(3), Ordering::Relaxed);
             return answer(ctx, encoding, &Reply::Ok);
         }
-        Command::CacheMemlimit(megabytes) => return memory_limit(ctx, megabytes, encoding),
+        Command::CacheMemlimit(megabytes) => return memory_limit(ctx, session, megabytes, encoding),
         Command::Shutdown { mode } => return shutdown(ctx, mode, encoding),
-        Command::RefreshCerts => match ctx.shared.reload_certificates() {
-            Ok(()) if ctx.shared.tls.is_some() => return answer(ctx, encoding, &Reply::Ok),
-            Ok(()) => b"Error TLS not enabled",
-            Err(error) => {
-                tracing::warn!("refresh_certs: {error:#}");
-                return answer(
-                    ctx,
-                    encoding,
-                    &refused(Refusal::Server("cannot reload the certificates; see the log")),
-                );
-            }
-        },
+        Command::RefreshCerts if ctx.shared.tls.is_none() => b"Error TLS not enabled",
+        Command::RefreshCerts => return refresh_certificates(ctx, session, encoding),
         Command::Lru(words) => lru(words),
         Command::Slabs(words) => slabs(ctx, words),
         Command::Extstore(words) => extstore(words),
@@ -74,17 +66,51 @@ fn answer(ctx: &mut Context, encoding: &Encoding<'_>, reply: &Reply<'_>) -> Flow
     Flow::Next
 }
 
-/// Passes a flush to the housekeeper, as it may wait for readers' leases. The connection's further requests wait for it.
-fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &Encoding<'_>) -> Flow {
-    let request = PendingRequest::Write("flush_all takes too long");
+/// Passes work that may take long to the housekeeper. The connection's further requests wait for it; `late` is the
+/// error if it takes too long.
+fn delegate(
+    ctx: &mut Context,
+    session: &mut Session,
+    encoding: &Encoding<'_>,
+    late: &'static str,
+    work: Work,
+) -> Flow {
+    let time_max = if matches!(work, Work::Short(_)) { TICKET_TIME_MAX } else { LONG_TASK_TIME_MAX };
+    let request = PendingRequest::Write { late, time_max };
     let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
         return Flow::AwaitTicket;
     };
-    ctx.counters().cmd_flush.inc();
     session.queue.push_bytes(&mut ctx.out);
     session.queue.push_barrier(ticket.id());
-    ctx.shared.housekeeping.flush(FlushRequest { ticket, expiry });
+    ctx.shared.housekeeping.execute(Task::new(ticket, work));
     Flow::Next
+}
+
+/// Flushes, which may wait for readers' leases.
+fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &Encoding<'_>) -> Flow {
+    let work = move |handle: &Handle| {
+        handle.flush(expiry);
+        Reply::Ok
+    };
+    let flow = delegate(ctx, session, encoding, "flush_all takes too long", Work::Short(Box::new(work)));
+    if flow == Flow::Next {
+        ctx.counters().cmd_flush.inc();
+    }
+    flow
+}
+
+/// Reads the certificates again, from files that may be slow to read.
+fn refresh_certificates(ctx: &mut Context, session: &mut Session, encoding: &Encoding<'_>) -> Flow {
+    // The server's state holds the task.
+    let shared = Arc::downgrade(&ctx.shared);
+    let work = move |_: &Handle| match shared.upgrade().map(|shared| shared.reload_certificates()) {
+        Some(Err(error)) => {
+            tracing::warn!("refresh_certs: {error:#}");
+            refused(Refusal::Server("cannot reload the certificates; see the log"))
+        }
+        _ => Reply::Ok,
+    };
+    delegate(ctx, session, encoding, "refresh_certs takes too long", Work::Short(Box::new(work)))
 }
 
 /// Returns when everything is invalidated. Unix times before the start of the clock are never, as in memcached.
@@ -97,24 +123,26 @@ fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
     }
 }
 
-fn memory_limit(ctx: &mut Context, megabytes: u64, encoding: &Encoding<'_>) -> Flow {
-    let line: &[u8] = if megabytes < MEMLIMIT_MEGABYTES_MIN {
-        b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"
-    } else if megabytes > MEMLIMIT_MEGABYTES_MAX {
-        b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes"
-    } else {
-        match ctx.handle.set_memory_limit(megabytes << 20) {
-            Ok(()) => b"OK",
-            Err(error) => {
-                tracing::warn!("cache_memlimit {megabytes}: {error}");
-                b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"
-            }
+/// Sets the memory limit. Lowering it evicts items, and returns memory to the system.
+fn memory_limit(ctx: &mut Context, session: &mut Session, megabytes: u64, encoding: &Encoding<'_>) -> Flow {
+    if megabytes < MEMLIMIT_MEGABYTES_MIN {
+        let line = b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
+        return answer(ctx, encoding, &Reply::Line(line));
+    }
+    if megabytes > MEMLIMIT_MEGABYTES_MAX {
+        let line = b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
+        return answer(ctx, encoding, &Reply::Line(line));
+    }
+    let work = move |handle: &Handle, pause: &mut dyn FnMut()| match handle
+        .set_memory_limit_with(megabytes << 20, pause)
+    {
+        Ok(()) => Reply::Ok,
+        Err(error) => {
+            tracing::warn!("cache_memlimit {megabytes}: {error}");
+            Reply::Line(b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust")
         }
     };
-    if line == b"OK" {
-        return answer(ctx, encoding, &Reply::Ok);
-    }
-    answer(ctx, encoding, &Reply::Line(line))
+    delegate(ctx, session, encoding, "cache_memlimit takes too long", Work::Long(Box::new(work)))
 }
 
 fn shutdown(ctx: &mut Context, mode: Option<&[u8]>, encoding: &Encoding<'_>) -> Flow {
