@@ -184,3 +184,54 @@ impl std::fmt::Debug for Inbox {
         f.debug_struct("Inbox").field("load", &self.load()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the worker does next.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Take,
+        Arm,
+        Sleep,
+    }
+
+    /// Each step holds the lock once, so the order of steps is all that threads can change. Bit n of `schedule` lets a
+    /// ticket return in place of the worker's step n. Returns the completions that the worker takes before it sleeps for good.
+    fn taken(schedule: u32, tickets: usize) -> Vec<usize> {
+        let inbox = Arc::new(Inbox::new().expect("a descriptor"));
+        let ticket = |index| Ticket::new(TicketId { index, generation: 0 }, &inbox);
+        let mut returning = (0..tickets).map(ticket);
+        let (mut step, mut taken) = (Step::Take, Vec::new());
+        for turn in 0.. {
+            if turn < u32::BITS && schedule >> turn & 1 == 1 {
+                drop(returning.next());
+                continue;
+            }
+            step = match step {
+                Step::Take => {
+                    taken.extend(inbox.take_completions().iter().map(|completion| completion.id.index));
+                    Step::Arm
+                }
+                Step::Arm if inbox.arm_wakeup() => Step::Sleep,
+                Step::Sleep if rustix::io::read(&inbox.doorbell, &mut [0; 8]).is_err() => {
+                    // Only a ticket can wake it.
+                    if returning.next().is_none() {
+                        break;
+                    }
+                    Step::Sleep
+                }
+                Step::Arm | Step::Sleep => Step::Take,
+            };
+        }
+        taken
+    }
+
+    #[test]
+    fn no_order_of_steps_loses_a_wakeup() {
+        for schedule in 0..1 << 12 {
+            assert_eq!(taken(schedule, 4), [0, 1, 2, 3], "schedule {schedule:b}");
+        }
+    }
+}
