@@ -38,6 +38,8 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("generation_first", &["unchanged_counter_shows_that_the_item_was_not_overwritten"]),
     ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
     ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),
+    ("return_release", &["returned_space_is_reserved_once_and_sealed_whole"]),
+    ("return_last", &["space_with_a_reservation_behind_it_is_not_returned"]),
     ("index_fence", &["key_is_found_though_its_old_table_is_reused"]),
     ("pin_fence", &["pinned_segment_is_not_reused"]),
     ("free_fence", &["pinned_segment_is_not_reused"]),

@@ -210,6 +210,24 @@ impl Encoded {
         &self.bytes[..self.len]
     }
 
+    /// Returns the header and, behind it, bytes without meaning.
+    #[inline]
+    pub fn as_padded(&self) -> &[u8; HEADER_BYTES_MAX] {
+        &self.bytes
+    }
+
+    /// Returns the bytes of the whole item with so many bytes behind the header, including padding.
+    #[inline]
+    pub fn bytes_with(&self, len: usize) -> u64 {
+        ((self.len + len) as u64).next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Sets the state word.
+    #[inline]
+    pub fn set_state(&mut self, state: State) {
+        self.bytes[..STATE_BYTES].copy_from_slice(&state.0.to_le_bytes());
+    }
+
     /// Returns options and key length, as they enter the checksum.
     #[inline]
     pub fn kind(&self) -> u16 {
@@ -259,32 +277,29 @@ impl NewItem<'_> {
     #[inline]
     pub fn encode(&self) -> Encoded {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX);
-        let mut options = (self.length_bytes() as u8 - 1) << LENGTH_SHIFT;
-        for (field, option) in [(self.flags, FLAGS), (self.expiry, EXPIRY), (self.chunks, CHAINED)] {
-            if field != 0 {
-                options |= option;
-            }
-        }
-        let cas_width = self.cas_width();
-        options |= (cas_width as u8) << CAS_SHIFT;
+        let (cas_width, length_bytes) = (self.cas_width(), self.length_bytes());
+        let mut options = (length_bytes as u8 - 1) << LENGTH_SHIFT | (cas_width as u8) << CAS_SHIFT;
         if self.binary_key {
             options |= BINARY_KEY;
         }
         let mut bytes = [0; HEADER_BYTES_MAX];
-        bytes[..STATE_BYTES].copy_from_slice(&self.state.0.to_le_bytes());
-        bytes[STATE_BYTES] = options;
-        bytes[STATE_BYTES + OPTIONS_BYTES] = self.key.len() as u8;
+        let mut len = SUMMED_AT + CAS_BYTES[cas_width];
         // Fields are written whole; the next one overwrites the zeros behind a short one.
         bytes[SUMMED_AT..SUMMED_AT + 8].copy_from_slice(&self.cas.to_le_bytes());
-        let mut len = SUMMED_AT + CAS_BYTES[cas_width];
-        for field in [self.flags, self.expiry, self.chunks] {
-            if field != 0 {
-                bytes[len..len + FIELD_BYTES].copy_from_slice(&field.to_le_bytes());
-                len += FIELD_BYTES;
+        if self.flags | self.expiry | self.chunks != 0 {
+            for (field, option) in [(self.flags, FLAGS), (self.expiry, EXPIRY), (self.chunks, CHAINED)] {
+                if field != 0 {
+                    options |= option;
+                    bytes[len..len + FIELD_BYTES].copy_from_slice(&field.to_le_bytes());
+                    len += FIELD_BYTES;
+                }
             }
         }
         bytes[len..len + LENGTH_BYTES_MAX].copy_from_slice(&self.value_len.to_le_bytes());
-        Encoded { bytes, len: len + self.length_bytes() }
+        bytes[..STATE_BYTES].copy_from_slice(&self.state.0.to_le_bytes());
+        bytes[STATE_BYTES] = options;
+        bytes[STATE_BYTES + OPTIONS_BYTES] = self.key.len() as u8;
+        Encoded { bytes, len: len + length_bytes }
     }
 }
 

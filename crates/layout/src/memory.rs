@@ -70,7 +70,7 @@ mod real {
         /// Returns whether `len` bytes at `offset` lie in the region.
         #[inline]
         pub fn contains(&self, offset: u64, len: u64) -> bool {
-            offset <= self.len && len <= self.len - offset
+            offset.checked_add(len).is_some_and(|end| end <= self.len)
         }
 
         #[inline]

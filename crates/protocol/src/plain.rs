@@ -4,8 +4,6 @@
 //! flags, words separated by one space, numbers of digits only. Anything else ends the run, and is left to
 //! [`Decoder::decode`](crate::Decoder::decode), which finds the same requests in the same bytes.
 
-use memchr::memchr2;
-
 use crate::bounds::{KEY_MAX, LINE_MAX, RUN_MAX};
 use crate::command::{Command, Exptime, Get, Request, Store, Value, Words};
 use crate::encoding::{Encoding, MetaCommand, MetaEncoding, TextCommand, TextEncoding};
@@ -176,11 +174,15 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
     let before = run.len;
     // Where the run's last key ends, once it is full.
     let mut full_at = None;
-    while let Some(length) = memchr2(b' ', b'\n', &line[start..]) {
+    while let Some(length) = word_len(&line[start..]) {
         let stop = start + length;
-        let is_last = line[stop] == b'\n';
+        let (is_last, end) = match line[stop..] {
+            [b' ', ..] => (false, 1),
+            [b'\n', ..] => (true, 1),
+            [b'\r', b'\n', ..] => (true, 2),
+            _ => break,
+        };
         let key = &line[start..stop];
-        let key = if is_last { key.strip_suffix(b"\r").unwrap_or(key) } else { key };
         if key.is_empty() || key.len() > KEY_MAX {
             break;
         }
@@ -191,14 +193,10 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
             }
         }
         if is_last {
-            let text_end = start + key.len();
-            let rest = full_at.filter(|at| *at < text_end).map(|at| KeyRest {
-                multiget: Multiget { cas, touch: None },
-                text: text_end - at,
-                end: stop + 1 - text_end,
-            });
+            let multiget = Multiget { cas, touch: None };
+            let rest = full_at.filter(|at| *at < stop).map(|at| KeyRest { multiget, text: stop - at, end });
             let left = rest.as_ref().map_or(0, |rest| rest.text + rest.end);
-            return Some(KeyLine { consumed: stop + 1 - left, rest });
+            return Some(KeyLine { consumed: stop + end - left, rest });
         }
         start = stop + 1;
     }
@@ -231,7 +229,7 @@ pub(crate) fn set<'a>(input: &'a [u8], value_max: usize, run: &mut PlainSets<'a>
         [b'm', b's', b' ', words @ ..] => (words, true),
         _ => return None,
     };
-    let key_len = memchr2(b' ', b'\n', &words[..words.len().min(KEY_MAX + 1)])?;
+    let key_len = word_len(&words[..words.len().min(KEY_MAX + 1)])?;
     let (key, rest) = words.split_at(key_len);
     let mut rest = rest.strip_prefix(b" ")?;
     if key.is_empty() {
@@ -262,22 +260,35 @@ pub(crate) fn set<'a>(input: &'a [u8], value_max: usize, run: &mut PlainSets<'a>
     Some(input.len() - data.len() + len + 2)
 }
 
-/// Parses the digits at the front of `text`, as many as a plain number has.
+/// Returns where the first space or control character is: the end of the word at the front of `text`.
 #[inline]
+fn word_len(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    let (chunks, rest) = text.as_chunks();
+    for (i, chunk) in chunks.iter().enumerate() {
+        // The lowest byte below 0x21 has its highest bit set, and none before it.
+        let word = u64::from_le_bytes(*chunk);
+        let ends = word.wrapping_sub(ONES * 0x21) & !word & (ONES * 0x80);
+        if ends != 0 {
+            return Some(8 * i + ends.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = text.len() - rest.len();
+    rest.iter().position(|byte| *byte <= b' ').map(|i| at + i)
+}
+
+/// Parses the digits at the front of `text`, as many as a plain number has, which something follows.
+#[inline(always)]
 fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     /// Digits that may not overflow 64 bits, and that every parser of a number accepts.
     const PLAIN_DIGITS_MAX: usize = 10;
     let mut n = 0u64;
-    let mut count = 0;
-    while let Some(digit) = text.get(count).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
-        if count == PLAIN_DIGITS_MAX {
-            return None;
+    for (count, byte) in text.iter().take(PLAIN_DIGITS_MAX + 1).enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return if count > 0 { Some((u32::try_from(n).ok()?, &text[count..])) } else { None };
         }
         n = n * 10 + u64::from(digit);
-        count += 1;
     }
-    if count == 0 {
-        return None;
-    }
-    Some((u32::try_from(n).ok()?, &text[count..]))
+    None
 }

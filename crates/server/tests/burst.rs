@@ -7,6 +7,22 @@ use std::io::Read;
 use common::serve;
 use proptest::prelude::*;
 
+/// Writes that follow each other: new keys and known ones, equal ones, several sizes and times to live.
+fn writes() -> impl Strategy<Value = Vec<u8>> {
+    let exptime = prop_oneof![6 => Just("0"), 1 => Just("-1"), 2 => Just("100"), 2 => Just("5000")];
+    let len = prop_oneof![4 => Just(50usize), 4 => 0usize..400, 1 => 4_000usize..16_384];
+    let set = (0u8..40, 0u32..3, exptime, len, any::<u8>()).prop_map(|(key, flags, exptime, len, byte)| {
+        let value = char::from(b'a' + byte % 26).to_string().repeat(len);
+        format!("set b:{key} {flags} {exptime} {len}\r\n{value}\r\n")
+    });
+    prop::collection::vec(set, 2..60).prop_map(|sets| sets.concat().into_bytes())
+}
+
+/// Reads of the keys that [`writes`] writes, with their CAS values.
+fn reads() -> impl Strategy<Value = Vec<u8>> {
+    Just((0..40).map(|key| format!("gets b:{key}\r\n")).collect::<String>().into_bytes())
+}
+
 /// Appends one request to a pipeline.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let key = || (0u8..12).prop_map(|key| format!("a:{key}"));
@@ -37,7 +53,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         1 => Just("flush_all\r\n".to_owned()),
         1 => Just("bogus\r\n".to_owned()),
     ];
-    prop_oneof![3 => lines.prop_map(String::into_bytes), 1 => set]
+    prop_oneof![24 => lines.prop_map(String::into_bytes), 8 => set, 2 => writes(), 1 => reads()]
 }
 
 /// Statistics that depend on the requests alone: when flushed and expired items are unlinked, the housekeeper decides.

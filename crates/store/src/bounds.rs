@@ -218,5 +218,8 @@ pub const MAINTENANCE_STEP_ITEMS: u32 = 512;
 /// Groups of the index that it moves in one go, of a few hundred items each.
 pub const MAINTENANCE_STEP_GROUPS: u32 = 4;
 
+/// Writes of one run: as many as the protocol parses at once.
+pub const RUN_SETS_MAX: usize = 32;
+
 /// Keys whose buckets and items are prefetched together: about as many cache misses as a core has in flight.
 pub const PREFETCHED_KEYS_MAX: usize = 12;

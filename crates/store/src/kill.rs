@@ -14,6 +14,36 @@ use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::store::Store;
 
+/// Dead items of one segment that are yet to be counted: until then it is not used again.
+#[derive(Debug, Default)]
+pub(crate) struct Deaths {
+    /// The offset of one of them.
+    offset: u64,
+    items: u64,
+    bytes: u64,
+}
+
+impl Deaths {
+    #[inline]
+    fn count(&mut self, store: &Store, offset: u64, item: &Item) {
+        if self.items > 0 && store.geometry.segment_of(self.offset) != store.geometry.segment_of(offset) {
+            self.settle(store);
+        }
+        self.offset = offset;
+        self.items += 1;
+        self.bytes += item.bytes();
+    }
+
+    /// Counts them.
+    #[inline]
+    pub(crate) fn settle(&mut self, store: &Store) {
+        let Deaths { offset, items, bytes } = std::mem::take(self);
+        if items > 0 {
+            store.segments.count_dead(offset, bytes, items);
+        }
+    }
+}
+
 impl Store {
     /// Ends an item with the chunks of its value: its slot is empty.
     pub(crate) fn unlink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
@@ -27,14 +57,33 @@ impl Store {
         self.end_item(at.slot.offset(), item, || group.replace(at.at, slot));
     }
 
+    /// As [`Store::relink`], but the death is counted later, with others of its segment.
+    #[inline]
+    pub(crate) fn relink_in_run(
+        &self,
+        group: &LockedGroup<'_>,
+        at: SlotSnapshot,
+        item: &Item,
+        slot: Slot,
+        deaths: &mut Deaths,
+    ) {
+        let offset = at.slot.offset();
+        self.end(offset, || group.replace(at.at, slot), || deaths.count(self, offset, item));
+    }
+
     /// Marks an item dead, has its slot changed, and no longer counts it.
     #[inline]
     pub(crate) fn end_item(&self, offset: u64, item: &Item, change_slot: impl FnOnce()) {
+        self.end(offset, change_slot, || self.segments.count_dead(offset, item.bytes(), 1));
+    }
+
+    #[inline]
+    fn end(&self, offset: u64, change_slot: impl FnOnce(), count_dead: impl FnOnce()) {
         let is_alive = Cell::new(true);
         let mark = || is_alive.set(!item::mark_dead(&self.memory, offset).has(State::DEAD));
         let count = || {
             if is_alive.get() {
-                self.segments.count_dead(offset, item.bytes(), 1);
+                count_dead();
             }
         };
         in_order("dead_first", mark, || in_order("count_last", change_slot, count));

@@ -52,4 +52,5 @@ pub use read_many::{Located, LocatedItem, Probe};
 pub use simulation::SimulationCounts;
 pub use store::{AgeStatistics, EvictionBalance, Observer, Store, StoreOptions, Usage};
 pub use upload::Upload;
+pub use write::run::{IncompleteRun, Put};
 pub use write::{Change, ExistingItem, NewValue, StoredItem, Value, Write};

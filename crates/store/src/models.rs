@@ -18,8 +18,8 @@ use crate::segments::{ClaimPurpose, Queue};
 use crate::upload::Upload;
 use crate::write::ExistingItem;
 use crate::{
-    Change, Detail, Expiry, Get, Handle, Located, NewValue, Payload, Probe, Store, StoreOptions, StoredItem,
-    Value, Write,
+    Change, Detail, Expiry, Get, Handle, Located, NewValue, Payload, Probe, Put, Store, StoreOptions,
+    StoredItem, Value, Write,
 };
 
 /// Runs `model` in every interleaving that preempts threads at most `preemptions` times, with every value that a load
@@ -363,6 +363,39 @@ fn chunked_value_is_the_old_or_the_new_one() {
         writer.join().expect("written");
         assert_eq!(get(&main, b"a").as_deref(), Some(&b"22222222"[..]));
         assert_eq!(store.usage().segments_pinned, 0);
+    });
+}
+
+/// A run replaces a key and adds two while another thread seals its segment and reclaims what it may.
+#[test]
+fn run_of_writes_is_whole_though_its_segment_is_sealed() {
+    check(1, || {
+        let (store, _) = store_that(true);
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || {
+                let handle = Handle::new(&store);
+                let put = |key, value| Put { key, value, ..Put::default() };
+                let puts = [put(b"a", b"2"), put(b"b", b"3"), put(b"a", b"4")];
+                let probes = puts.map(|put| handle.probe_for_write(put.key));
+                handle.put_many(&puts, &probes).expect("memory enough");
+            })
+        };
+        store.segments.seal_open(|_| true);
+        reclaim(&main);
+        let found = get(&main, b"a");
+        assert!(found.is_none_or(|found| [b"1", b"2", b"4"].iter().any(|value| found == *value)));
+        writer.join().expect("written");
+        // Reclaim may have evicted them, but nothing else.
+        assert!(get(&main, b"a").is_none_or(|found| found == b"4"));
+        assert!(get(&main, b"b").is_none_or(|found| found == b"3"));
+        for key in [b"a", b"b"] {
+            main.mutate(key, |_| (Change::Remove, ())).expect("nothing is stored");
+        }
+        let usage = store.usage();
+        assert_eq!((usage.items, usage.item_bytes), (0, 0), "each death was counted once");
     });
 }
 

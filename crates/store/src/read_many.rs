@@ -31,6 +31,17 @@ impl Probe {
     pub(crate) fn hash(&self) -> KeyHash {
         self.hash
     }
+
+    #[inline]
+    pub(crate) fn home(&self) -> HomeBucket {
+        self.home
+    }
+
+    /// Where a slot with the key's tag was.
+    #[inline]
+    pub(crate) fn slot_at(&self) -> u64 {
+        self.slot.at
+    }
 }
 
 /// The result of looking up a key.

@@ -472,7 +472,13 @@ impl Store {
 
     #[inline]
     pub(crate) fn next_cas(&self) -> u64 {
-        self.cas.fetch_add(1, Ordering::Relaxed) + 1
+        self.take_cas(1) + 1
+    }
+
+    /// Takes `count` CAS values: those after the one returned.
+    #[inline]
+    pub(crate) fn take_cas(&self, count: u64) -> u64 {
+        self.cas.fetch_add(count, Ordering::Relaxed)
     }
 
     #[cfg(not(loom))]
@@ -510,7 +516,8 @@ impl Store {
     }
 
     /// The item at `offset`, if it has this key. The caller holds the lock of its slot.
-    #[inline]
+    // Else the item is copied twice.
+    #[inline(always)]
     pub(crate) fn item_of(&self, offset: u64, key: &[u8]) -> Option<Item> {
         let item = Item::read(&self.memory, offset)?;
         let is_its =

@@ -7,13 +7,15 @@ mod common;
 use std::collections::HashMap;
 
 use common::{SetClock, delete, get, plain, set_with, store};
-use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Upload, Value, Write};
+use fabcache_store::bounds::RUN_SETS_MAX;
+use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Probe, Put, Upload, Value, Write};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
     Set { key: u16, len: usize, flags: u32, ttl: i64 },
+    SetMany { sets: Vec<(u16, usize, i64)> },
     Upload { key: u16, len: usize, finish: bool },
     Add { key: u16, len: usize },
     Join { key: u16, len: usize, after: bool, uploaded: bool },
@@ -30,7 +32,9 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
     let len = prop_oneof![4 => 0usize..200, 2 => 0..len_max / 8, 1 => 0..len_max];
     let ttl = prop_oneof![4 => Just(0i64), 4 => 1i64..40, 1 => Just(-1i64), 1 => Just(1_700_000_020)];
     let key = 0..keys;
+    let set = (key.clone(), len.clone(), ttl.clone());
     prop_oneof![
+        4 => prop::collection::vec(set, 1..=RUN_SETS_MAX).prop_map(|sets| Op::SetMany { sets }),
         12 => (key.clone(), len.clone(), prop_oneof![Just(0u32), any::<u32>()], ttl.clone())
             .prop_map(|(key, len, flags, ttl)| Op::Set { key, len, flags, ttl }),
         2 => (key.clone(), len.clone(), prop::bool::weighted(0.8)).prop_map(|(key, len, finish)| Op::Upload { key, len, finish }),
@@ -121,13 +125,16 @@ impl Model {
 
     fn run(&mut self, op: &Op) {
         match *op {
+            Op::SetMany { ref sets } => self.set_many(sets),
             Op::Set { key, len, flags, ttl } => {
                 let (value, expiry) = (self.next_value(len), self.expiry(ttl));
                 let (handle, key_name) = (&self.handle, name(key));
                 // By the short way and by the general one.
                 let stored = if flags == 0 {
                     let probe = handle.probe_for_write(&key_name);
-                    handle.put(&key_name, &probe, flags, expiry, &value).map(|stored| stored.cas)
+                    handle
+                        .put(&Put { key: &key_name, value: &value, flags, expiry }, &probe)
+                        .map(|stored| stored.cas)
                 } else {
                     set_with(handle, &key_name, &value, flags, expiry)
                 };
@@ -166,6 +173,39 @@ impl Model {
                 }
             }
             Op::Maintain => self.handle.maintain(),
+        }
+    }
+
+    /// Stores a run; every key then has its last value, under a CAS value greater than before.
+    fn set_many(&mut self, sets: &[(u16, usize, i64)]) {
+        let items: Vec<_> = sets
+            .iter()
+            .map(|(key, len, ttl)| (*key, name(*key), self.next_value(*len), self.expiry(*ttl)))
+            .collect();
+        let puts: Vec<Put<'_>> = items
+            .iter()
+            .map(|(_, key, value, expiry)| Put { key, value, flags: 0, expiry: *expiry })
+            .collect();
+        let mut probes = [Probe::NONE; RUN_SETS_MAX];
+        self.handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
+        let stored = match self.handle.put_many(&puts, &probes) {
+            Ok(_) => items.len(),
+            Err(incomplete) => {
+                self.refused();
+                incomplete.stored
+            }
+        };
+        let mut last = HashMap::new();
+        for (key, _, value, expiry) in &items[..stored] {
+            last.insert(*key, (value, expiry.second()));
+        }
+        for (key, (value, expiry)) in last {
+            let before = self.known.remove(&key).map_or(0, |known| known.cas);
+            let cas = get(&self.handle, &name(key)).map(|(info, _)| info.cas);
+            assert!(cas.is_none_or(|cas| cas > before), "{cas:?} is not greater than {before}");
+            let item = ExpectedItem { value: value.clone(), flags: 0, expiry, cas: cas.unwrap_or(0) };
+            self.known.insert(key, item);
+            self.look(key);
         }
     }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{delete, get, set_with, store};
-use fabcache_store::{Expiry, Handle, Located, Probe};
+use fabcache_store::{Expiry, Handle, Located, Probe, Put};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -45,7 +45,8 @@ fn apply(handle: &Handle, clock: &common::SetClock, op: &Op, number: usize, puts
             let key = name(*key);
             let stored = if puts {
                 let probe = handle.probe_for_write(&key);
-                handle.put(&key, &probe, *flags, expiry, &value).map(|stored| stored.cas)
+                let put = Put { key: &key, value: &value, flags: *flags, expiry };
+                handle.put(&put, &probe).map(|stored| stored.cas)
             } else {
                 set_with(handle, &key, &value, *flags, expiry)
             };

@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{delete, get, set_with, store};
-use fabcache_store::{Expiry, Handle, Store};
+use fabcache_store::bounds::RUN_SETS_MAX;
+use fabcache_store::{Expiry, Handle, Probe, Put, Store};
 use fabcache_testbed::random::SplitMix64;
 
 const KEYS: usize = 3_000;
@@ -64,6 +66,10 @@ impl Torture {
         let handle = Handle::new(store);
         let mut random = SplitMix64::new(writer as u64 + 1);
         while !self.stop.load(Ordering::Relaxed) {
+            if random.below(16) == 0 {
+                self.write_run(&handle, &mut random, writer);
+                continue;
+            }
             let i = random.below(KEYS / WRITERS) * WRITERS + writer;
             let known = &self.versions[i];
             let version = known.begun.load(Ordering::Relaxed) + 1;
@@ -79,6 +85,33 @@ impl Torture {
             }
             known.deleted.store(if removes { version } else { 0 }, Ordering::SeqCst);
             known.answered.store(version, Ordering::SeqCst);
+        }
+    }
+
+    /// Stores several keys, most of them in one segment.
+    fn write_run(&self, handle: &Handle, random: &mut SplitMix64, writer: usize) {
+        let keys: BTreeSet<_> =
+            (0..RUN_SETS_MAX).map(|_| random.below(KEYS / WRITERS) * WRITERS + writer).collect();
+        let ttl = [0, 0, 2, 30][random.below(4)];
+        let mut items = Vec::new();
+        for i in keys {
+            let known = &self.versions[i];
+            let version = known.begun.load(Ordering::Relaxed) + 1;
+            known.begun.store(version, Ordering::SeqCst);
+            let ttl = if random.below(8) == 0 { 90 } else { ttl };
+            let expiry = Expiry::from_client(ttl, self.store.now(), self.store.clock_origin());
+            items.push((i, version, expiry, key(i), value(i, version, random.below(300))));
+        }
+        let puts: Vec<Put<'_>> = items
+            .iter()
+            .map(|(_, _, expiry, key, value)| Put { key, value, flags: 7, expiry: *expiry })
+            .collect();
+        let mut probes = [Probe::NONE; RUN_SETS_MAX];
+        handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
+        handle.put_many(&puts, &probes).expect("eviction is allowed");
+        for (i, version, ..) in items {
+            self.versions[i].deleted.store(0, Ordering::SeqCst);
+            self.versions[i].answered.store(version, Ordering::SeqCst);
         }
     }
 

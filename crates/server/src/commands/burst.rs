@@ -3,7 +3,7 @@
 
 use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, PlainGet, PlainSet, Request};
-use fabcache_store::{OutOfMemory, Probe};
+use fabcache_store::{OutOfMemory, Probe, Put};
 
 use super::{Context, Flow, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
@@ -58,22 +58,37 @@ pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
     let mut probes = [Probe::NONE; RUN_MAX];
     ctx.handle.probe_many(run.iter().map(|set| set.key), &mut probes);
     let now = ctx.shared.store.now();
-    let (mut text, mut meta) = (0, 0);
-    for (set, probe) in run.iter().zip(&probes) {
-        let len = set.value.len() as u64;
-        if is_too_large(ctx, set.key, set.flags, len) {
-            execute(ctx, session, set.request());
+    let mut puts = [Put::default(); RUN_MAX];
+    for (put, set) in puts.iter_mut().zip(run) {
+        let expiry = expiry_at(ctx, set.exptime, now);
+        *put = Put { key: set.key, value: set.value, flags: set.flags, expiry };
+    }
+    let mut done = 0;
+    while done < run.len() {
+        let is_refused = |set: &PlainSet<'_>| is_too_large(ctx, set.key, set.flags, set.value.len() as u64);
+        let len = run[done..].iter().position(is_refused).unwrap_or(run.len() - done);
+        if len == 0 {
+            execute(ctx, session, run[done].request());
+            done += 1;
             continue;
         }
-        *(if set.is_meta { &mut meta } else { &mut text }) += 1;
-        let expiry = expiry_at(ctx, set.exptime, now);
-        match ctx.handle.put(set.key, probe, set.flags, expiry, set.value) {
-            Ok(_) => set.stored(&mut ctx.out),
-            Err(why) => refuse_no_memory(ctx, session, set, why),
+        let sets = &run[done..done + len];
+        let failed = ctx.handle.put_many(&puts[done..done + len], &probes[done..]).err();
+        let stored = failed.map_or(len, |failed| failed.stored);
+        sets[..stored].iter().for_each(|set| set.stored(&mut ctx.out));
+        let tried = &sets[..len.min(stored + 1)];
+        count(ctx, tried);
+        if let Some(failed) = failed {
+            refuse_no_memory(ctx, session, &sets[stored], failed.why);
         }
+        done += tried.len();
     }
+}
+
+fn count(ctx: &Context, sets: &[PlainSet<'_>]) {
+    let meta = sets.iter().filter(|set| set.is_meta).count() as u64;
     let counters = ctx.counters();
-    counters.cmd_set.add(text + meta);
+    counters.cmd_set.add(sets.len() as u64);
     counters.cmd_meta.add(meta);
 }
 

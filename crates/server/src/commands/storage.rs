@@ -4,7 +4,7 @@ use fabcache_protocol::{
     Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
     Value as Sent,
 };
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Upload, Value, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Put, Upload, Value, Write};
 
 use super::{
     Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused,
@@ -93,7 +93,8 @@ fn write_plain(
     ctx.shared.prefixes.count(store.key, Request::Set);
     let probe = ctx.handle.probe_for_write(store.key);
     let len = value.len() as u64;
-    match ctx.handle.put(store.key, &probe, store.flags, expiry(ctx, store.exptime), value) {
+    let put = Put { key: store.key, value, flags: store.flags, expiry: expiry(ctx, store.exptime) };
+    match ctx.handle.put(&put, &probe) {
         Ok(stored) => {
             let item = Item { cas: stored.cas, len, flags: store.flags, ..Item::default() };
             encoding.reply(&Reply::Stored(item), &mut ctx.out);

@@ -71,6 +71,17 @@ impl<'i> LockedGroup<'i> {
         self.visit_overflow(places, &mut visit).break_value()
     }
 
+    /// Returns the slot at a place that was probed, if it is in the home bucket of `hash` and has its tag.
+    #[inline]
+    pub fn reload(&self, hash: KeyHash, at: u64) -> Option<SlotSnapshot> {
+        let home = BucketOffsets::of(self.group, hash).home;
+        if at.wrapping_sub(home) >= BUCKET_BYTES {
+            return None;
+        }
+        let slot = self.index.load_slot(at);
+        slot.matches(hash.tag()).then_some(SlotSnapshot { at, slot })
+    }
+
     /// Points the slot at `at` to another version of the same key's item.
     #[inline]
     pub fn replace(&self, at: u64, slot: Slot) {

@@ -295,6 +295,26 @@ impl Index {
         }
     }
 
+    /// Locks the group of `hash`, whose home bucket was looked up before: a hint.
+    #[inline]
+    pub fn lock_probed(&self, hash: KeyHash, home: HomeBucket) -> LockedGroup<'_> {
+        if home != HomeBucket::NONE {
+            let partition = self.partition_of(hash);
+            let head = Head::from_word(home.version);
+            let number = hash.group(self.geometry.partition_bits, head.groups);
+            let guard = self.locks[self.lock_of(partition, head.current, number)]
+                .lock()
+                .expect("no thread panics while it holds a group lock");
+            let group = home.at - hash.bucket() as u64 * BUCKET_BYTES;
+            // As in `lock`. The head is unchanged since before the bucket was looked up, so the group is its table's.
+            let is_moved = self.is_group_moved(group);
+            if self.is_head_still(partition, home.version) && !is_moved {
+                return LockedGroup::new(self, guard, partition, head.current, group);
+            }
+        }
+        self.lock(hash)
+    }
+
     /// Locks the group of `hash` if that needs no waiting and no table is growing.
     pub fn try_lock(&self, hash: KeyHash) -> Option<LockedGroup<'_>> {
         let partition = self.partition_of(hash);

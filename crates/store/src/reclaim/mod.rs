@@ -71,13 +71,15 @@ impl Handle {
     }
 
     /// Does this thread's share of reclaim if free segments run low, in proportion to the bytes it wrote. While
-    /// another thread reclaims, the share is owed.
+    /// another thread reclaims, the share is owed. Returns whether there was one.
     #[inline]
-    pub(crate) fn reclaim_ahead(&self, written_bytes: u64) {
+    pub(crate) fn reclaim_ahead(&self, written_bytes: u64) -> bool {
         let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());
-        if missing > 0 && self.store.nothing_to_reclaim.load(Ordering::Relaxed) != self.store.now() {
-            self.reclaim_share(missing as u32, written_bytes);
+        if missing == 0 || self.store.nothing_to_reclaim.load(Ordering::Relaxed) == self.store.now() {
+            return false;
         }
+        self.reclaim_share(missing as u32, written_bytes);
+        true
     }
 
     fn reclaim_share(&self, missing: u32, written_bytes: u64) {

@@ -345,19 +345,34 @@ impl Segments {
         now: u32,
         claim: ClaimPurpose,
     ) -> Result<Reservation, NoSpace> {
-        let capacity = self.geometry.segment_bytes();
         debug_assert!(min > 0 && min <= max && min.is_multiple_of(4));
-        if min > capacity {
+        // Chunks are cut to fit, and would use up a tail in scraps.
+        let uses_tail = min == max;
+        let fit = |left: u64| (left >= min).then(|| left.min(max));
+        self.reserve_fitting(class, min, uses_tail, now, claim, fit)
+    }
+
+    /// Reserves as many bytes as `fit` returns for those left in a segment: at least `min`, or none.
+    #[inline]
+    pub fn reserve_fitting(
+        &self,
+        class: usize,
+        min: u64,
+        uses_tail: bool,
+        now: u32,
+        claim: ClaimPurpose,
+        fit: impl Fn(u64) -> Option<u64>,
+    ) -> Result<Reservation, NoSpace> {
+        if min > self.geometry.segment_bytes() {
             return Err(NoSpace::TooLong);
         }
         // Segments that rewrites opened are not for new items; otherwise nothing would remain for later rewrites.
         if self.fills_up && claim == ClaimPurpose::New && self.free_count() < self.kept_back(claim) {
             return Err(NoSpace::Full);
         }
-        // Chunks are cut to fit, and would use up a tail in scraps.
-        let tail = if min == max { self.tails[class].load(Ordering::Acquire) } else { NONE };
+        let tail = if uses_tail { self.tails[class].load(Ordering::Acquire) } else { NONE };
         if tail != NONE
-            && let Some(reservation) = self.reserve_in(tail, min, max, now)
+            && let Some(reservation) = self.reserve_in(tail, &fit, now)
         {
             self.count_gained(&reservation, claim);
             return Ok(reservation);
@@ -365,7 +380,7 @@ impl Segments {
         loop {
             let id = self.open[class].load(Ordering::Acquire);
             if id != NONE
-                && let Some(reservation) = self.reserve_in(id, min, max, now)
+                && let Some(reservation) = self.reserve_in(id, &fit, now)
             {
                 self.count_gained(&reservation, claim);
                 return Ok(reservation);
@@ -382,15 +397,16 @@ impl Segments {
         }
     }
 
-    fn reserve_in(&self, id: u32, min: u64, max: u64, now: u32) -> Option<Reservation> {
+    #[inline]
+    fn reserve_in(&self, id: u32, fit: &impl Fn(u64) -> Option<u64>, now: u32) -> Option<Reservation> {
         let segment = &self.segments[id as usize];
         let mut word = segment.allocation.load(Ordering::Relaxed);
         loop {
             let left = self.geometry.segment_bytes() - (word & 0xffff_ffff);
-            if word & SEALED != 0 || left < min {
+            if word & SEALED != 0 {
                 return None;
             }
-            let len = left.min(max);
+            let len = fit(left)?;
             let taken = word + len + PENDING_ONE;
             let order = if without("reserve_acquire") { Ordering::Release } else { Ordering::AcqRel };
             match segment.allocation.compare_exchange(word, taken, order, Ordering::Relaxed) {
@@ -444,13 +460,51 @@ impl Segments {
     /// examine it, once the segment is sealed.
     #[inline]
     pub fn commit(&self, reservation: Reservation, expiry: u32) {
+        self.note_last_expiry(&reservation, expiry);
+        self.commit_run(reservation);
+    }
+
+    /// Notes the expiry second of an item in the reservation (0 for none), before it is committed.
+    #[inline]
+    pub fn note_last_expiry(&self, reservation: &Reservation, expiry: u32) {
         let segment = &self.segments[reservation.segment as usize];
         if expiry == 0 {
             segment.endless.store(true, Ordering::Relaxed);
         } else if segment.last_expiry.load(Ordering::Relaxed) < expiry {
             segment.last_expiry.fetch_max(expiry, Ordering::Relaxed);
         }
+    }
+
+    /// Commits the items that fill the reservation, whose expiries are noted.
+    #[inline]
+    pub fn commit_run(&self, reservation: Reservation) {
+        let segment = &self.segments[reservation.segment as usize];
         segment.allocation.fetch_sub(PENDING_ONE, Ordering::Release);
+    }
+
+    /// Commits the items in the first `used` bytes of the reservation and returns the other bytes to the segment. That
+    /// needs them to be its last: else the reservation is the error, and the caller fills it.
+    pub fn commit_part(&self, reservation: Reservation, used: u64) -> Result<(), Reservation> {
+        let segment = &self.segments[reservation.segment as usize];
+        let unused = reservation.len - used;
+        let end = reservation.offset + reservation.len - self.geometry.segment_offset(reservation.segment);
+        let order = if without("return_release") { Ordering::Relaxed } else { Ordering::Release };
+        let mut word = segment.allocation.load(Ordering::Relaxed);
+        loop {
+            let is_last = word & 0xffff_ffff == end || without("return_last");
+            if word & SEALED != 0 || !is_last {
+                return Err(reservation);
+            }
+            let returned = word - unused - PENDING_ONE;
+            match segment.allocation.compare_exchange(word, returned, order, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => word = other,
+            }
+        }
+        if segment.for_moves.load(Ordering::Relaxed) {
+            self.gained_bytes.fetch_sub(unused, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Counts an item of `bytes` as alive; `items` is 0 for a chunk of a value.

@@ -32,14 +32,18 @@ struct World {
 
 impl World {
     fn new() -> Arc<World> {
+        World::with_segments_of(SEGMENT_SHIFT)
+    }
+
+    fn with_segments_of(segment_shift: u32) -> Arc<World> {
         let first_segment = u64::from(SEGMENTS) * SEGMENT_ENTRY_BYTES;
-        let region_bytes = first_segment + (u64::from(SEGMENTS) << SEGMENT_SHIFT);
+        let region_bytes = first_segment + (u64::from(SEGMENTS) << segment_shift);
         let memory = Memory::zeroed(region_bytes);
         let geometry = Geometry {
             region_bytes,
             partition_bits: 0,
             block_shift: 0,
-            segment_shift: SEGMENT_SHIFT,
+            segment_shift,
             segments: SEGMENTS,
             directory: 0,
             segment_table: 0,
@@ -343,5 +347,58 @@ fn dead_segment_is_due_for_reclaim() {
         killer.join().expect("killed");
         assert!(world.segments.is_dead(place.segment));
         assert_eq!(world.segments.due(1), [place.segment]);
+    });
+}
+
+/// Reserves space for two "items" and commits one of them; returns the offset of the one written, and, if the rest
+/// could not be returned, that of a filler.
+fn write_part(world: &World, value: u64) -> (u64, Option<u64>) {
+    let fit = |left: u64| (left >= 2 * ITEM_BYTES).then_some(2 * ITEM_BYTES);
+    let space = world.segments.reserve_fitting(0, ITEM_BYTES, true, 2, ClaimPurpose::Move, fit);
+    let space = space.expect("there is room");
+    let offset = space.offset;
+    world.memory.copy_in(offset, &value.to_le_bytes());
+    world.segments.note_last_expiry(&space, 0);
+    let Err(space) = world.segments.commit_part(space, ITEM_BYTES) else { return (offset, None) };
+    world.memory.copy_in(offset + ITEM_BYTES, &value.to_le_bytes());
+    world.segments.commit_run(space);
+    (offset, Some(offset + ITEM_BYTES))
+}
+
+#[test]
+fn returned_space_is_reserved_once_and_sealed_whole() {
+    check(3, || {
+        let world = World::new();
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || write_part(&world, 1))
+        };
+        // Reclaim: seals open segments, and reads those that no thread writes any more.
+        world.segments.seal_open(|_| true);
+        for sealed in world.segments.sealed(0..SEGMENTS) {
+            let start = world.segments.geometry.segment_offset(sealed.id);
+            for at in (start..start + u64::from(sealed.used)).step_by(ITEM_BYTES as usize) {
+                assert_eq!(world.read(at), 1, "committed, so whole");
+            }
+        }
+        let (first, filler) = writer.join().expect("written");
+        assert_eq!(world.read(first), 1);
+        assert!(filler.is_none_or(|at| world.read(at) == 1));
+    });
+}
+
+#[test]
+fn space_with_a_reservation_behind_it_is_not_returned() {
+    check(3, || {
+        let world = World::with_segments_of(SEGMENT_SHIFT + 1);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).offset)
+        };
+        let (first, filler) = write_part(&world, 1);
+        let places = [(first, 1), (writer.join().expect("written"), 2), (world.write(3).offset, 3)];
+        for (at, value) in places.into_iter().chain(filler.map(|at| (at, 1))) {
+            assert_eq!(world.read(at), value, "nobody else wrote there");
+        }
     });
 }

@@ -6,6 +6,7 @@
 
 mod content;
 mod put;
+pub mod run;
 
 use fabcache_layout::header;
 use fabcache_layout::item::{self, Item, NewItem, State, access_window};
@@ -286,44 +287,25 @@ impl Handle {
         Err(OutOfMemory::Full)
     }
 
-    /// Stores a short value under a key, whatever the existing item: what [`Handle::mutate`] does with
-    /// [`Write::plain`], in fewer steps. `probe` is the key's.
-    ///
-    /// # Errors
-    /// As for [`Handle::mutate`].
-    pub fn put(
+    /// Finds the item of a key, first where it was probed.
+    // Else the item is copied twice.
+    #[inline(always)]
+    fn linked(
         &self,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
         key: &[u8],
-        probe: &Probe,
-        flags: u32,
-        expiry: Expiry,
-        value: &[u8],
-    ) -> Result<StoredItem, OutOfMemory> {
-        let write = Write { flags, expiry, ..Write::plain(NewValue::Is(Value::Bytes(value))) };
-        if self.fits_contiguously(value.len() as u64) {
-            let hash = probe.hash();
-            let group = self.store.index.lock(hash);
-            let linked = self.linked(&group, hash, key);
-            let payload = Payload { bytes: value, len: value.len() as u32, chunks: 0, keeps_old: false };
-            let done = self.link_new(&group, hash, key, &linked, &write, &payload);
-            drop(group);
-            if let Ok((stored, bytes)) = done {
-                self.after_write(hash, bytes);
-                return Ok(stored);
-            }
-        }
-        self.mutate(key, |_| (Change::Write(write), ())).map(|((), stored)| stored)
-    }
-
-    /// Finds the item of a key.
-    #[inline]
-    fn linked(&self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> LinkedItem {
+        probe: Option<&Probe>,
+    ) -> LinkedItem {
         let store = &*self.store;
-        let mut item = None;
-        let at = group.find(hash, |slot| {
-            item = store.item_of(slot.offset(), key);
-            item.is_some()
-        });
+        let mut at = probe.and_then(|probe| group.reload(hash, probe.slot_at()));
+        let mut item = at.and_then(|at| store.item_of(at.slot.offset(), key));
+        if item.is_none() {
+            at = group.find(hash, |slot| {
+                item = store.item_of(slot.offset(), key);
+                item.is_some()
+            });
+        }
         let now = store.now();
         let epoch = header::flush_epoch(&store.memory);
         let miss = match &item {
@@ -335,7 +317,7 @@ impl Handle {
 
     fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
         let store = &*self.store;
-        let linked = self.linked(group, hash, key);
+        let linked = self.linked(group, hash, key, None);
         let info = match (linked.miss, linked.at, &linked.item) {
             (None, Some(at), Some(item)) => Ok(store.info(at.slot, item, linked.now, Detail::Basic)),
             (miss, ..) => Err(miss.unwrap_or(Miss::Absent)),
@@ -510,6 +492,14 @@ impl Handle {
 
     /// Follow-up work of a write: growing the index, keeping segments free.
     fn after_write(&self, hash: KeyHash, written_bytes: u64) {
+        self.grow_index(hash);
+        self.reclaim_ahead(written_bytes);
+        self.report_untouched();
+    }
+
+    /// Moves a group of the index if the partition of `hash` grows, or should.
+    #[inline]
+    fn grow_index(&self, hash: KeyHash) {
         let store = &*self.store;
         let partition = store.index.partition_of(hash);
         let roomy = store.is_roomy();
@@ -523,7 +513,12 @@ impl Handle {
                 Growth::None | Growth::Blocked => {}
             }
         }
-        self.reclaim_ahead(written_bytes);
+    }
+
+    /// Reports that writers will soon write to untouched memory, if they will.
+    #[inline]
+    fn report_untouched(&self) {
+        let store = &*self.store;
         if store.segments.take_wants_touching()
             && let Some(observer) = store.observer.get()
         {

@@ -1,6 +1,6 @@
 //! Items and chunks, written to a segment.
 
-use fabcache_layout::item::{self, ChunkEntry, Item, NewItem, State};
+use fabcache_layout::item::{self, ChunkEntry, Encoded, HEADER_BYTES_MAX, Item, NewItem, State};
 use fabcache_layout::{KeyHash, header};
 
 use crate::info::Expiry;
@@ -19,7 +19,8 @@ impl Store {
     ) {
         let offset = reservation.offset;
         let is_item = !new.key.is_empty();
-        self.write_bytes(&reservation, new, payload);
+        debug_assert_eq!(payload.len() as u64, new.payload_len());
+        self.write_bytes(reservation.segment, offset, &new.encode(), new.key, payload);
         self.segments.count_live(offset, new.bytes(), u64::from(is_item));
         if is_item {
             self.segments.note_expiry(&reservation, new.expiry, self.now());
@@ -27,19 +28,29 @@ impl Store {
         self.segments.commit(reservation, expiry.second());
     }
 
+    /// Writes header, key, payload and checksum to reserved bytes.
     #[inline]
-    fn write_bytes(&self, reservation: &Reservation, new: &NewItem<'_>, payload: &[u8]) {
-        debug_assert_eq!(payload.len() as u64, new.payload_len());
-        let offset = reservation.offset;
-        let encoded = new.encode();
+    pub(super) fn write_bytes(
+        &self,
+        segment: u32,
+        offset: u64,
+        encoded: &Encoded,
+        key: &[u8],
+        payload: &[u8],
+    ) {
         let header = encoded.as_bytes();
-        let payload_at = (header.len() + new.key.len()) as u64;
-        self.memory.copy_in(offset, header);
-        self.memory.copy_in(offset + header.len() as u64, new.key);
+        let payload_at = (header.len() + key.len()) as u64;
+        if payload_at + payload.len() as u64 >= HEADER_BYTES_MAX as u64 {
+            // Of a fixed length, so in two moves; the key goes over what is too much.
+            self.memory.copy_in(offset, encoded.as_padded());
+        } else {
+            self.memory.copy_in(offset, header);
+        }
+        self.memory.copy_in(offset + header.len() as u64, key);
         self.memory.copy_in(offset + payload_at, payload);
         let len = payload_at + payload.len() as u64;
         let kind = encoded.kind();
-        let generation = self.segments.generation(reservation.segment);
+        let generation = self.segments.generation(segment);
         // SAFETY: the reservation is exclusively ours, and was just written in full.
         unsafe { item::seal(&self.memory, &self.secret, generation, offset, kind, len) };
     }
