@@ -10,6 +10,10 @@ pub const RECEIVE_BYTES: usize = 64 << 10;
 /// a system call.
 pub const JOINED_BYTES_MAX: usize = RECEIVE_BYTES / 2;
 
+/// Complete input of a connection that waits, beyond which its ring stops receiving. As much as the ring's buffers hold
+/// may come on top.
+pub const RING_INPUT_BYTES_MAX: usize = RECEIVE_BYTES;
+
 /// Values up to this many bytes are stored from the receive buffer; longer ones are received piece by piece.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 << 10;
 

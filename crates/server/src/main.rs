@@ -133,6 +133,7 @@ fn announce(server: &Server) {
         memcached = MEMCACHED_VERSION,
         memory_bytes = settings.memory_bytes,
         threads = settings.threads,
+        engine = settings.engine.name(),
         "ready for memcached clients at {}",
         server.places().join(", ")
     );

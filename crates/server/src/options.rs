@@ -168,6 +168,10 @@ options! {
     #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
     threads: Option<usize>,
 
+    /// How workers receive from plain TCP and Unix connections: epoll, io_uring, or auto (epoll) [default: auto]
+    #[arg(long, value_name = "WHICH", help_heading = "Workers")]
+    engine: Option<String>,
+
     /// Requests of one connection before others get their turn [default: those received at once, up to 32 KiB of answers]
     #[arg(short = 'R', long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Workers")]
     max_reqs_per_event: Option<u32>,

@@ -24,7 +24,7 @@ use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
-use crate::settings::{AcceptMode, ListenerSettings, Settings};
+use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::inbox::Inbox;
@@ -68,6 +68,7 @@ impl Server {
         if let Some(user) = &settings.user {
             process::privileges::become_user(user)?;
         }
+        check_engine(settings.engine)?;
         let users = settings.auth_file.as_deref().map(Credentials::load).transpose()?;
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
@@ -399,6 +400,18 @@ fn register(shared: &Shared, listeners: &[ListenerEntry]) {
         let info = ConnectionInfo::new(fd, entry.listener.kind(), address, None, shared.store.now());
         shared.connections.add(&Arc::new(info));
     }
+}
+
+/// Checks that this process may use the engine.
+fn check_engine(engine: Engine) -> Result<()> {
+    if engine == Engine::Epoll {
+        return Ok(());
+    }
+    fabcache_uring::probe().context(
+        "cannot use io_uring (--engine io_uring): it needs Linux 6.1, and the seccomp profiles of containers and \
+         kernel.io_uring_disabled often forbid it; allow the calls io_uring_setup, io_uring_enter and io_uring_register, \
+         or use --engine epoll",
+    )
 }
 
 /// Starts a worker for each fabric endpoint, or without endpoints if the fabric is off.

@@ -33,7 +33,7 @@ const SETTINGS: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest
     inline_ascii_response drop_privileges ext_item_size ext_item_age ext_low_ttl ext_recache_rate ext_wbuf_size \
     ext_compact_under ext_drop_under ext_max_sleep ext_max_frag slab_automove_freeratio ext_drop_unread ssl_enabled \
     ssl_chain_cert ssl_key ssl_verify_mode ssl_keyformat ssl_ciphers ssl_ca_cert ssl_wbuf_size ssl_session_cache \
-    ssl_kernel_tls ssl_min_version num_napi_ids memory_file client_flags_size fabric fabcache_version";
+    ssl_kernel_tls ssl_min_version num_napi_ids memory_file client_flags_size engine fabric fabcache_version";
 
 const ITEMS: &str = "number number_hot number_warm number_cold age_hot age_warm age mem_requested evicted \
     evicted_nonzero evicted_time outofmemory tailrepairs reclaimed expired_unfetched evicted_unfetched evicted_active \

@@ -191,6 +191,23 @@ fn completion_after_a_close_meets_no_other_connection() {
 }
 
 #[test]
+fn broken_client_is_noticed_while_its_answer_is_pending() {
+    let engines: &[&str] = if fabcache_uring::probe().is_ok() { &["epoll", "io_uring"] } else { &["epoll"] };
+    for engine in engines {
+        let mut completer = Completer::with(&format!("--engine {engine}"));
+        let mut client = completer.server.connect();
+        client.say("flush_all\r\n");
+        let earlier = completer.next();
+        let orphan = completer.orphan();
+        // It has ended before the earlier request's time was over, so before its own.
+        hears_nothing(&mut client, &completer.server);
+        earlier.complete(Answer::Reply(Reply::Ok));
+        client.hear("OK\r\n");
+        drop(orphan);
+    }
+}
+
+#[test]
 fn without_a_ticket_a_request_waits_and_others_are_served() {
     let mut completer = Completer::start();
     let mut orphans: Vec<Ticket> = (0..TICKETS_MAX).map(|_| completer.orphan()).collect();

@@ -29,6 +29,25 @@ pub enum AcceptMode {
     Local,
 }
 
+/// How workers wait for plain connections and receive from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// epoll, and receives from each socket.
+    Epoll,
+    /// A ring of io_uring for each worker.
+    IoUring,
+}
+
+impl Engine {
+    /// The option's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Epoll => "epoll",
+            Engine::IoUring => "io_uring",
+        }
+    }
+}
+
 /// The server's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -70,6 +89,8 @@ pub struct Settings {
     pub backlog: u32,
     /// How workers accept new connections.
     pub accept: AcceptMode,
+    /// How workers receive.
+    pub engine: Engine,
     /// Idle connections are dropped after this.
     pub idle_timeout: Option<Duration>,
     /// Connections that stall within a request are dropped after this time.
@@ -170,6 +191,7 @@ impl Settings {
             refuse_fast: extended.maxconns_fast.unwrap_or(true),
             backlog: options.listen_backlog.unwrap_or(1024).max(1),
             accept: accept_mode(options)?,
+            engine: engine(options)?,
             idle_timeout: seconds(extended.idle_timeout.unwrap_or(0)),
             stall_timeout: seconds(options.stall_timeout.unwrap_or(120)),
             flush_enabled: !options.disable_flush_all.unwrap_or(false),
@@ -392,6 +414,14 @@ fn accept_mode(options: &Options) -> Result<AcceptMode> {
     }
 }
 
+fn engine(options: &Options) -> Result<Engine> {
+    match options.engine.as_deref() {
+        None | Some("auto" | "epoll") => Ok(Engine::Epoll),
+        Some("io_uring") => Ok(Engine::IoUring),
+        Some(other) => bail!("--engine takes auto, epoll or io_uring, not {other:?}"),
+    }
+}
+
 fn log_json(options: &Options) -> Result<bool> {
     match options.log_format.as_deref() {
         None | Some("text") => Ok(false),
@@ -498,6 +528,7 @@ mod tests {
             ("-R 0", "-R takes"),
             ("-p 70000", "-p takes a port"),
             ("--accept never", "balanced or local"),
+            ("--engine kqueue", "auto, epoll or io_uring"),
             ("--cpus 0,x", "--cpus takes CPUs such as 0-3,8, not \"x\""),
             ("--cpus 99999", "CPU 99999"),
             ("--cpus 0 --pin-workers", "either --cpus or --pin-workers"),
@@ -625,7 +656,7 @@ mod tests {
     fn any_argument() -> impl Strategy<Value = String> {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
-             --stall-timeout --accept --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
+             --stall-timeout --accept --engine --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
                 .split_whitespace()
                 .collect::<Vec<_>>(),
         );

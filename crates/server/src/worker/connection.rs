@@ -11,6 +11,7 @@ use fabcache_transport::{Kind, Link, Received};
 
 use super::input::Input;
 use super::listener::ListenerEntry;
+use super::ring::ReceiveState;
 use super::token::{ConnectionToken, Interest, TicketId};
 use super::turn_budget::TurnBudget;
 use crate::bounds::{
@@ -65,16 +66,17 @@ pub struct Connection {
     /// Its next request needs a ticket, and the worker has none left.
     pub(super) needs_ticket: bool,
     /// Whether the client sends no more.
-    client_done: bool,
+    pub(super) client_done: bool,
     /// After the answers are sent it ends.
     pub(super) closing: Option<EndReason>,
     /// It neither receives nor sends until it is resumed, then.
     paused_until: Option<Instant>,
-    waited_for: Interest,
+    pub(super) waited_for: Interest,
+    pub(super) receive_state: ReceiveState,
     /// Whether it has received or sent something since the spin policy was last updated.
     pub(super) is_active: bool,
     /// When bytes last moved in either direction.
-    last_progress: Instant,
+    pub(super) last_progress: Instant,
 }
 
 impl Connection {
@@ -117,6 +119,7 @@ impl Connection {
             closing: None,
             paused_until: None,
             waited_for: Interest { receive: true, send: false },
+            receive_state: ReceiveState::ByEpoll,
             is_active: false,
             last_progress: now,
         }
@@ -205,7 +208,7 @@ impl Connection {
     }
 
     /// Returns whether input is received now, rather than after answers were sent.
-    fn takes_input(&self) -> bool {
+    pub(super) fn takes_input(&self) -> bool {
         !self.client_done
             && self.closing.is_none()
             && self.paused_until.is_none()
@@ -214,7 +217,7 @@ impl Connection {
     }
 
     /// Returns whether an answer is ready to be sent.
-    fn can_send(&self) -> bool {
+    pub(super) fn can_send(&self) -> bool {
         !self.session.queue.is_empty() && !self.session.queue.awaits_ticket()
     }
 
@@ -314,7 +317,14 @@ impl Connection {
     /// Runs one turn: the requests of one receive, up to [`GATHERED_BYTES_MAX`] of answers, and one send. Where sending
     /// needs no system call, each few answers are sent. At most as many requests as `-R` says; without it, at most
     /// [`crate::bounds::STEPS_PER_TURN_MAX`] commands about the server, parts of long values, or buffers without a request.
-    pub fn serve(&mut self, ctx: &mut Context, buffer: &mut [u8], now: Instant) -> Turn {
+    /// Takes the bytes that the ring has received if it receives.
+    pub fn serve(
+        &mut self,
+        ctx: &mut Context,
+        buffer: &mut [u8],
+        from_ring: &mut Option<&[u8]>,
+        now: Instant,
+    ) -> Turn {
         let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
         self.needs_ticket = false;
         let turn = loop {
@@ -330,7 +340,7 @@ impl Connection {
                 break Turn::Wait;
             }
             if self.session.offer.is_some() {
-                if self.has_output() {
+                if self.has_output() || self.is_in_ring() {
                     break Turn::Wait;
                 }
                 if let Err(ended) = self.attach(ctx) {
@@ -343,9 +353,7 @@ impl Connection {
             if let Some(ended) = self.closing {
                 break if self.has_output() { Turn::Wait } else { Turn::End(ended) };
             }
-            if self.is_watching() {
-                self.notify_watcher(ctx);
-            }
+            self.notify_watcher(ctx);
             if self.is_turn_over(&budget) {
                 ctx.counters().conn_yields.inc();
                 break Turn::Yield;
@@ -361,10 +369,9 @@ impl Connection {
             if budget.has_served && !self.client_done {
                 break Turn::Wait;
             }
-            match self.receive(ctx, buffer, &mut budget, now) {
-                Ok(true) => {}
-                Ok(false) if self.paused_until.is_some() => {}
-                Ok(false) => {
+            match self.receive(ctx, buffer, from_ring, &mut budget, now) {
+                Ok(goes_on) if goes_on || self.paused_until.is_some() => {}
+                Ok(_) => {
                     if let Err(ended) = self.send(ctx, now) {
                         return Turn::End(ended);
                     }
@@ -412,7 +419,7 @@ impl Connection {
     }
 
     /// There is something to do without receiving more.
-    fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         let has_input = !self.input.is_empty() || self.decoder.is_at_value_end();
         has_input && !self.starved || self.is_dumping()
     }
@@ -422,12 +429,18 @@ impl Connection {
         &mut self,
         ctx: &mut Context,
         buffer: &mut [u8],
+        from_ring: &mut Option<&[u8]>,
         budget: &mut TurnBudget,
         now: Instant,
     ) -> Result<bool, EndReason> {
         if self.client_done {
             self.closing = Some(EndReason::Normal);
             return Ok(false);
+        }
+        match from_ring.take() {
+            Some(bytes) => return Ok(self.work_on_received(ctx, bytes, budget, now)),
+            None if self.is_in_ring() => return Ok(false),
+            None => {}
         }
         // All input is received into the worker's buffer: a short incomplete request is placed before it, and to a
         // long one the new bytes are appended.
@@ -450,10 +463,7 @@ impl Connection {
                 return Err(EndReason::Error);
             }
         };
-        self.last_progress = now;
-        self.starved = false;
-        ctx.counters().bytes_read.add(len as u64);
-        self.session.info.set_last_command(ctx.shared.store.now());
+        self.note_received(ctx, len, now);
         // A short read emptied the socket: asking again would only say so.
         let end = joined + len;
         budget.has_more = end == buffer.len() || self.link.has_unread();
@@ -645,7 +655,7 @@ impl Connection {
         }
     }
 
-    fn log_broken(&self, ctx: &Context, error: &std::io::Error) {
+    pub(super) fn log_broken(&self, ctx: &Context, error: &std::io::Error) {
         let peer = &self.session.info.address;
         let is_protocol = error.kind() == std::io::ErrorKind::InvalidData;
         match self.link.kind() {

@@ -1,4 +1,4 @@
-//! A worker: one thread, one epoll instance, and the connections it alone serves.
+//! A worker: one thread, one epoll instance, perhaps a ring, and the connections it alone serves.
 //!
 //! ```text
 //!   wait -> take new links, accept -> for each ready connection: receive, decode, execute, send -> housekeeping
@@ -17,6 +17,7 @@ pub mod inbox;
 mod input;
 mod listener;
 mod polled;
+mod ring;
 mod source;
 pub mod token;
 mod turn_budget;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_store::{Handle, Miss};
 use fabcache_transport::fabric::FabricEndpoint;
+use fabcache_uring::BufferId;
 
 use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
@@ -99,7 +101,7 @@ impl Worker {
         listeners: Arc<[ListenerEntry]>,
         port: Option<FabricEndpoint>,
     ) -> std::io::Result<Worker> {
-        let poll = Poll::new()?;
+        let poll = Poll::new(shared.settings.engine)?;
         poll.add_doorbell(shared.inboxes[worker].doorbell())?;
         let now = Instant::now();
         let mut sources = Vec::new();
@@ -142,6 +144,10 @@ impl Worker {
     /// Serves until the server stops.
     pub fn run(mut self) {
         let mut ready = Vec::with_capacity(EVENTS_PER_TURN_MAX);
+        if let Err(error) = self.poll.enable() {
+            tracing::error!(worker = self.ctx.worker, "cannot use its ring: {error}; use --engine epoll");
+            return;
+        }
         while !self.is_done() {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) {
@@ -172,6 +178,7 @@ impl Worker {
                         }
                     }
                     ReadyEvent::Broken(place) => self.serve_or_close_broken(place),
+                    ReadyEvent::Completion(completion) => self.take_completion(completion),
                 }
             }
             self.return_tickets();
@@ -254,7 +261,7 @@ impl Worker {
             return self.add_datagram(connection, index);
         }
         connection.set_place(ConnectionToken { index, generation: self.connections[index].generation });
-        match self.poll.add_connection(&connection) {
+        match self.poll.add_connection(&mut connection) {
             Ok(()) => {
                 self.connections[index].connection = Some(Box::new(connection));
                 // Input that arrived with the handshake, or before epoll was configured.
@@ -277,10 +284,16 @@ impl Worker {
 
     /// Gives a connection its turn.
     fn serve(&mut self, index: usize) {
+        self.serve_received(index, None);
+    }
+
+    /// Gives a connection its turn, with bytes that the ring has received for it.
+    fn serve_received(&mut self, index: usize, received: Option<BufferId>) {
         let Some(mut connection) = self.connections[index].connection.take_if(|c| !c.is_paused()) else {
             return;
         };
-        let turn = connection.serve(&mut self.ctx, &mut self.buffer, self.now);
+        let received = received.and_then(|buffer| Some(self.poll.ring.as_ref()?.bytes(buffer)));
+        let turn = connection.serve_received(&mut self.ctx, &mut self.buffer, received, self.now);
         debug_assert!(self.ctx.out.is_empty(), "leftover output would go to another connection");
         if self.next_tick.is_none() && connection.may_time_out(&self.ctx) {
             self.next_tick = Some(self.now + TIMEOUT_TICK);
@@ -310,11 +323,17 @@ impl Worker {
             Turn::Yield => {
                 self.polled.note(index);
                 self.queue(index);
+                if connection.is_overfed()
+                    && let Err(error) = self.poll.update(&mut connection)
+                {
+                    tracing::warn!("cannot wait for a connection: {error}");
+                    return self.close(index, connection, EndReason::Error);
+                }
                 self.connections[index].connection = Some(connection);
             }
             Turn::Pause(until) => {
                 // While its descriptor is watched, a broken connection would be reported again and again.
-                self.poll.remove(&connection);
+                self.poll.remove(&mut connection);
                 self.paused.push_back((until, connection.place()));
                 self.connections[index].connection = Some(connection);
             }
@@ -385,7 +404,7 @@ impl Worker {
                 continue;
             };
             connection.resume();
-            match self.poll.add_connection(&connection) {
+            match self.poll.add_connection(&mut connection) {
                 Ok(()) => {
                     slot.connection = Some(connection);
                     self.serve_unless_queued(place.index);
@@ -453,10 +472,10 @@ impl Worker {
         }
     }
 
-    fn close(&mut self, index: usize, connection: Box<Connection>, ended: EndReason) {
+    fn close(&mut self, index: usize, mut connection: Box<Connection>, ended: EndReason) {
         self.polled.remove(index);
         self.watching.retain(|watching| *watching != index);
-        self.poll.remove(&connection);
+        self.poll.remove(&mut connection);
         self.pending_datagrams -= usize::from(connection.is_one_shot());
         connection.close(&self.ctx, ended);
         let slot = &mut self.connections[index];

@@ -17,6 +17,7 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
     let file = settings.backing.file.as_ref();
     report.stat("memory_file", file.map_or("(null)".to_owned(), |file| file.display().to_string()));
     report.stat("client_flags_size", 4);
+    report.stat("engine", settings.engine.name());
     match &settings.fabric {
         None => report.stat("fabric", "no"),
         Some(fabric) => {
