@@ -14,7 +14,7 @@ use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
-use fabcache_transport::udp::{Framing, UdpListener};
+use fabcache_transport::udp::{Framing, UdpListener, UdpOptions};
 use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Kind, Listener, Peer};
 
@@ -267,14 +267,15 @@ fn listeners(
         return Ok(entries);
     }
     for wanted in &settings.listeners {
-        let local = settings.accept == AcceptMode::Local && matches!(wanted.place, ListenAddress::Tcp(_));
+        let local = settings.accept == AcceptMode::Local && !matches!(wanted.place, ListenAddress::Unix(_));
         let workers: Vec<_> = if local { (0..settings.threads).map(Some).collect() } else { vec![None] };
         let mut place = wanted.place.clone();
         for worker in workers {
             match open(settings, &place, wanted, worker) {
                 Ok(listener) => {
                     // All workers listen on the same free port.
-                    if let (ListenAddress::Tcp(address), Peer::Socket(real)) = (&mut place, listener.local())
+                    if let ListenAddress::Tcp(address) | ListenAddress::Udp(address) = &mut place
+                        && let Peer::Socket(real) = listener.local()
                     {
                         address.set_port(real.port());
                     }
@@ -303,7 +304,10 @@ fn open(
     let options = TcpOptions { backlog: settings.backlog, share_address: worker.is_some(), cpu };
     Ok(match place {
         ListenAddress::Tcp(address) => Box::new(TcpListener::bind(*address, &options)?),
-        ListenAddress::Udp(address) => Box::new(UdpListener::bind(*address, UDP_FRAMING)?),
+        ListenAddress::Udp(address) => {
+            let options = UdpOptions { share_address: worker.is_some(), cpu };
+            Box::new(UdpListener::bind(*address, UDP_FRAMING, &options)?)
+        }
         ListenAddress::Unix(path) => Box::new(UnixListener::bind(path, wanted.mask, settings.backlog)?),
     })
 }

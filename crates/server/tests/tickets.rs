@@ -201,7 +201,7 @@ fn broken_client_is_noticed_while_its_answer_is_pending() {
         let orphan = completer.orphan();
         // It has ended before the earlier request's time was over, so before its own.
         hears_nothing(&mut client, &completer.server);
-        earlier.complete(Answer::Reply(Reply::Ok));
+        earlier.complete(DONE);
         client.hear("OK\r\n");
         drop(orphan);
     }

@@ -274,3 +274,18 @@ fn udp_requires_no_authentication() {
     let server = serve(&format!("-p 0 -U -1 -Y {} -l noauth:127.0.0.1", users.display()));
     UdpClient::new(server.address()).request(1, "mn\r\n", "MN\r\n");
 }
+
+#[test]
+fn each_worker_may_have_its_own_socket() {
+    let (server, _tcp, udp) = both("-t 3 --accept local");
+    udp.request(1, "set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    // Those with this port that are connected to nothing: the client's is connected.
+    let port = format!(":{:04X} 00000000:0000", server.addresses()[1].port());
+    let sockets = std::fs::read_to_string("/proc/net/udp").expect("Linux has it");
+    assert_eq!(sockets.lines().filter(|line| line.contains(&port)).count(), 3, "{sockets}");
+    for id in 0..60 {
+        UdpClient::new(udp_address(&server)).request(id, "get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    }
+    let workers = server.server().shared().counters.iter().filter(|worker| worker.cmd_get.read() > 0).count();
+    assert!(workers > 1, "the system distributes clients");
+}

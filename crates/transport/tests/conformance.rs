@@ -16,7 +16,7 @@ use fabcache_transport::memory::{MemoryListener, MemoryPeer, MemorySource, Memor
 use fabcache_transport::shm::{NewChannel, ShmLink};
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
-use fabcache_transport::udp::{Framing, UdpListener};
+use fabcache_transport::udp::{Framing, UdpListener, UdpOptions};
 use fabcache_transport::unix::UnixListener;
 use fabcache_transport::{Kind, Link, Listener, Peer, Received, Source, WaitMode};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -410,9 +410,14 @@ impl TransportUnderTest for Udp {
     }
 }
 
+fn udp_listener() -> UdpListener {
+    let address = LOOPBACK_V4.parse().expect("an address");
+    UdpListener::bind(address, FRAMING, &UdpOptions::default()).expect("loopback")
+}
+
 #[test]
 fn udp_conforms() {
-    run(&Udp(UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback")));
+    run(&Udp(udp_listener()));
 }
 
 #[test]
@@ -429,7 +434,7 @@ fn listeners_of_one_address_prefer_their_cpus() {
 
 #[test]
 fn datagrams_received_together_are_answered_together() {
-    let listener = UdpListener::bind(LOOPBACK_V4.parse().expect("an address"), FRAMING).expect("loopback");
+    let listener = udp_listener();
     let connect = || {
         let socket = UdpSocket::bind(LOOPBACK_V4).expect("loopback");
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");

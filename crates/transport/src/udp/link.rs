@@ -110,13 +110,13 @@ mod tests {
 
     use super::*;
     use crate::contract::Listener;
-    use crate::udp::UdpListener;
+    use crate::udp::{UdpListener, UdpOptions};
 
     #[test]
     fn answers_do_not_wait_for_one_that_comes_later() {
         let framing = Framing { open: |_| Some((0, 0)), seal: |_, answer, send| send(answer) };
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = UdpListener::bind(local, framing).expect("loopback");
+        let listener = UdpListener::bind(local, framing, &UdpOptions::default()).expect("loopback");
         let client = UdpSocket::bind(local).expect("loopback");
         client.connect(listener.address()).expect("loopback");
         client.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");

@@ -16,6 +16,15 @@ use crate::socket::is_not_now;
 /// Room for bursts of datagrams in either direction; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
+/// Options of a UDP listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UdpOptions {
+    /// Several listeners bind the same address, and the kernel distributes datagrams by their addresses.
+    pub share_address: bool,
+    /// Among those, prefer this one for datagrams that this CPU receives.
+    pub cpu: Option<usize>,
+}
+
 /// A bound UDP socket.
 #[derive(Debug)]
 pub struct UdpListener {
@@ -29,8 +38,15 @@ impl UdpListener {
     ///
     /// # Errors
     /// The system's, most often that the address is in use.
-    pub fn bind(address: SocketAddr, framing: Framing) -> io::Result<UdpListener> {
+    pub fn bind(address: SocketAddr, framing: Framing, options: &UdpOptions) -> io::Result<UdpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if options.share_address {
+            socket.set_reuse_port(true)?;
+        }
+        if let Some(cpu) = options.cpu {
+            // A preference, which sandboxes and sockets in user space may not know.
+            let _ = socket.set_cpu_affinity(cpu);
+        }
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }

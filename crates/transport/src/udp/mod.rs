@@ -12,7 +12,7 @@ mod outbox;
 mod received;
 
 pub use link::UdpLink;
-pub use listener::UdpListener;
+pub use listener::{UdpListener, UdpOptions};
 
 /// How requests are extracted from datagrams, and answers framed.
 #[derive(Clone, Copy, Debug)]
