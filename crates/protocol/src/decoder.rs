@@ -262,6 +262,22 @@ impl Decoder {
         matches!(self.progress.state, DecoderState::Value { left: 0, terminated: false })
     }
 
+    /// Returns how many bytes of the streamed value are still to come.
+    pub fn value_left(&self) -> u64 {
+        match self.progress.state {
+            DecoderState::Value { left, .. } => left,
+            _ => 0,
+        }
+    }
+
+    /// Counts bytes of the streamed value, at most those still to come, that were received without passing through
+    /// `decode`.
+    pub fn advance_value(&mut self, len: u64) {
+        if let DecoderState::Value { left, .. } = &mut self.progress.state {
+            *left = left.checked_sub(len).expect("at most the rest of the value");
+        }
+    }
+
     /// Drops the rest of the streamed value that the last request announced: it comes as `Skipped`, without a
     /// `ValueEnd`. Does nothing when no value is streamed.
     pub fn discard_value(&mut self) {

@@ -17,6 +17,9 @@ use crate::info::Expiry;
 use crate::segments::{ClaimPurpose, NoSpace, Queue};
 use crate::store::Store;
 
+/// Space to receive into is freed at a turn's end if the gathered bytes are less than this part (1/n) of the buffer.
+const SPARSE_DIVISOR: usize = 4;
+
 /// A value being received.
 #[derive(Debug)]
 pub struct Upload {
@@ -32,11 +35,49 @@ pub struct CompletedUpload {
     owner: KeyHash,
     queue: Queue,
     /// Received and not yet in a chunk.
-    waiting: Vec<u8>,
+    waiting: Gathered,
     /// Orphans until adopted.
     chunks: Vec<ChunkEntry>,
     received: u64,
     adopted: Cell<bool>,
+}
+
+/// Gathered bytes, and behind them initialized space to receive more into.
+#[derive(Debug, Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Gathered {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Appends bytes; up to `end` bytes from the start will follow them.
+    fn append(&mut self, more: &[u8], end: usize) {
+        self.bytes.truncate(self.len);
+        self.bytes.reserve_exact(end - self.len);
+        self.bytes.extend_from_slice(more);
+        self.len = self.bytes.len();
+    }
+
+    /// Returns the space behind the gathered bytes, up to `end` bytes from their start.
+    fn space(&mut self, end: usize) -> &mut [u8] {
+        if self.bytes.len() < end {
+            self.bytes.reserve_exact(end - self.bytes.len());
+            self.bytes.resize(end, 0);
+        }
+        &mut self.bytes[self.len..end]
+    }
+
+    /// Frees the space if it is most of the buffer.
+    fn settle(&mut self) {
+        if self.bytes.capacity() > SPARSE_DIVISOR * self.len {
+            self.bytes.truncate(self.len);
+            self.bytes.shrink_to_fit();
+        }
+    }
 }
 
 impl Upload {
@@ -47,7 +88,7 @@ impl Upload {
             owner,
             queue: store.queue_of_new(owner),
             store: Arc::clone(store),
-            waiting: Vec::new(),
+            waiting: Gathered::default(),
             chunks: Vec::new(),
             received: 0,
             adopted: Cell::new(false),
@@ -78,22 +119,58 @@ impl Upload {
         assert!(bytes.len() as u64 <= self.missing(), "more bytes than were announced");
         let chunk_bytes = handle.store().chunk_value_bytes_max();
         while !bytes.is_empty() {
+            let end = self.gathered_max();
             let parts = &mut self.parts;
-            let (part, rest) = bytes.split_at(bytes.len().min(chunk_bytes - parts.waiting.len()));
+            let (part, rest) = bytes.split_at(bytes.len().min(chunk_bytes - parts.waiting.len));
             bytes = rest;
-            parts.received += part.len() as u64;
-            for paid_for in part.chunks(UPLOAD_SHARE_BYTES) {
-                handle.reclaim_ahead(paid_for.len() as u64);
-            }
-            if parts.waiting.is_empty() && part.len() == chunk_bytes {
+            if parts.waiting.len == 0 && part.len() == chunk_bytes {
+                parts.count_received(handle, part.len());
                 parts.add_chunks(handle, self.expiry, part)?;
                 continue;
             }
-            parts.waiting.extend_from_slice(part);
-            if parts.waiting.len() == chunk_bytes {
-                let chunk = std::mem::take(&mut parts.waiting);
-                parts.add_chunks(handle, self.expiry, &chunk)?;
-            }
+            parts.waiting.append(part, end);
+            self.take_gathered(handle, part.len())?;
+        }
+        Ok(())
+    }
+
+    /// Returns space for the next of the missing bytes, so that they are received without a copy.
+    pub fn space(&mut self) -> &mut [u8] {
+        let end = self.gathered_max();
+        self.parts.waiting.space(end)
+    }
+
+    /// Returns how many bytes are gathered before they are written: a chunk, or the rest of the value.
+    fn gathered_max(&self) -> usize {
+        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
+        let parts = &self.parts;
+        parts.store.chunk_value_bytes_max().min(parts.waiting.len.saturating_add(missing))
+    }
+
+    /// Adds `len` bytes that were received into [`Upload::space`].
+    ///
+    /// # Errors
+    /// As for [`Upload::write`].
+    pub fn fill(&mut self, handle: &Handle, len: usize) -> Result<(), OutOfMemory> {
+        let waiting = &mut self.parts.waiting;
+        assert!(len <= waiting.bytes.len() - waiting.len, "more bytes than there is space for");
+        waiting.len += len;
+        self.take_gathered(handle, len)
+    }
+
+    /// Frees space that the received bytes do not justify: the client may stall.
+    pub fn settle(&mut self) {
+        self.parts.waiting.settle();
+    }
+
+    /// Counts `len` bytes, which wait now, and makes a chunk of what waits if it is long enough.
+    fn take_gathered(&mut self, handle: &Handle, len: usize) -> Result<(), OutOfMemory> {
+        let parts = &mut self.parts;
+        parts.count_received(handle, len);
+        if parts.waiting.len == handle.store().chunk_value_bytes_max() {
+            let chunk = std::mem::take(&mut parts.waiting);
+            parts.add_chunks(handle, self.expiry, chunk.as_bytes())?;
+            parts.waiting = Gathered { len: 0, ..chunk };
         }
         Ok(())
     }
@@ -111,8 +188,8 @@ impl Upload {
     /// As [`Upload::finish`], in chunks even if the value is short.
     pub(crate) fn finish_in_chunks(mut self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
         let rest = std::mem::take(&mut self.parts.waiting);
-        if !rest.is_empty() {
-            self.parts.add_chunks(handle, self.expiry, &rest)?;
+        if rest.len > 0 {
+            self.parts.add_chunks(handle, self.expiry, rest.as_bytes())?;
         }
         Ok(self.parts)
     }
@@ -131,7 +208,7 @@ impl CompletedUpload {
 
     /// The value, if it is not in chunks.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
-        self.chunks.is_empty().then_some(&*self.waiting)
+        self.chunks.is_empty().then_some(self.waiting.as_bytes())
     }
 
     pub(crate) fn chunks(&self) -> &[ChunkEntry] {
@@ -148,6 +225,14 @@ impl CompletedUpload {
     fn count_orphans_out(&self) {
         for chunk in &self.chunks {
             self.store.segments.count_orphan(chunk.offset, -1);
+        }
+    }
+
+    /// Counts received bytes, and does the share of reclaim that they take.
+    fn count_received(&mut self, handle: &Handle, len: usize) {
+        self.received += len as u64;
+        for at in (0..len).step_by(UPLOAD_SHARE_BYTES) {
+            handle.reclaim_ahead((len - at).min(UPLOAD_SHARE_BYTES) as u64);
         }
     }
 
@@ -178,5 +263,27 @@ impl Drop for CompletedUpload {
             }
         }
         self.count_orphans_out();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_of_a_stalled_client_is_freed() {
+        let mut gathered = Gathered::default();
+        gathered.append(b"first", 5);
+        let space = gathered.space(UPLOAD_SHARE_BYTES);
+        assert_eq!(space.len(), UPLOAD_SHARE_BYTES - 5);
+        space[..6].copy_from_slice(b"second");
+        gathered.len += 6;
+        gathered.settle();
+        assert!(gathered.bytes.capacity() <= SPARSE_DIVISOR * gathered.len, "{}", gathered.bytes.capacity());
+        gathered.append(b"third", 16);
+        assert_eq!(gathered.as_bytes(), b"firstsecondthird");
+        gathered.len = 0;
+        gathered.settle();
+        assert_eq!(gathered.bytes.capacity(), 0);
     }
 }

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 
 use common::{SetClock, delete, get, plain, set_with, store};
 use fabcache_store::bounds::RUN_SETS_MAX;
-use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Probe, Put, Upload, Value, Write};
+use fabcache_store::{
+    Change, Detail, Expiry, Handle, NewValue, OutOfMemory, Probe, Put, Upload, Value, Write,
+};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -26,6 +28,18 @@ enum Op {
     Advance { seconds: u64 },
     Flush { delay: i64 },
     Maintain,
+}
+
+/// Adds bytes as a link does that receives them into the upload's space.
+fn receive_into(upload: &mut Upload, handle: &Handle, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
+    while !bytes.is_empty() {
+        let space = upload.space();
+        let len = space.len().min(bytes.len());
+        space[..len].copy_from_slice(&bytes[..len]);
+        upload.fill(handle, len)?;
+        bytes = &bytes[len..];
+    }
+    Ok(())
 }
 
 fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
@@ -262,9 +276,16 @@ impl Model {
         let value = self.next_value(len);
         let mut upload = Upload::begin(self.handle.store(), &name(key), Expiry::NEVER, len as u64);
         let cut = if finish { len } else { len / 2 };
-        for chunk in value[..cut].chunks(10_000) {
-            if upload.write(&self.handle, chunk).is_err() {
+        for (number, chunk) in value[..cut].chunks(10_000).enumerate() {
+            let written = match number % 3 {
+                0 => upload.write(&self.handle, chunk),
+                _ => receive_into(&mut upload, &self.handle, chunk),
+            };
+            if written.is_err() {
                 return self.refused();
+            }
+            if number % 4 == 3 {
+                upload.settle();
             }
         }
         if !finish {

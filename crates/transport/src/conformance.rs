@@ -57,6 +57,7 @@ pub fn run(way: &dyn TransportUnderTest) {
     a_client_that_leaves_ends_its_link(way);
     if !way.is_one_shot() {
         long_streams_arrive_whole(way);
+        two_buffers_fill_in_order(way);
         a_client_that_does_not_read_is_told_by_zero(way);
         dropping_a_link_is_seen_after_its_last_bytes(way);
     }
@@ -228,6 +229,30 @@ fn long_streams_arrive_whole(way: &dyn TransportUnderTest) {
         }
         assert!(got == pattern(len), "the request arrived as it was sent");
         send_all(&mut *link, &got);
+    });
+}
+
+fn two_buffers_fill_in_order(way: &dyn TransportUnderTest) {
+    let len = 300_000;
+    let client = |mut client: Box<dyn Client>| {
+        client.send(&pattern(len)).expect("sending works");
+        assert_eq!(client.receive().expect("receiving works"), b"all");
+    };
+    with_client(way, client, || {
+        let mut link = accept(way);
+        let mut got: Vec<u8> = Vec::new();
+        let end = Instant::now() + TIME_LIMIT;
+        while got.len() < len {
+            assert!(Instant::now() < end, "{} of {len} bytes arrived", got.len());
+            let (mut first, mut second) = ([0; 1_000], [0; 3_000]);
+            match link.receive_in_two(&mut first, &mut second).expect("receiving works") {
+                Received::Bytes(count) => got.extend(first.iter().chain(&second).take(count)),
+                Received::Nothing => std::thread::yield_now(),
+                Received::End => panic!("the client stays"),
+            }
+        }
+        assert!(got == pattern(len), "the request arrived as it was sent");
+        send_all(&mut *link, b"all");
     });
 }
 

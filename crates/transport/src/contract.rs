@@ -79,6 +79,14 @@ pub trait Link: Send {
     /// The link is broken and ends.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<Received>;
 
+    /// Receives into `first`, which must not be empty, and once that is full possibly into `second`.
+    ///
+    /// # Errors
+    /// The link is broken and ends.
+    fn receive_in_two(&mut self, first: &mut [u8], _second: &mut [u8]) -> io::Result<Received> {
+        self.receive(first)
+    }
+
     /// Sends a prefix of `parts` and returns its length; 0 if nothing can be sent now.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What stream sockets of all families share.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 
 use socket2::Socket;
 
@@ -12,7 +12,19 @@ pub(crate) fn is_not_now(error: &io::Error) -> bool {
 }
 
 pub(crate) fn receive(mut socket: &Socket, into: &mut [u8]) -> io::Result<Received> {
-    match socket.read(into) {
+    outcome(socket.read(into))
+}
+
+pub(crate) fn receive_in_two(
+    mut socket: &Socket,
+    first: &mut [u8],
+    second: &mut [u8],
+) -> io::Result<Received> {
+    outcome(socket.read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(second)]))
+}
+
+fn outcome(received: io::Result<usize>) -> io::Result<Received> {
+    match received {
         Ok(0) => Ok(Received::End),
         Ok(len) => Ok(Received::Bytes(len)),
         Err(error) if is_not_now(&error) => Ok(Received::Nothing),

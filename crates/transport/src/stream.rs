@@ -32,6 +32,10 @@ impl Link for StreamLink {
         socket::receive(&self.socket, into)
     }
 
+    fn receive_in_two(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<Received> {
+        socket::receive_in_two(&self.socket, first, second)
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         socket::send(&self.socket, parts)
     }

@@ -31,7 +31,7 @@ use crate::worker::token::ConnectionToken;
 
 pub use dump::Dump;
 pub use retrieval::count_read;
-pub use storage::{Receiving, receive, received};
+pub use storage::{Receiving, receive, receive_in_place, received};
 
 /// The slab class of every item: there are no size classes.
 pub const ITEM_CLASS: u32 = 1;

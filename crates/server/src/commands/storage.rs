@@ -23,6 +23,21 @@ pub struct Receiving {
     cfd: i32,
 }
 
+impl Receiving {
+    /// Returns space for the next bytes of the value, and whether the value ends with it.
+    pub fn space(&mut self) -> (&mut [u8], bool) {
+        let missing = self.upload.missing();
+        let space = self.upload.space();
+        let is_last = space.len() as u64 == missing;
+        (space, is_last)
+    }
+
+    /// Frees space that the received bytes do not justify.
+    pub fn settle(&mut self) {
+        self.upload.settle();
+    }
+}
+
 /// How a store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -159,7 +174,20 @@ fn remove_replaced(
 /// A part of a value that is coming in.
 pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
-    let Err(why) = receiving.upload.write(&ctx.handle, bytes) else { return Flow::Next };
+    let written = receiving.upload.write(&ctx.handle, bytes);
+    refuse_unwritten(ctx, session, written)
+}
+
+/// A part that was received into [`Receiving::space`].
+pub fn receive_in_place(ctx: &mut Context, session: &mut Session, len: usize) -> Flow {
+    let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
+    let written = receiving.upload.fill(&ctx.handle, len);
+    refuse_unwritten(ctx, session, written)
+}
+
+/// Refuses a value whose part could not be written.
+fn refuse_unwritten(ctx: &mut Context, session: &mut Session, written: Result<(), OutOfMemory>) -> Flow {
+    let Err(why) = written else { return Flow::Next };
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };

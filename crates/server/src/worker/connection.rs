@@ -384,6 +384,7 @@ impl Connection {
             }
         };
         self.input.settle();
+        self.settle_value();
         self.note_state();
         turn
     }
@@ -447,7 +448,7 @@ impl Connection {
         let waiting = self.input.waiting();
         let joined = if waiting.len() <= JOINED_BYTES_MAX { waiting.len() } else { 0 };
         buffer[..joined].copy_from_slice(&waiting[..joined]);
-        let received = self.link.receive(&mut buffer[joined..]);
+        let (received, space) = self.receive_bytes(buffer, joined);
         let len = match received {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Ok(false),
@@ -465,11 +466,15 @@ impl Connection {
         };
         self.note_received(ctx, len, now);
         // A short read emptied the socket: asking again would only say so.
-        let end = joined + len;
-        budget.has_more = end == buffer.len() || self.link.has_unread();
+        budget.has_more = len == space.in_value + space.in_buffer || self.link.has_unread();
         let before = budget.left;
+        let of_value = len.min(space.in_value);
+        if of_value > 0 {
+            self.take_part(ctx, of_value, budget);
+        }
+        let end = joined + len - of_value;
         if joined == 0 && !self.input.is_empty() {
-            self.input.append(&buffer[..len]);
+            self.input.append(&buffer[..end]);
             self.work_on_input(ctx, budget);
         } else {
             let used = self.work(ctx, &buffer[..end], budget);
@@ -573,7 +578,7 @@ impl Connection {
 
     /// Does what follows a command.
     #[inline]
-    fn follow(&mut self, flow: Flow) {
+    pub(super) fn follow(&mut self, flow: Flow) {
         match flow {
             Flow::Next | Flow::AwaitTicket => {}
             Flow::DiscardValue => self.decoder.discard_value(),

@@ -16,6 +16,7 @@ mod fabric;
 pub mod inbox;
 mod input;
 mod listener;
+mod long_value;
 mod polled;
 mod ring;
 mod source;

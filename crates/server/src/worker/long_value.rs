@@ -1,0 +1,57 @@
+//! Receives the parts of a long value where the store gathers them, rather than through the worker's buffer.
+
+use std::io;
+
+use fabcache_transport::Received;
+
+use super::connection::Connection;
+use super::turn_budget::TurnBudget;
+use crate::bounds::RECEIVE_BYTES;
+use crate::commands::{self, Context, Role};
+
+/// The space that one receive may fill, in this order.
+pub(super) struct ReceiveSpace {
+    /// Bytes of the long value that is coming in.
+    pub(super) in_value: usize,
+    /// Bytes of the worker's buffer.
+    pub(super) in_buffer: usize,
+}
+
+impl Connection {
+    /// Receives: the rest of a long value to where it is gathered, everything else to `buffer` from `start` on.
+    pub(super) fn receive_bytes(
+        &mut self,
+        buffer: &mut [u8],
+        start: usize,
+    ) -> (io::Result<Received>, ReceiveSpace) {
+        let buffer = &mut buffer[start..];
+        if self.input.is_empty()
+            && self.decoder.value_left() > 0
+            && let Role::Receiving(receiving) = &mut self.session.role
+        {
+            let (space, is_last) = receiving.space();
+            // Further parts are gathered as well, so what follows this space must not be received yet.
+            let rest = if is_last { buffer } else { &mut [] };
+            let lengths = ReceiveSpace { in_value: space.len(), in_buffer: rest.len() };
+            return (self.link.receive_in_two(space, rest), lengths);
+        }
+        let lengths = ReceiveSpace { in_value: 0, in_buffer: buffer.len() };
+        (self.link.receive(buffer), lengths)
+    }
+
+    /// Takes `len` bytes that were received into the space of a long value.
+    pub(super) fn take_part(&mut self, ctx: &mut Context, len: usize, budget: &mut TurnBudget) {
+        // As many bytes make a turn as through the worker's buffer.
+        budget.left = budget.left.saturating_sub(len.div_ceil(RECEIVE_BYTES) as u32);
+        self.decoder.advance_value(len as u64);
+        let flow = commands::receive_in_place(ctx, &mut self.session, len);
+        self.follow(flow);
+    }
+
+    /// Frees the space of a long value that a stalled client would hold.
+    pub(super) fn settle_value(&mut self) {
+        if let Role::Receiving(receiving) = &mut self.session.role {
+            receiving.settle();
+        }
+    }
+}
