@@ -313,152 +313,8 @@ mod real {
         }
     }
 
-    /// Copies that use the processor's ordering rules for memory that others write or read.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    mod copy {
-        use std::arch::asm;
-
-        /// From this length on the string move is at least as fast as moves of sixteen bytes.
-        const STRING_MOVE_BYTES_MIN: usize = 768;
-
-        macro_rules! move_word {
-            ($name:ident, $register:tt, $template:literal) => {
-                /// # Safety
-                /// `src` is readable and `dst` writable for the word; neither need be aligned.
-                #[inline]
-                unsafe fn $name(src: *const u8, dst: *mut u8) {
-                    // SAFETY: one load and one store of the word, which the caller vouches for.
-                    unsafe {
-                        asm!(
-                            concat!("mov ", $template, ", [{src}]"),
-                            concat!("mov [{dst}], ", $template),
-                            src = in(reg) src,
-                            dst = in(reg) dst,
-                            word = out($register) _,
-                            options(nostack, preserves_flags)
-                        );
-                    }
-                }
-            };
-        }
-
-        move_word!(move8, reg, "{word:r}");
-        move_word!(move4, reg, "{word:e}");
-        move_word!(move2, reg, "{word:x}");
-        move_word!(move1, reg_byte, "{word}");
-
-        /// Loads eight bytes.
-        ///
-        /// # Safety
-        /// `src` is readable for them; it need not be aligned.
-        #[inline]
-        pub unsafe fn word(src: *const u8) -> u64 {
-            let word: u64;
-            // SAFETY: one load of the word, which the caller vouches for.
-            unsafe {
-                asm!(
-                    "mov {word}, [{src}]",
-                    src = in(reg) src,
-                    word = out(reg) word,
-                    options(nostack, preserves_flags, readonly)
-                );
-            }
-            word
-        }
-
-        /// # Safety
-        /// `src` is readable and `dst` writable for sixteen bytes.
-        #[inline]
-        unsafe fn move16(src: *const u8, dst: *mut u8) {
-            // SAFETY: one load and one store of sixteen bytes, which the caller vouches for.
-            unsafe {
-                asm!(
-                    "movdqu {word}, [{src}]",
-                    "movdqu [{dst}], {word}",
-                    src = in(reg) src,
-                    dst = in(reg) dst,
-                    word = out(xmm_reg) _,
-                    options(nostack, preserves_flags)
-                );
-            }
-        }
-
-        /// # Safety
-        /// `src` is readable and `dst` writable for 32 bytes.
-        #[inline]
-        unsafe fn move32(src: *const u8, dst: *mut u8) {
-            // SAFETY: two loads and two stores of sixteen bytes, which the caller vouches for.
-            unsafe {
-                asm!(
-                    "movdqu {first}, [{src}]",
-                    "movdqu {second}, [{src} + 16]",
-                    "movdqu [{dst}], {first}",
-                    "movdqu [{dst} + 16], {second}",
-                    src = in(reg) src,
-                    dst = in(reg) dst,
-                    first = out(xmm_reg) _,
-                    second = out(xmm_reg) _,
-                    options(nostack, preserves_flags)
-                );
-            }
-        }
-
-        /// # Safety
-        /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
-        #[inline]
-        unsafe fn move_string(src: *const u8, dst: *mut u8, len: usize) {
-            // SAFETY: rep movsb reads len bytes at src and writes them at dst, which the caller vouches for; the
-            // direction flag is clear by the ABI.
-            unsafe {
-                asm!(
-                    "rep movsb",
-                    inout("rcx") len => _,
-                    inout("rsi") src => _,
-                    inout("rdi") dst => _,
-                    options(nostack, preserves_flags)
-                );
-            }
-        }
-
-        /// # Safety
-        /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
-        #[inline]
-        pub unsafe fn bytes(src: *const u8, dst: *mut u8, len: usize) {
-            // Two moves that may overlap do for any length between one and two of their size.
-            let both_ends = |size: usize, step: unsafe fn(*const u8, *mut u8)| {
-                // SAFETY: size <= len, so both lie in the ranges that the caller vouches for.
-                unsafe { step(src, dst) };
-                let last = len - size;
-                // SAFETY: as above.
-                unsafe { step(src.wrapping_add(last), dst.wrapping_add(last)) };
-            };
-            match len {
-                0 => {}
-                // SAFETY: the caller's contract.
-                1 => unsafe { move1(src, dst) },
-                2..4 => both_ends(2, move2),
-                4..8 => both_ends(4, move4),
-                8..16 => both_ends(8, move8),
-                16..32 => both_ends(16, move16),
-                32..STRING_MOVE_BYTES_MIN => {
-                    let mut at = 0;
-                    while at + 32 < len {
-                        // SAFETY: the 32 bytes from `at` on are among the `len`.
-                        unsafe { move32(src.wrapping_add(at), dst.wrapping_add(at)) };
-                        at += 32;
-                    }
-                    let last = len - 32;
-                    // SAFETY: the last 32 of at least 32 bytes.
-                    unsafe { move32(src.wrapping_add(last), dst.wrapping_add(last)) };
-                }
-                // SAFETY: the caller's contract.
-                _ => unsafe { move_string(src, dst, len) },
-            }
-        }
-
-        pub use bytes as load;
-        pub use bytes as store;
-    }
+    mod copy;
 
     /// Copies by relaxed atomics.
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -748,7 +604,7 @@ mod tests {
     use proptest::prelude::*;
     use std::ptr::NonNull;
 
-    #[repr(align(64))]
+    #[repr(align(4096))]
     struct Page([u8; 8192]);
 
     proptest! {
@@ -785,6 +641,28 @@ mod tests {
                 memory.copy_out(offset - 1, &mut around);
                 prop_assert_eq!(around[0], 0xee);
             }
+        }
+    }
+
+    #[test]
+    fn long_copies_preserve_bytes_at_every_distance() {
+        let mut page = Box::new(Page([0; 8192]));
+        let base = NonNull::new(page.0.as_mut_ptr()).expect("boxed");
+        // SAFETY: as above.
+        let memory = unsafe { Memory::new(base, 8192) };
+        // Half of the copies out write 0 to 31 bytes beyond where they read, modulo the page.
+        let bytes: Vec<u8> = (0..4096u32 + 64).map(|i| ((i * 7) >> 3) as u8).collect();
+        for (distance, len) in (0..64).flat_map(|distance| [768, 2_049, 4_096].map(|len| (distance, len))) {
+            let data = &bytes[distance..][..len];
+            memory.zero(0, 8192);
+            memory.copy_in(32, data);
+            let mut back = Page([0; 8192]);
+            memory.copy_out(32, &mut back.0[distance..][..len]);
+            assert_eq!(&back.0[distance..][..len], data, "{distance} {len}");
+            assert!(back.0[distance + len..].iter().all(|byte| *byte == 0), "{distance} {len}");
+            let mut after = vec![1; 8192 - 32 - len];
+            memory.copy_out(32 + len as u64, &mut after);
+            assert!(after.iter().all(|byte| *byte == 0), "{distance} {len}");
         }
     }
 
