@@ -4,9 +4,11 @@
 mod common;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{SetClock, delete, get, plain, set, set_with, store};
-use fabcache_store::{Change, Expiry, Handle, NewValue};
+use fabcache_store::{Change, Detail, Expiry, Handle, NewValue, Store, StoreOptions};
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 use proptest::prelude::*;
@@ -314,4 +316,30 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn due_flush_that_must_wait_for_leases_is_left_to_maintenance() {
+    const LEASE: Duration = Duration::from_millis(50);
+    let clock = SetClock::default();
+    let store = StoreOptions { lease: LEASE, time: Box::new(clock.clone()), ..StoreOptions::default() };
+    let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+    let store = handle.store();
+    set(&handle, b"key", b"value").expect("memory is free");
+    let flush_at = store.now() + 2;
+    handle.flush(Expiry::from_client(2, store.now(), store.clock_origin()));
+    clock.advance(1);
+    store.tick();
+    assert_eq!(store.now(), flush_at - 1, "no flush is due");
+    clock.advance(3);
+    store.tick();
+    assert_eq!(store.now(), flush_at - 1, "no second after an outstanding flush is published");
+    let began = Instant::now();
+    handle.maintain();
+    assert!(began.elapsed() >= LEASE);
+    assert_eq!(store.now(), flush_at + 2);
+    assert!(handle.describe(b"key", Detail::Full, false).is_err(), "the item is flushed");
+    clock.advance(1);
+    store.tick();
+    assert_eq!(store.now(), flush_at + 3);
 }

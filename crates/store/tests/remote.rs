@@ -397,32 +397,6 @@ fn concurrent_flushes_wait_once() {
     }
 }
 
-#[test]
-fn due_flush_that_must_wait_for_leases_is_left_to_maintenance() {
-    const LEASE: Duration = Duration::from_millis(50);
-    let clock = SetClock::default();
-    let store = StoreOptions { lease: LEASE, time: Box::new(clock.clone()), ..StoreOptions::default() };
-    let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
-    let store = handle.store();
-    set(&handle, b"key", b"value").expect("memory is free");
-    let flush_at = now(&handle) + 2;
-    handle.flush(Expiry::from_client(2, now(&handle), store.clock_origin()));
-    clock.advance(1);
-    store.tick();
-    assert_eq!(now(&handle), flush_at - 1, "no flush is due");
-    clock.advance(3);
-    store.tick();
-    assert_eq!(now(&handle), flush_at - 1, "no second after an outstanding flush is published");
-    let began = Instant::now();
-    handle.maintain();
-    assert!(began.elapsed() >= LEASE);
-    assert_eq!(now(&handle), flush_at + 2);
-    assert!(handle.describe(b"key", fabcache_store::Detail::Full, false).is_err(), "the item is flushed");
-    clock.advance(1);
-    store.tick();
-    assert_eq!(now(&handle), flush_at + 3);
-}
-
 /// A client's clock may be behind the region's: a line then reports a second that has begun.
 #[test]
 fn expired_item_is_not_read_with_an_older_status_line() {
