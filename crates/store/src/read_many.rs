@@ -37,6 +37,12 @@ impl Probe {
         self.home
     }
 
+    /// Returns the slot with the key's tag that was seen, if there was one.
+    #[inline]
+    pub(crate) fn item_slot(&self) -> Option<Slot> {
+        Some(self.slot.slot).filter(|slot| slot.is_item())
+    }
+
     /// Where a slot with the key's tag was.
     #[inline]
     pub(crate) fn slot_at(&self) -> u64 {

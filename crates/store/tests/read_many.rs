@@ -4,7 +4,7 @@
 mod common;
 
 use common::{delete, get, set_with, store};
-use fabcache_store::{Expiry, Handle, Located, Probe, Put};
+use fabcache_store::{Detail, Expiry, Handle, Located, Probe, Put};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -123,4 +123,19 @@ proptest! {
         }
         prop_assert_eq!(batched, single);
     }
+}
+
+#[test]
+fn cas_values_of_a_run_rise_beyond_an_item_that_is_written_alone() {
+    let (store, _) = store(16 << 20, true, 1);
+    let handle = Handle::new(&store);
+    let long = pattern(7, 100_000);
+    let keys = [b"first", b"chain", b"third", b"final"];
+    let values = [&b"1"[..], &long, b"3", b"4"];
+    let puts = std::array::from_fn::<_, 4, _>(|i| Put { key: keys[i], value: values[i], ..Put::default() });
+    let mut probes = [Probe::NONE; 4];
+    handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
+    handle.put_many(&puts, &probes).expect("memory is free");
+    let cas = keys.map(|key| handle.describe(key, Detail::Full, false).expect("it was stored").cas);
+    assert!(cas.is_sorted(), "{cas:?}");
 }

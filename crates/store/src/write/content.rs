@@ -156,7 +156,7 @@ impl Handle {
         let mut joined = Content {
             keeps_old: !old.chunks.is_empty(),
             upload: new.upload,
-            queue: self.queue_for(hash, &existing.linked),
+            queue: self.queue_for(hash, existing.linked.at.map(|at| at.slot)),
             ..Content::of_chunks(Vec::new(), len)
         };
         let parts = if after { [old, new] } else { [new, old] };

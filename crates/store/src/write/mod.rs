@@ -419,7 +419,7 @@ impl Handle {
             Some(at) if write.same_item => at.slot.frequency(),
             _ => 0,
         };
-        let queue = self.queue_for(hash, existing);
+        let queue = self.queue_for(hash, existing.at.map(|at| at.slot));
         let class = store.segments.class_of(queue, new.expiry, now, self.thread);
         let bytes = new.bytes();
         let reservation = store.segments.reserve(class, bytes, now, write.claim(existing))?;
@@ -468,12 +468,12 @@ impl Handle {
     /// Returns the queue of a new item: the main queue if it replaces an item there or one that was read often enough
     /// to be promoted, or was requested again soon after its eviction.
     #[inline]
-    fn queue_for(&self, hash: KeyHash, existing: &LinkedItem) -> Queue {
+    fn queue_for(&self, hash: KeyHash, replaced: Option<Slot>) -> Queue {
         let store = &*self.store;
-        match existing.at {
+        match replaced {
             _ if !store.evicts() => Queue::Small,
-            Some(at) if at.slot.frequency() >= store.promotion_reads.load(Ordering::Relaxed) => Queue::Main,
-            Some(at) => store.segments.queue_at(at.slot.offset()),
+            Some(slot) if slot.frequency() >= store.promotion_reads.load(Ordering::Relaxed) => Queue::Main,
+            Some(slot) => store.segments.queue_at(slot.offset()),
             None => store.queue_of_new(hash),
         }
     }

@@ -93,7 +93,7 @@ struct Run<'r, 'a> {
     handle: &'r Handle,
     puts: &'r [Put<'a>],
     probes: &'r [Probe],
-    /// The CAS values of the run are those after this one; all 0 if there are none.
+    /// The CAS value of item `i` is this one plus `i + 1`, up to the next item that is written alone.
     cas: u64,
     now: u32,
     space: Option<RunSpace>,
@@ -116,19 +116,19 @@ impl Handle {
     pub fn put_many(&self, puts: &[Put<'_>], probes: &[Probe]) -> Result<StoredItem, IncompleteRun> {
         assert!(puts.len() <= RUN_SETS_MAX && puts.len() <= probes.len(), "a run has bounds, and all probes");
         let store = &*self.store;
-        let cas = if store.cas_enabled { store.take_cas(puts.len() as u64) } else { 0 };
         let mut run = Run {
             handle: self,
             puts,
             probes,
-            cas,
+            cas: 0,
             now: store.now(),
             space: None,
-            is_mixed: !store.evicts() || !has_one_length(cas, puts.len()),
+            is_mixed: !store.evicts(),
             deaths: Deaths::default(),
             inserted: 0,
             stored_bytes: 0,
         };
+        run.take_cas(0);
         let mut last = StoredItem::default();
         let mut since = 0;
         for (i, put) in puts.iter().enumerate() {
@@ -138,6 +138,7 @@ impl Handle {
                     run.finish(since, i);
                     since = i + 1;
                     last = self.put_alone(put).map_err(|why| IncompleteRun { stored: i, why })?;
+                    run.take_cas(since);
                 }
             }
         }
@@ -193,7 +194,7 @@ impl Run<'_, '_> {
         }
         let mut encoded = put.item(cas).encode();
         let bytes = encoded.bytes_with(put.key.len() + put.value.len());
-        let (queue, expiry) = (handle.queue_for(hash, &existing), put.expiry.second());
+        let (queue, expiry) = (handle.queue_for(hash, existing.at.map(|at| at.slot)), put.expiry.second());
         let class = store.segments.class_of(queue, expiry, self.now, handle.thread);
         let is_planned = cas == self.cas_of(i) || bytes == put.item(self.cas_of(i)).bytes();
         self.is_mixed |= !is_planned;
@@ -225,9 +226,23 @@ impl Run<'_, '_> {
         Ok(StoredItem { cas })
     }
 
+    /// Takes CAS values for the items from `first` on, up to one that is written alone: that takes its own, so values
+    /// rise along the run.
+    #[inline]
+    fn take_cas(&mut self, first: usize) {
+        let (handle, store) = (self.handle, &*self.handle.store);
+        let is_in_run = |put: &&Put<'_>| handle.fits_contiguously(put.value.len() as u64);
+        let count = self.puts[first..].iter().take_while(is_in_run).count();
+        if store.cas_enabled && count > 0 {
+            let cas = store.take_cas(count as u64);
+            self.is_mixed |= !has_one_length(cas, count);
+            self.cas = cas.wrapping_sub(first as u64);
+        }
+    }
+
     #[inline]
     fn cas_of(&self, i: usize) -> u64 {
-        if self.handle.store.cas_enabled { self.cas + 1 + i as u64 } else { 0 }
+        if self.handle.store.cas_enabled { self.cas.wrapping_add(1 + i as u64) } else { 0 }
     }
 
     /// Returns the place of the next item: its segment, its offset, and the window of its last access.
@@ -276,7 +291,14 @@ impl Run<'_, '_> {
                 && other.expiry == put.expiry
                 && self.handle.fits_contiguously(other.value.len() as u64)
         };
-        let others = self.puts[i + 1..].iter().take_while(alike);
+        // Its class is that of its queue, which the probe foresees.
+        let queue = |i: usize| self.handle.queue_for(self.probes[i].hash(), self.probes[i].item_slot());
+        let first_queue = queue(i);
+        let others = self.puts[i + 1..]
+            .iter()
+            .enumerate()
+            .take_while(|(at, other)| alike(other) && queue(i + 1 + at) == first_queue)
+            .map(|(_, other)| other);
         let items = Cell::new(0);
         let fit = |left: u64| {
             let (mut len, mut fitting) = (bytes, 1);
