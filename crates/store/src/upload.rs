@@ -19,6 +19,8 @@ use crate::store::Store;
 
 /// Space to receive into is freed at a turn's end if the gathered bytes are less than this part (1/n) of the buffer.
 const SPARSE_DIVISOR: usize = 4;
+/// Bytes of space that are always offered.
+const SPACE_BYTES_MIN: usize = 16 << 10;
 
 /// A value being received.
 #[derive(Debug)]
@@ -62,8 +64,10 @@ impl Gathered {
         self.len = self.bytes.len();
     }
 
-    /// Returns the space behind the gathered bytes, up to `end` bytes from their start.
+    /// Returns space behind the gathered bytes, at most up to `end` bytes from their start: in proportion to them, as a
+    /// client that sends little at a time would have it zeroed again each time.
     fn space(&mut self, end: usize) -> &mut [u8] {
+        let end = end.min((SPARSE_DIVISOR * self.len).max(self.bytes.len()).max(SPACE_BYTES_MIN));
         if self.bytes.len() < end {
             self.bytes.reserve_exact(end - self.bytes.len());
             self.bytes.resize(end, 0);
@@ -275,7 +279,7 @@ mod tests {
         let mut gathered = Gathered::default();
         gathered.append(b"first", 5);
         let space = gathered.space(UPLOAD_SHARE_BYTES);
-        assert_eq!(space.len(), UPLOAD_SHARE_BYTES - 5);
+        assert_eq!(space.len(), SPACE_BYTES_MIN - 5);
         space[..6].copy_from_slice(b"second");
         gathered.len += 6;
         gathered.settle();
@@ -285,5 +289,8 @@ mod tests {
         gathered.len = 0;
         gathered.settle();
         assert_eq!(gathered.bytes.capacity(), 0);
+        let part = [7; 20 << 10];
+        gathered.append(&part, part.len());
+        assert_eq!(gathered.space(1 << 20).len(), (SPARSE_DIVISOR - 1) * part.len());
     }
 }
