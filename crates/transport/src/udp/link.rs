@@ -58,8 +58,8 @@ impl Link for UdpLink {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        if !self.has_unsent() && Arc::strong_count(&self.outbox) > 1 {
-            // The answer comes later: the others do not wait for it.
+        if !self.has_unsent() {
+            // The answer comes later: the others do not wait for it, and are sent now if it is the last.
             self.outbox = Arc::new(self.outbox.another());
         }
         if !self.answer.is_empty() {
@@ -112,32 +112,42 @@ mod tests {
     use crate::contract::Listener;
     use crate::udp::{UdpListener, UdpOptions};
 
-    #[test]
-    fn answers_do_not_wait_for_one_that_comes_later() {
+    /// Receives three datagrams of which the one at `late` is answered last.
+    fn answer_late(late: usize) {
         let framing = Framing { open: |_| Some((0, 0)), seal: |_, answer, send| send(answer) };
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = UdpListener::bind(local, framing, &UdpOptions::default()).expect("loopback");
         let client = UdpSocket::bind(local).expect("loopback");
         client.connect(listener.address()).expect("loopback");
         client.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-        [b"late", b"soon", b"next"]
-            .iter()
-            .for_each(|request| _ = client.send(&request[..]).expect("loopback"));
+        (0..3).for_each(|_| _ = client.send(b"request").expect("loopback"));
         let mut links = Vec::new();
         listener.accept_many(3, &mut links).expect("loopback");
         assert_eq!(links.len(), 3);
-        let answer = |link: &mut Box<dyn Link>, answer: &[u8]| {
-            link.send(&[IoSlice::new(answer)]).expect("memory");
+        let answer = |link: &mut Box<dyn Link>, answer: u8| {
+            link.send(&[IoSlice::new(&[answer])]).expect("memory");
             link.flush().expect("loopback");
         };
         let mut heard = [0; 9];
         let mut hear = || (client.recv(&mut heard).expect("an answer"), heard[0]);
-        links[0].flush().expect("nothing to send");
-        answer(&mut links[1], b"2");
-        answer(&mut links[2], b"3");
-        links.truncate(1);
-        assert_eq!([hear(), hear()], [(1, b'2'), (1, b'3')]);
-        answer(&mut links[0], b"1");
-        assert_eq!(hear(), (1, b'1'));
+        let mut waiting = None;
+        for (at, mut link) in links.into_iter().enumerate() {
+            if at == late {
+                link.flush().expect("nothing to send");
+                waiting = Some(link);
+            } else {
+                answer(&mut link, at as u8);
+            }
+        }
+        for at in (0..3).filter(|at| *at != late) {
+            assert_eq!(hear(), (1, at as u8));
+        }
+        answer(waiting.as_mut().expect("one waits"), 9);
+        assert_eq!(hear(), (1, 9));
+    }
+
+    #[test]
+    fn answers_do_not_wait_for_one_that_comes_later() {
+        (0..3).for_each(answer_late);
     }
 }
