@@ -16,7 +16,7 @@ pub struct DeferredRead {
 /// Returns the expected length of the value of a key whose reads are deferred.
 pub type Selection = fn(&[u8]) -> Option<u64>;
 
-/// Reads that another thread is to complete: those that a selection defers, in a test for now.
+/// Queue of reads that another thread completes. Only tests select any.
 ///
 /// A text `get` of a short value in memory is answered without asking the selection.
 #[derive(Debug, Default)]

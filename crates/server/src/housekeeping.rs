@@ -32,7 +32,7 @@ pub struct Task {
 
 /// What a task does.
 pub enum Work {
-    /// It waits at most for some milliseconds.
+    /// Short work, which is also executed between the parts of long work.
     Short(Box<dyn FnOnce(&Handle) -> Reply<'static> + Send>),
     /// It calls the function between short parts, in which short tasks are executed.
     Long(Box<LongWork>),
@@ -119,14 +119,20 @@ impl Housekeeping {
         std::mem::take(&mut self.wanted().tasks)
     }
 
-    /// Executes the tasks, or only the short ones, unless the housekeeper is to end.
-    fn execute_tasks(&self, handle: &Handle, only_short: bool) {
+    /// Executes tasks, or only short ones, until a time, unless the housekeeper is to end. The rest waits, as other
+    /// work is due.
+    fn execute_tasks(&self, handle: &Handle, only_short: bool, until: Instant) {
         while let Some(Task { ticket, work }) = self.next_task(only_short) {
             let reply = match work {
                 Work::Short(work) => work(handle),
-                Work::Long(work) => work(handle, &mut || self.execute_tasks(handle, true)),
+                Work::Long(work) => {
+                    work(handle, &mut || self.execute_tasks(handle, true, Instant::now() + PAUSE))
+                }
             };
             ticket.complete(Answer::Reply(reply));
+            if Instant::now() >= until {
+                return;
+            }
         }
     }
 
@@ -152,12 +158,12 @@ impl Housekeeping {
         loop {
             if Instant::now() >= next_second {
                 handle.maintain_with(|| {
-                    self.execute_tasks(handle, true);
+                    self.execute_tasks(handle, true, Instant::now() + PAUSE);
                     thread::sleep(PAUSE);
                 });
                 next_second = Instant::now() + handle.store().until_next_second();
             }
-            self.execute_tasks(handle, false);
+            self.execute_tasks(handle, false, next_second);
             if std::mem::take(&mut self.wanted().touch) {
                 handle.touch_ahead();
             }
@@ -217,7 +223,7 @@ mod tests {
         housekeeping.execute(Task::new(ticket(0), Work::Long(Box::new(long))));
         housekeeping.execute(Task::new(ticket(1), Work::Long(Box::new(long))));
         housekeeping.execute(Task::new(ticket(2), Work::Short(Box::new(|_| Reply::Ok))));
-        housekeeping.execute_tasks(&handle, false);
+        housekeeping.execute_tasks(&handle, false, Instant::now() + Duration::from_secs(60));
         let done = inbox.take_completions();
         assert_eq!(done.iter().map(|completion| completion.id.index).collect::<Vec<_>>(), [2, 0, 1]);
         assert_eq!(done[0].answer, Some(Answer::Reply(Reply::Ok)));

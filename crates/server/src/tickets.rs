@@ -175,7 +175,7 @@ impl TicketSlab {
 
     /// Returns a time at which to call [`TicketSlab::expire`]; none if no answer is pending.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.next_expiry
+        self.next_expiry.filter(|_| !self.is_empty())
     }
 }
 
@@ -227,6 +227,10 @@ mod tests {
         let returned = inbox.take_completions();
         returned.iter().for_each(|completion| _ = slab.take_back(completion.id));
         assert!(slab.is_empty());
+        drop(issue(&mut slab));
+        assert!(slab.next_expiry().is_some());
+        slab.take_back(inbox.take_completions()[0].id).expect("it was issued");
+        assert_eq!(slab.next_expiry(), None, "a worker would wake for nothing");
     }
 
     #[test]

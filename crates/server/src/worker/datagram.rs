@@ -1,4 +1,4 @@
-//! Datagrams: each is a connection of one turn, which goes on when tickets return if answers are pending.
+//! Datagrams: each is a connection of one turn, which continues when its tickets return.
 
 use fabcache_transport::Received;
 
@@ -12,7 +12,7 @@ use crate::commands::Context;
 impl Connection {
     /// Executes a datagram's requests and sends its answer. Returns false if it goes on when a ticket returns.
     fn serve_datagram(&mut self, ctx: &mut Context, buffer: &mut [u8]) -> bool {
-        // Requests that waited for tickets; then it has received the rest.
+        // Requests kept from an earlier turn come first; the link then has no more bytes.
         let waited = self.input.waiting().len();
         buffer[..waited].copy_from_slice(self.input.waiting());
         self.input.consume(waited);
@@ -65,6 +65,9 @@ impl Worker {
     pub(super) fn add_datagram(&mut self, mut connection: Connection, index: usize) {
         connection.set_place(ConnectionToken { index, generation: self.connections[index].generation });
         if connection.serve_datagram(&mut self.ctx, &mut self.buffer) {
+            // One without a place to wait for its ticket may return that later, to no other connection.
+            let slot = &mut self.connections[index];
+            slot.generation = slot.generation.wrapping_add(1);
             self.free.push(index);
             return;
         }

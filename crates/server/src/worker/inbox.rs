@@ -1,4 +1,4 @@
-//! Where a worker finds what other threads have for it: new links, completed answers, and a doorbell.
+//! A worker's inbox: new links and completed answers from other threads, and a doorbell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

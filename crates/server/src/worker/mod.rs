@@ -361,7 +361,12 @@ impl Worker {
         if self.ctx.tickets.is_empty() {
             return;
         }
-        for completion in self.inbox().take_completions() {
+        let completions = self.inbox().take_completions();
+        // Before the owners of these, which would use the same tickets again.
+        if !completions.is_empty() {
+            self.continue_needing_tickets();
+        }
+        for completion in completions {
             if let Some(answer) = self.ctx.tickets.take_back(completion.id) {
                 self.answer(completion.id, &answer, completion.answer.unwrap_or_else(|| answer.failure()));
             }
@@ -369,11 +374,13 @@ impl Worker {
         for (id, answer) in self.ctx.tickets.expire(self.now) {
             self.answer(id, &answer, answer.failure());
         }
-        if self.ctx.tickets.has_room() {
-            for place in std::mem::take(&mut self.needing_tickets) {
-                if self.at(place).is_some() {
-                    self.queue(place.index);
-                }
+    }
+
+    /// Queues the connections whose next requests wait for tickets.
+    fn continue_needing_tickets(&mut self) {
+        for place in std::mem::take(&mut self.needing_tickets) {
+            if self.at(place).is_some() {
+                self.queue(place.index);
             }
         }
     }
@@ -388,8 +395,10 @@ impl Worker {
         connection.complete(id, pending.encode(answer), now);
         if connection.is_one_shot() {
             self.continue_datagram(owner.index);
-        } else {
+        } else if self.runnable.is_empty() {
             self.serve_unless_queued(owner.index);
+        } else {
+            self.queue(owner.index);
         }
     }
 
