@@ -6,8 +6,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 /// Descriptors beyond those of connections: listeners, epoll instances, inboxes, files.
 const DESCRIPTORS_BESIDE: u64 = 64;
 
-/// Descriptors of each worker.
-const DESCRIPTORS_OF_WORKER: u64 = 3;
+/// Descriptors of each worker, with a ring.
+const DESCRIPTORS_OF_WORKER: u64 = 4;
 
 /// What libfabric opens for a client of the fabric by providers that are made of sockets: its link, and its reads.
 const DESCRIPTORS_OF_FABRIC: u64 = 2;

@@ -38,7 +38,7 @@ pub enum ReadyEvent {
     Connection(ConnectionToken),
     /// A connection's peer is gone: epoll reports this again and again, whatever the connection waits for.
     Broken(ConnectionToken),
-    /// The ring received for a connection, or ended to.
+    /// The ring reports a completion of a connection's receive.
     Completion(Completion),
 }
 

@@ -1,4 +1,4 @@
-//! Receiving by io_uring (`--engine io_uring`) for plain TCP and Unix connections.
+//! Receiving by io_uring (`--engine io_uring`) for plain TCP connections.
 //!
 //! Each such connection has one multishot receive, which delivers whatever arrives. Everything else stays in epoll,
 //! whose descriptor the ring watches, so the worker sleeps in the ring. The reverse would not work: completions of a
@@ -120,8 +120,11 @@ impl Worker {
             if !has_more {
                 connection.receive_state = ReceiveState::Idle;
             }
+            let waits = connection.is_paused() || self.connections[place.index].queued;
             match outcome {
-                Outcome::Failed(error) => self.close_broken(place.index, &error),
+                Outcome::Failed(error) if !waits => self.close_broken(place.index, &error),
+                // Requests that were received before are executed first, as epoll has it.
+                Outcome::Failed(_) => self.deliver(place.index, true, buffer),
                 _ => self.deliver(place.index, matches!(outcome, Outcome::End), buffer),
             }
         }
@@ -137,8 +140,13 @@ impl Worker {
         connection.client_done |= is_end;
         if !slot.queued && !connection.is_paused() {
             self.serve_received(index, buffer);
-        } else if let (Some(buffer), Some(ring)) = (buffer, &self.poll.ring) {
+        } else if let (Some(buffer), Some(ring)) = (buffer, &mut self.poll.ring) {
             connection.keep(&self.ctx, ring.bytes(buffer), self.now);
+            if connection.is_overfed()
+                && let Err(error) = ring.update(connection, false)
+            {
+                self.close_broken(index, &error);
+            }
         }
     }
 
@@ -151,9 +159,10 @@ impl Worker {
 }
 
 impl Connection {
-    /// Returns whether the ring can receive for it: it is a bare stream socket.
+    /// Returns whether the ring can receive for it: it is a bare TCP socket. Some kernels lose the end of a Unix socket
+    /// that is shut down right after its last bytes (CVE-2026-23473).
     pub(super) fn can_use_ring(&self) -> bool {
-        matches!(self.kind(), Kind::Tcp | Kind::Unix) && !self.link.is_encrypted()
+        self.kind() == Kind::Tcp && !self.link.is_encrypted()
     }
 
     /// Returns whether a request in the ring may deliver bytes.
@@ -185,7 +194,7 @@ impl Connection {
         mut received: Option<&[u8]>,
         now: Instant,
     ) -> Turn {
-        if let Some(bytes) = received.take_if(|_| !self.input.is_empty()) {
+        if let Some(bytes) = received.take_if(|_| !self.input.is_empty() || self.session.offer.is_some()) {
             self.keep(ctx, bytes, now);
         }
         let turn = self.serve(ctx, buffer, &mut received, now);

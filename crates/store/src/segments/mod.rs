@@ -194,7 +194,7 @@ pub struct Segments {
     free_count: AtomicUsize,
     /// Writers took a free segment, and one of the next is untouched. Models leave it out.
     wants_touching: std::sync::atomic::AtomicBool,
-    /// The kernel refused to touch pages ahead, so nobody is asked to. Models leave it out.
+    /// Whether the kernel refused to touch pages ahead; writers then stop requesting it. Absent from models.
     cannot_touch: std::sync::atomic::AtomicBool,
     grace: GracePeriod,
     /// Segments in use or free: the memory limit, in segments.

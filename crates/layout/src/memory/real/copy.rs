@@ -132,7 +132,7 @@ pub unsafe fn load(src: *const u8, dst: *mut u8, len: usize) {
 /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
 #[inline]
 pub unsafe fn store(src: *const u8, dst: *mut u8, len: usize) {
-    // Two moves that may overlap do for any length between one and two of their size.
+    // Two overlapping moves copy any length between one and two of their size.
     let both_ends = |size: usize, step: unsafe fn(*const u8, *mut u8)| {
         // SAFETY: size <= len, so both lie in the ranges that the caller vouches for.
         unsafe { step(src, dst) };
