@@ -1,6 +1,7 @@
 //! What stream sockets of all families share.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
 
 use socket2::Socket;
 
@@ -9,6 +10,28 @@ use crate::contract::Received;
 /// Nothing now, or a signal came first: not an error.
 pub(crate) fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Prepares a socket to bind `address`: with other listeners of this process if it is shared, which prefer packets that
+/// the listener's CPU receives.
+pub(crate) fn prepare_to_bind(
+    socket: &Socket,
+    address: &SocketAddr,
+    share_address: bool,
+    cpu: Option<usize>,
+) -> io::Result<()> {
+    if share_address {
+        socket.set_reuse_port(true)?;
+    }
+    if let Some(cpu) = cpu {
+        // A preference, which sandboxes and sockets in user space may not know.
+        let _ = socket.set_cpu_affinity(cpu);
+    }
+    if address.is_ipv6() {
+        // IPv4 has its own listener.
+        socket.set_only_v6(true)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn receive(mut socket: &Socket, into: &mut [u8]) -> io::Result<Received> {

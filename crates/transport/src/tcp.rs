@@ -37,17 +37,7 @@ impl TcpListener {
         socket.set_nonblocking(true)?;
         // Not for two servers at once, which the kernel refuses, but for restarts while old connections linger.
         socket.set_reuse_address(true)?;
-        if options.share_address {
-            socket.set_reuse_port(true)?;
-        }
-        if let Some(cpu) = options.cpu {
-            // A preference, which sandboxes and sockets in user space may not know.
-            let _ = socket.set_cpu_affinity(cpu);
-        }
-        if address.is_ipv6() {
-            // IPv4 has its own listener.
-            socket.set_only_v6(true)?;
-        }
+        socket::prepare_to_bind(&socket, &address, options.share_address, options.cpu)?;
         socket.bind(&address.into())?;
         socket.listen(options.backlog.min(i32::MAX as u32) as i32)?;
         TcpListener::take_over(socket)

@@ -11,7 +11,7 @@ use super::outbox::Outbox;
 use super::received::{self, BATCH_DATAGRAMS};
 use super::{Framing, UdpLink};
 use crate::contract::{Kind, Link, Listener, Peer};
-use crate::socket::is_not_now;
+use crate::socket::{is_not_now, prepare_to_bind};
 
 /// Room for bursts of datagrams in either direction; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
@@ -40,16 +40,7 @@ impl UdpListener {
     /// The system's, most often that the address is in use.
     pub fn bind(address: SocketAddr, framing: Framing, options: &UdpOptions) -> io::Result<UdpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if options.share_address {
-            socket.set_reuse_port(true)?;
-        }
-        if let Some(cpu) = options.cpu {
-            // A preference, which sandboxes and sockets in user space may not know.
-            let _ = socket.set_cpu_affinity(cpu);
-        }
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
+        prepare_to_bind(&socket, &address, options.share_address, options.cpu)?;
         // Best effort: small buffers work, they only lose more under bursts.
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
