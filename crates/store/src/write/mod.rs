@@ -117,11 +117,7 @@ impl<'a> Write<'a> {
         match self.value {
             NewValue::Same => ClaimPurpose::Rewrite,
             NewValue::Number { width, .. } if width > 0 => ClaimPurpose::Rewrite,
-            NewValue::Is(value)
-                if existing.item.is_some_and(|old| value.len() <= u64::from(old.value_len)) =>
-            {
-                ClaimPurpose::Rewrite
-            }
+            NewValue::Is(value) => existing.claim(value.len()),
             _ => ClaimPurpose::New,
         }
     }
@@ -169,6 +165,17 @@ struct LinkedItem {
     now: u32,
     /// Why there is no valid item.
     miss: Option<Miss>,
+}
+
+impl LinkedItem {
+    /// Returns the claim of a value of `len` bytes that replaces the item.
+    #[inline]
+    fn claim(&self, len: u64) -> ClaimPurpose {
+        match self.item {
+            Some(old) if len <= u64::from(old.value_len) => ClaimPurpose::Rewrite,
+            _ => ClaimPurpose::New,
+        }
+    }
 }
 
 /// The existing item, as a write sees it to decide.

@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::info::Expiry;
 use crate::kill::Deaths;
 use crate::read_many::Probe;
-use crate::segments::{ClaimPurpose, Queue, Reservation};
+use crate::segments::{Queue, Reservation};
 use crate::simulation::SimulatedItem;
 
 /// A value to be stored under a key, whatever the existing item.
@@ -63,14 +63,6 @@ impl Put<'_> {
         self.key.len() == other.key.len()
             && self.value.len() == other.value.len()
             && (self.flags == 0) == (other.flags == 0)
-    }
-
-    #[inline]
-    fn claim(&self, existing: &LinkedItem) -> ClaimPurpose {
-        match existing.item {
-            Some(old) if self.value.len() as u64 <= u64::from(old.value_len) => ClaimPurpose::Rewrite,
-            _ => ClaimPurpose::New,
-        }
     }
 }
 
@@ -315,7 +307,7 @@ impl Run<'_, '_> {
             items.set(fitting);
             (len <= left).then_some(len)
         };
-        let claim = put.claim(existing);
+        let claim = existing.claim(put.value.len() as u64);
         let reservation = store.segments.reserve_fitting(class, bytes, true, self.now, claim, fit)?;
         let items = items.get();
         store.segments.count_live(reservation.offset, reservation.len, items as u64);
