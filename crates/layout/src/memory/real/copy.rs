@@ -11,7 +11,7 @@ const ALIASED_BYTES: usize = 32;
 const PAGE_BYTES: usize = 4096;
 
 macro_rules! move_word {
-    ($name:ident, $register:tt, $template:literal) => {
+    ($name:ident, $move:literal, $register:tt, $template:literal) => {
         /// # Safety
         /// `src` is readable and `dst` writable for the word; neither need be aligned.
         #[inline]
@@ -19,8 +19,8 @@ macro_rules! move_word {
             // SAFETY: one load and one store of the word, which the caller vouches for.
             unsafe {
                 asm!(
-                    concat!("mov ", $template, ", [{src}]"),
-                    concat!("mov [{dst}], ", $template),
+                    concat!($move, " ", $template, ", [{src}]"),
+                    concat!($move, " [{dst}], ", $template),
                     src = in(reg) src,
                     dst = in(reg) dst,
                     word = out($register) _,
@@ -31,10 +31,11 @@ macro_rules! move_word {
     };
 }
 
-move_word!(move8, reg, "{word:r}");
-move_word!(move4, reg, "{word:e}");
-move_word!(move2, reg, "{word:x}");
-move_word!(move1, reg_byte, "{word}");
+move_word!(move16, "movdqu", xmm_reg, "{word}");
+move_word!(move8, "mov", reg, "{word:r}");
+move_word!(move4, "mov", reg, "{word:e}");
+move_word!(move2, "mov", reg, "{word:x}");
+move_word!(move1, "mov", reg_byte, "{word}");
 
 /// Loads eight bytes.
 ///
@@ -53,23 +54,6 @@ pub unsafe fn word(src: *const u8) -> u64 {
         );
     }
     word
-}
-
-/// # Safety
-/// `src` is readable and `dst` writable for sixteen bytes.
-#[inline]
-unsafe fn move16(src: *const u8, dst: *mut u8) {
-    // SAFETY: one load and one store of sixteen bytes, which the caller vouches for.
-    unsafe {
-        asm!(
-            "movdqu {word}, [{src}]",
-            "movdqu [{dst}], {word}",
-            src = in(reg) src,
-            dst = in(reg) dst,
-            word = out(xmm_reg) _,
-            options(nostack, preserves_flags)
-        );
-    }
 }
 
 /// # Safety
