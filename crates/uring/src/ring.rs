@@ -167,12 +167,8 @@ impl Ring {
         if self.ring.submission().is_empty() {
             return Ok(());
         }
-        match self.ring.submit() {
-            Ok(_) => Ok(()),
-            // The completion queue must be emptied first; the requests stay.
-            Err(error) if is_temporary(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
+        // If the completion queue must be emptied first, the requests stay.
+        unless_temporary(self.ring.submit())
     }
 
     /// Submits all requests, and waits for a completion for at most `timeout`, if one is given.
@@ -192,11 +188,7 @@ impl Ring {
             }
             None => self.ring.submit_and_wait(1),
         };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) if is_temporary(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
+        unless_temporary(entered)
     }
 
     /// Returns the next completion, if there is one.
@@ -282,11 +274,16 @@ impl Drop for Ring {
     }
 }
 
-/// Returns whether a later call may succeed: a signal came, time is over, or completions must be
+/// Returns the error of a call, unless a later one may succeed: a signal came, time is over, or completions must be
 /// taken first.
-fn is_temporary(error: &io::Error) -> bool {
+fn unless_temporary(entered: io::Result<usize>) -> io::Result<()> {
     let temporary = [Errno::INTR, Errno::TIME, Errno::BUSY, Errno::AGAIN];
-    Errno::from_io_error(error).is_some_and(|error| temporary.contains(&error))
+    match entered {
+        Err(error) if !Errno::from_io_error(&error).is_some_and(|error| temporary.contains(&error)) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn failure(error: Errno) -> Outcome {

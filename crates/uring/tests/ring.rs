@@ -90,7 +90,7 @@ fn without_a_free_buffer_a_receive_ends_and_loses_nothing() {
         }
     }
     assert_eq!(held.len(), BUFFERS, "all were used");
-    // What no buffer took is in the socket, for a plain receive or the next request.
+    // Bytes without a buffer stay in the socket, for a plain receive or the next request.
     let mut byte = [0];
     server.read_exact(&mut byte).expect("it has bytes");
     got.push(byte[0]);
@@ -175,7 +175,7 @@ fn waits_end_by_a_readable_descriptor_or_time() {
     assert!(is_readable(next(&mut ring)));
     ring.wait(Some(Duration::ZERO)).expect("the ring works");
     assert!(ring.next_completion().is_none(), "it reports once");
-    // What is readable already is reported at once.
+    // A descriptor that is readable already is reported at once.
     ring.wait_readable(server.as_fd(), TOKEN_MAX).expect("a request");
     assert!(is_readable(next(&mut ring)));
 }
