@@ -31,7 +31,7 @@ pub struct Set {
 
 /// Seconds of a quick round; there are many of them.
 const QUICK_SECONDS: f64 = 0.1;
-/// Set `pipelined`: requests in flight, value sizes, seconds of a round. Short rounds, and many, for
+/// Requests in flight; set `pipelined`: value sizes, seconds of a round. Short rounds, and many, for
 /// ratios.
 const PIPELINES: [usize; 2] = [1, 32];
 const PIPELINED_VALUE_BYTES: usize = 100;
@@ -42,7 +42,7 @@ const BATCH: usize = 48;
 const SOCKET_CLIENTS: [usize; 2] = [50, 8];
 const SOCKET_KEYS: [u64; 2] = [5_000, 400_000];
 const SOCKET_GET_SHARE: f64 = 0.9;
-const SOCKET_VALUES_BYTES: [usize; 3] = [100, 4 << 10, 128 << 10];
+const SOCKET_VALUES_BYTES: [usize; 3] = [PIPELINED_VALUE_BYTES, 4 << 10, 128 << 10];
 const SOCKET_SECONDS: f64 = 0.5;
 
 /// The experiments of a set.
@@ -169,55 +169,54 @@ fn mixture(wishes: &SetOptions) -> Experiments {
 /// Returns one connection with one request in flight or many: shows the server's work, not the
 /// system's.
 fn pipelined(wishes: &SetOptions) -> Experiments {
-    let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
-    let load = |standard: Load, pipeline: usize, get_share: f64| {
-        let mut load = wishes.load(standard);
-        load.seconds = PIPELINED_SECONDS;
-        load.work.pipeline = pipeline;
-        load.work.get_share = get_share;
-        load
-    };
-    for get_share in [1.0, 0.0] {
-        for pipeline in PIPELINES {
-            let standard = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
-            let load = load(standard.load, pipeline, get_share);
-            let sizes = vec![PIPELINED_VALUE_BYTES];
-            parts.push(Box::new(Throughput { sizes, clients: vec![1], load, ..standard }));
-        }
-    }
-    let standard = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
-    let (load, sizes) = (load(standard.load, 1, 1.0), vec![PIPELINED_VALUE_BYTES]);
-    parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![1], load }));
-    Ok(parts)
+    let [one, many] = PIPELINES;
+    let values = |pipeline, get_share| (PIPELINED_VALUE_BYTES, 1, pipeline, get_share);
+    let cases = [values(one, 1.0), values(many, 1.0), values(one, 0.0), values(many, 0.0)];
+    pipelines(wishes, &cases, 1, &|load| load.seconds = PIPELINED_SECONDS)
 }
 
 /// Returns the loads of busy web servers: 50 connections that read and write short values with one request in flight or
 /// many, multigets, and long values.
 fn sockets(wishes: &SetOptions) -> Experiments {
-    let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
+    let [one, deep] = PIPELINES;
     let [short, page, long] = SOCKET_VALUES_BYTES;
     let [many, few] = SOCKET_CLIENTS;
-    let load = |standard: Load, pipeline: usize, get_share: f64| {
-        let mut load = wishes.load(standard);
+    let cases = [
+        (short, many, one, SOCKET_GET_SHARE),
+        (short, many, deep, SOCKET_GET_SHARE),
+        (short, many, deep, 0.0),
+        (page, many, one, SOCKET_GET_SHARE),
+        (long, few, one, 0.0),
+    ];
+    pipelines(wishes, &cases, many, &|load| {
         load.seconds = if wishes.quick { QUICK_SECONDS } else { SOCKET_SECONDS };
         load.work.keys = SOCKET_KEYS[usize::from(!wishes.quick)];
+    })
+}
+
+/// Returns loads of values of a size, by so many clients with so many requests in flight each and a share of reads; and
+/// multigets of short values by `multiget_clients`.
+fn pipelines(
+    wishes: &SetOptions,
+    cases: &[(usize, usize, usize, f64)],
+    multiget_clients: usize,
+    adjust: &dyn Fn(&mut Load),
+) -> Experiments {
+    let mut parts: Vec<Box<dyn Experiment>> = Vec::new();
+    let load = |standard: Load, pipeline: usize, get_share: f64| {
+        let mut load = wishes.load(standard);
+        adjust(&mut load);
         (load.work.pipeline, load.work.get_share) = (pipeline, get_share);
         load
     };
-    for (size, clients, pipeline, get_share) in [
-        (short, many, 1, SOCKET_GET_SHARE),
-        (short, many, 32, SOCKET_GET_SHARE),
-        (short, many, 32, 0.0),
-        (page, many, 1, SOCKET_GET_SHARE),
-        (long, few, 1, 0.0),
-    ] {
+    for (size, clients, pipeline, get_share) in cases {
         let standard = Throughput::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
-        let load = load(standard.load, pipeline, get_share);
-        parts.push(Box::new(Throughput { sizes: vec![size], clients: vec![clients], load, ..standard }));
+        let load = load(standard.load, *pipeline, *get_share);
+        parts.push(Box::new(Throughput { sizes: vec![*size], clients: vec![*clients], load, ..standard }));
     }
     let standard = Multiget::standard(wishes.quick, wishes.verify, wishes.key_bytes)?;
-    let (load, sizes) = (load(standard.load, 1, 1.0), vec![short]);
-    parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![many], load }));
+    let (load, sizes) = (load(standard.load, 1, 1.0), vec![PIPELINED_VALUE_BYTES]);
+    parts.push(Box::new(Multiget { batches: vec![BATCH], sizes, clients: vec![multiget_clients], load }));
     Ok(parts)
 }
 
