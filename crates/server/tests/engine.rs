@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering;
 
-use common::{Client, TestServer, connect_unix, serve, try_serve, wait_until};
+use common::{Client, TestServer, check_pipelines, connect_unix, serve, try_serve, wait_until};
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::format::FORMAT_VERSION;
 use fabcache_testbed::bytes::pattern;
@@ -75,26 +75,7 @@ fn requests_that_arrive_in_parts_are_answered() {
 
 #[test]
 fn pipelines_are_answered_in_order() {
-    with_each_engine("-t 1", |server| {
-        let c = server.connect();
-        let mut writer = c.stream.try_clone().expect("a socket");
-        let mut reader = Client::new(c.stream);
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                for i in 0..10_000 {
-                    let value = "v".repeat(i % 300);
-                    let set = format!("set k{} 0 0 {}\r\n{value}\r\n", i % 7, value.len());
-                    let requests = format!("{set}get k{}\r\nmg none\r\n", i % 7);
-                    writer.write_all(requests.as_bytes()).expect("the server listens");
-                }
-            });
-            for i in 0..10_000 {
-                let value = "v".repeat(i % 300);
-                let found = format!("VALUE k{} 0 {}\r\n{value}\r\nEND\r\n", i % 7, value.len());
-                reader.hear(format!("STORED\r\n{found}EN\r\n"));
-            }
-        });
-    });
+    with_each_engine("-t 1", |server| check_pipelines(&server));
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::net::TcpStream;
 use std::time::Duration;
 
-use common::{serve, wait_until};
+use common::{Client, serve, wait_until};
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 
@@ -14,6 +15,12 @@ const LEN: usize = 300_000;
 /// Lets the server receive what was sent, in most runs: the outcome is the same in all.
 fn pause() {
     std::thread::sleep(Duration::from_millis(2));
+}
+
+/// Receives an answer that ends with this value, whose line is the last of `head`.
+#[track_caller]
+fn hear_value(client: &mut Client<TcpStream>, head: &str, value: &[u8]) {
+    client.hear([head.as_bytes(), b"\r\n", value, b"\r\nEND\r\n"].concat());
 }
 
 #[test]
@@ -36,9 +43,7 @@ fn parts_cut_anywhere_make_the_value() {
                 pause();
             }
         }
-        c.hear(format!("STORED\r\nSTORED\r\nVALUE k 5 {len}\r\n"));
-        c.hear(&value);
-        c.hear("\r\nEND\r\n");
+        hear_value(&mut c, &format!("STORED\r\nSTORED\r\nVALUE k 5 {len}"), &value);
     }
 }
 
@@ -59,9 +64,7 @@ fn stalled_upload_leaves_others_served_and_goes_on() {
     slow.say(&value[100_000..]);
     slow.request("\r\n", "STORED\r\n");
     slow.say("get slow\r\n");
-    slow.hear(format!("VALUE slow 0 {LEN}\r\n"));
-    slow.hear(&value);
-    slow.hear("\r\nEND\r\n");
+    hear_value(&mut slow, &format!("VALUE slow 0 {LEN}"), &value);
 }
 
 #[test]
@@ -91,9 +94,7 @@ fn bad_line_end_and_noreply_keep_the_stream_in_step() {
     c.say(format!("set k 0 0 {LEN} noreply\r\n"));
     c.say(&value);
     c.say("\r\nget k\r\n");
-    c.hear(format!("VALUE k 0 {LEN}\r\n"));
-    c.hear(&value);
-    c.hear("\r\nEND\r\n");
+    hear_value(&mut c, &format!("VALUE k 0 {LEN}"), &value);
 }
 
 #[test]
@@ -115,7 +116,5 @@ fn memory_that_runs_out_within_a_value_refuses_it() {
     }
     c.request(format!("get k{stored}\r\n"), "END\r\n");
     c.say(format!("get k{}\r\n", stored - 1));
-    c.hear(format!("VALUE k{} 0 {LEN}\r\n", stored - 1));
-    c.hear(pattern(stored as u64 - 1, LEN));
-    c.hear("\r\nEND\r\n");
+    hear_value(&mut c, &format!("VALUE k{} 0 {LEN}", stored - 1), &pattern(stored as u64 - 1, LEN));
 }

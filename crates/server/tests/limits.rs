@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::process::{fabcached, start, start_command};
-use common::{Client, Scratch, TestServer, connect_unix, packet, serve, wait_until};
+use common::{Client, Scratch, TestServer, check_pipelines, connect_unix, packet, serve, wait_until};
 
 #[test]
 fn connections_beyond_the_limit_are_refused() {
@@ -268,25 +268,7 @@ fn endless_lines_close_the_connection() {
 
 #[test]
 fn pipelines_are_answered_in_order() {
-    let server = serve("");
-    let c = server.connect();
-    let mut writer = c.stream.try_clone().expect("a socket");
-    let mut reader = Client::new(c.stream);
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            for i in 0..10_000 {
-                let value = "v".repeat(i % 300);
-                let requests =
-                    format!("set k{} 0 0 {}\r\n{value}\r\nget k{}\r\nmg none\r\n", i % 7, value.len(), i % 7);
-                writer.write_all(requests.as_bytes()).expect("the server listens");
-            }
-        });
-        for i in 0..10_000 {
-            let value = "v".repeat(i % 300);
-            let answers = format!("STORED\r\nVALUE k{} 0 {}\r\n{value}\r\nEND\r\nEN\r\n", i % 7, value.len());
-            reader.hear(answers);
-        }
-    });
+    check_pipelines(&serve(""));
 }
 
 #[test]

@@ -55,6 +55,28 @@ impl TestServer {
     }
 }
 
+/// Checks that the answers to a long pipeline, sent while they are read, come in the order of its requests.
+pub fn check_pipelines(server: &TestServer) {
+    let c = server.connect();
+    let mut writer = c.stream.try_clone().expect("a socket");
+    let mut reader = Client::new(c.stream);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for i in 0..10_000 {
+                let value = "v".repeat(i % 300);
+                let requests =
+                    format!("set k{} 0 0 {}\r\n{value}\r\nget k{}\r\nmg none\r\n", i % 7, value.len(), i % 7);
+                writer.write_all(requests.as_bytes()).expect("the server listens");
+            }
+        });
+        for i in 0..10_000 {
+            let value = "v".repeat(i % 300);
+            let answers = format!("STORED\r\nVALUE k{} 0 {}\r\n{value}\r\nEND\r\nEN\r\n", i % 7, value.len());
+            reader.hear(answers);
+        }
+    });
+}
+
 /// Far longer than any step of a test takes on any machine.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
