@@ -30,7 +30,7 @@ pub struct Task {
     work: Work,
 }
 
-/// What a task does.
+/// The work of a task.
 pub enum Work {
     /// Short work, which is also executed between the parts of long work.
     Short(Box<dyn FnOnce(&Handle) -> Reply<'static> + Send>),

@@ -168,7 +168,7 @@ options! {
     #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
     threads: Option<usize>,
 
-    /// How workers receive from plain TCP and Unix connections: epoll, io_uring, or auto (epoll) [default: auto]
+    /// How workers receive from plain TCP connections: epoll, io_uring, or auto (epoll) [default: auto]
     #[arg(long, value_name = "WHICH", help_heading = "Workers")]
     engine: Option<String>,
 

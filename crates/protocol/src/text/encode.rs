@@ -18,7 +18,7 @@ impl TextEncoding<'_> {
         /// Room for what follows the key: three numbers, a space before each, and the line end.
         const NUMBERS_MAX: usize = 64;
         const _: () = assert!(3 + 10 + 2 * DIGITS_MAX + 2 <= NUMBERS_MAX);
-        // Written from the end. What follows is appended, too: a copy of a fixed length costs less than one that fits.
+        // The line is written from its end, and copied with bytes behind it: a fixed length costs less.
         let mut numbers = [0; 2 * NUMBERS_MAX];
         let mut at = NUMBERS_MAX - 2;
         numbers[at..at + 2].copy_from_slice(b"\r\n");

@@ -1,4 +1,4 @@
-//! What a worker does for its fabric endpoint beyond driving it as a source.
+//! The hooks of a worker's fabric endpoint, which it drives as a source.
 
 use std::sync::Arc;
 

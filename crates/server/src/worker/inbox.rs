@@ -189,7 +189,7 @@ impl std::fmt::Debug for Inbox {
 mod tests {
     use super::*;
 
-    /// What the worker does next.
+    /// The worker's next step.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Take,

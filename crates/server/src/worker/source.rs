@@ -19,7 +19,7 @@ use crate::bounds::{
 use crate::commands::Context;
 use crate::shared::Phase;
 
-/// What the server does for a source beyond driving it.
+/// The server's own work for a source, beside driving it.
 pub trait SourceHooks: Send {
     /// Its name in log lines.
     fn name(&self) -> &'static str;
