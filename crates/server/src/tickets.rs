@@ -24,7 +24,7 @@ pub struct PendingAnswer {
     deadline: Instant,
 }
 
-/// What a pending answer is for.
+/// The request behind a pending answer.
 #[derive(Debug)]
 pub enum PendingRequest {
     /// A read, which is a miss if it fails or takes too long.
@@ -150,6 +150,9 @@ impl TicketSlab {
         }
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.index);
+        if self.is_empty() {
+            self.next_expiry = None;
+        }
         if let TicketState::Pending(answer) = state { Some(answer) } else { None }
     }
 
@@ -175,7 +178,7 @@ impl TicketSlab {
 
     /// Returns a time at which to call [`TicketSlab::expire`]; none if no answer is pending.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.next_expiry.filter(|_| !self.is_empty())
+        self.next_expiry
     }
 }
 

@@ -162,18 +162,24 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     if !session.access.is_open() && !authentication::is_allowed(&command, &encoding) {
         return authentication::refuse(ctx, &encoding);
     }
-    if let Encoding::Meta(_) = encoding
-        && !matches!(command, Command::Get(_) | Command::Noop | Command::Refused(_))
-    {
+    let is_counted =
+        matches!(encoding, Encoding::Meta(_)) && !matches!(command, Command::Noop | Command::Refused(_));
+    let flow = dispatch(ctx, session, command, &encoding);
+    if is_counted && flow != Flow::AwaitTicket {
         ctx.counters().cmd_meta.inc();
     }
+    flow
+}
+
+#[inline]
+fn dispatch(ctx: &mut Context, session: &mut Session, command: Command<'_>, encoding: &Encoding<'_>) -> Flow {
     match command {
-        Command::Get(get) => return retrieval::get(ctx, session, &get, &encoding),
-        Command::Store(store) => return storage::store(ctx, session, &store, &encoding),
-        Command::Delete(delete) => removal::delete(ctx, session, &delete, &encoding),
-        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, &encoding),
-        Command::Touch(touch) => retrieval::touch(ctx, session, &touch, &encoding),
-        Command::Inspect(key) => retrieval::inspect(ctx, session, key, &encoding),
+        Command::Get(get) => return retrieval::get(ctx, session, &get, encoding),
+        Command::Store(store) => return storage::store(ctx, session, &store, encoding),
+        Command::Delete(delete) => removal::delete(ctx, session, &delete, encoding),
+        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, encoding),
+        Command::Touch(touch) => retrieval::touch(ctx, session, &touch, encoding),
+        Command::Inspect(key) => retrieval::inspect(ctx, session, key, encoding),
         Command::Noop => encoding.reply(&Reply::Noop, &mut ctx.out),
         Command::Version => encoding.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
         Command::Refused(refusal) => encoding.reply(&Reply::Refused(refusal), &mut ctx.out),
@@ -182,24 +188,24 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
             return Flow::Close;
         }
         Command::Authenticate { user, password } => {
-            return authentication::text(ctx, session, user, password, &encoding);
+            return authentication::text(ctx, session, user, password, encoding);
         }
-        Command::SaslList => authentication::mechanisms(ctx, &encoding),
+        Command::SaslList => authentication::mechanisms(ctx, encoding),
         Command::SaslAuth { mechanism, payload } => {
-            return authentication::sasl(ctx, session, mechanism, payload, &encoding);
+            return authentication::sasl(ctx, session, mechanism, payload, encoding);
         }
-        Command::SaslStep { .. } => return authentication::step(ctx, session, &encoding),
+        Command::SaslStep { .. } => return authentication::step(ctx, session, encoding),
         Command::Stats(words) => {
             session.info.set_state(State::ParseCommand);
-            stats::stats(ctx, session, words, &encoding);
+            stats::stats(ctx, session, words, encoding);
         }
-        Command::Watch(words) => admin::watch(ctx, session, words, &encoding),
-        Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, &encoding),
-        Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, &encoding),
-        Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, &encoding),
-        Command::FabricAttach(client) => fabric::attach(ctx, session, &client, &encoding),
-        Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, &encoding),
-        order => return admin::order(ctx, session, order, &encoding),
+        Command::Watch(words) => admin::watch(ctx, session, words, encoding),
+        Command::ShmAttach { channel, region } => shm::attach(ctx, session, channel, region, encoding),
+        Command::ShmAccessed(accesses) => shm::accessed(ctx, session, accesses, encoding),
+        Command::FabricHello { channel, region } => fabric::hello(ctx, session, channel, region, encoding),
+        Command::FabricAttach(client) => fabric::attach(ctx, session, &client, encoding),
+        Command::LruCrawler(words) => admin::lru_crawler(ctx, session, words, encoding),
+        order => return admin::order(ctx, session, order, encoding),
     }
     Flow::Next
 }

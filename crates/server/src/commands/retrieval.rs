@@ -30,9 +30,6 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
     {
         return defer(ctx, session, get.key, len, encoding);
     }
-    if matches!(encoding, Encoding::Meta(_)) {
-        ctx.counters().cmd_meta.inc();
-    }
     get_now(ctx, session, get, encoding);
     Flow::Next
 }
@@ -78,9 +75,6 @@ fn defer(ctx: &mut Context, session: &mut Session, key: &[u8], len: u64, encodin
     let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
         return Flow::AwaitTicket;
     };
-    if matches!(encoding, Encoding::Meta(_)) {
-        ctx.counters().cmd_meta.inc();
-    }
     session.queue.push_bytes(&mut ctx.out);
     session.queue.push_pending(ticket.id(), len);
     ctx.shared.deferred_reads.push(DeferredRead { ticket, key: key.into() });

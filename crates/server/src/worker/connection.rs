@@ -221,11 +221,6 @@ impl Connection {
         !self.session.queue.is_empty() && !self.session.queue.awaits_ticket()
     }
 
-    /// Returns whether its next request waits until the worker has a ticket for it.
-    pub fn needs_ticket(&self) -> bool {
-        self.needs_ticket
-    }
-
     /// Returns whether nothing but a ticket moves it: it receives nothing, and has nothing to send.
     pub fn awaits_only_tickets(&self) -> bool {
         let is_waiting = self.needs_ticket || self.session.queue.awaits_ticket();
@@ -302,10 +297,13 @@ impl Connection {
     }
 
     pub(super) fn is_backlogged(&self) -> bool {
+        self.is_full() || self.session.queue.stops_requests()
+    }
+
+    /// Returns whether more bytes are pending than may be while its requests are executed.
+    pub(super) fn is_full(&self) -> bool {
         let queue = &self.session.queue;
-        let is_full =
-            if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() };
-        is_full || queue.stops_requests()
+        if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() }
     }
 
     pub(super) fn is_dumping(&self) -> bool {

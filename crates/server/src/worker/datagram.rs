@@ -6,7 +6,7 @@ use super::Worker;
 use super::connection::{Connection, EndReason};
 use super::token::ConnectionToken;
 use super::turn_budget::TurnBudget;
-use crate::bounds::{DATAGRAM_ANSWER_BYTES_MAX, PENDING_DATAGRAMS_MAX};
+use crate::bounds::PENDING_DATAGRAMS_MAX;
 use crate::commands::Context;
 
 impl Connection {
@@ -36,11 +36,11 @@ impl Connection {
             // The whole answer must exist before it is cut into datagrams.
             self.session.queue.push_bytes(&mut ctx.out);
         }
-        let queue = &mut self.session.queue;
-        if queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX {
+        if self.is_full() {
             tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
             return true;
         }
+        let queue = &mut self.session.queue;
         if queue.has_pending() {
             self.input.append(&buffer[used..len]);
             queue.unpin_excess();

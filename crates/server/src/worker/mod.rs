@@ -302,7 +302,7 @@ impl Worker {
         if connection.is_watching() && !self.watching.contains(&index) {
             self.watching.push(index);
         }
-        if connection.needs_ticket() && !self.needing_tickets.contains(&connection.place()) {
+        if connection.needs_ticket && !self.needing_tickets.contains(&connection.place()) {
             self.needing_tickets.push(connection.place());
         }
         match turn {
