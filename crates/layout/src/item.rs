@@ -210,12 +210,6 @@ impl Encoded {
         &self.bytes[..self.len]
     }
 
-    /// Returns the header and, behind it, bytes without meaning.
-    #[inline]
-    pub fn as_padded(&self) -> &[u8; HEADER_BYTES_MAX] {
-        &self.bytes
-    }
-
     /// Returns the bytes of the whole item with so many bytes behind the header, including padding.
     #[inline]
     pub fn bytes_with(&self, len: usize) -> u64 {
@@ -274,7 +268,8 @@ impl NewItem<'_> {
     }
 
     /// Returns the header without the checksum.
-    #[inline]
+    // Else the fields go through memory.
+    #[inline(always)]
     pub fn encode(&self) -> Encoded {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX);
         let (cas_width, length_bytes) = (self.cas_width(), self.length_bytes());
@@ -343,13 +338,12 @@ impl Item {
     // Else the item is copied twice.
     #[inline(always)]
     pub fn read(memory: &Memory, offset: u64) -> Option<Item> {
-        let mut head = [0; HEADER_BYTES_MAX];
         if memory.contains(offset, HEADER_BYTES_MAX as u64) {
-            memory.copy_out(offset, &mut head);
-        } else {
-            let len = memory.len().checked_sub(offset)?;
-            memory.copy_out(offset, &mut head[..len as usize]);
+            return Some(Item::parse(&memory.read(offset)));
         }
+        let mut head = [0; HEADER_BYTES_MAX];
+        let len = memory.len().checked_sub(offset)?;
+        memory.copy_out(offset, &mut head[..len as usize]);
         Some(Item::parse(&head))
     }
 

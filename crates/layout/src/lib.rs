@@ -16,6 +16,7 @@
 compile_error!("the region is little endian and is read in place");
 
 pub mod bounds;
+pub mod bucket;
 pub mod channel;
 pub mod checksum;
 pub mod directory;
@@ -37,6 +38,7 @@ pub mod size_class;
 pub mod slot;
 pub mod sync;
 
+pub use bucket::Bucket;
 pub use checksum::Secret;
 pub use geometry::Geometry;
 pub use hash::KeyHash;

@@ -25,6 +25,7 @@ fn out_of_bounds(offset: u64, len: u64, size: u64) -> ! {
 
 #[cfg(not(loom))]
 mod real {
+    use std::mem::MaybeUninit;
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -52,6 +53,7 @@ mod real {
         /// while they are written.
         pub unsafe fn new(base: NonNull<u8>, len: u64) -> Memory {
             assert_eq!(base.as_ptr() as usize % 64, 0, "a region is aligned to cache lines");
+            assert!(len >= LINE_BYTES, "a region has at least one cache line");
             Memory { base, len }
         }
 
@@ -82,30 +84,41 @@ mod real {
             unsafe { self.base.as_ptr().add(offset as usize) }
         }
 
+        /// Returns the address of `LEN` bytes at `offset`, at most a cache line.
         #[inline]
-        fn aligned<T>(&self, offset: u64) -> *mut T {
-            let size = size_of::<T>() as u64;
-            assert!(offset.is_multiple_of(size), "word at offset {offset} is not aligned to {size}");
-            self.at(offset, size).cast()
+        fn at_fixed<const LEN: u64>(&self, offset: u64) -> *mut u8 {
+            const { assert!(LEN <= LINE_BYTES) };
+            // A region is at least as long.
+            if offset > self.len - LEN {
+                super::out_of_bounds(offset, LEN, self.len);
+            }
+            // SAFETY: offset + LEN <= len of the mapping, checked above.
+            unsafe { self.base.as_ptr().add(offset as usize) }
+        }
+
+        #[inline]
+        fn aligned<const LEN: u64>(&self, offset: u64) -> *mut u8 {
+            assert!(offset.is_multiple_of(LEN), "word at offset {offset} is not aligned to {LEN}");
+            self.at_fixed::<LEN>(offset)
         }
 
         #[inline]
         fn u64(&self, offset: u64) -> &AtomicU64 {
             // SAFETY: in bounds and aligned (`aligned`; base is 64-byte aligned), mapped for the life of self, and
             // only ever accessed by atomics or the copy routines.
-            unsafe { AtomicU64::from_ptr(self.aligned(offset)) }
+            unsafe { AtomicU64::from_ptr(self.aligned::<8>(offset).cast()) }
         }
 
         #[inline]
         fn u32(&self, offset: u64) -> &AtomicU32 {
             // SAFETY: as in `u64`.
-            unsafe { AtomicU32::from_ptr(self.aligned(offset)) }
+            unsafe { AtomicU32::from_ptr(self.aligned::<4>(offset).cast()) }
         }
 
         #[inline]
         fn u16(&self, offset: u64) -> &AtomicU16 {
             // SAFETY: as in `u64`.
-            unsafe { AtomicU16::from_ptr(self.aligned(offset)) }
+            unsafe { AtomicU16::from_ptr(self.aligned::<2>(offset).cast()) }
         }
 
         /// Loads the 8-byte word at `offset` (a multiple of 8).
@@ -114,16 +127,12 @@ mod real {
             self.u64(offset).load(order)
         }
 
-        /// Loads `N` words from `offset` (a multiple of 8) on, in order, each with acquire.
+        /// Loads the words of the cache line at `offset` (a multiple of 64), in order, each with acquire.
         #[inline]
-        pub fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
-            assert!(offset.is_multiple_of(8), "word at offset {offset} is not aligned to 8");
-            let start = self.at(offset, 8 * N as u64).cast::<AtomicU64>();
-            std::array::from_fn(|i| {
-                // SAFETY: i < N, and N words from start on are in bounds, aligned and accessed as in `u64`.
-                let word = unsafe { &*start.wrapping_add(i) };
-                word.load(Ordering::Acquire)
-            })
+        pub fn load_line(&self, offset: u64) -> [u64; 8] {
+            let start = self.aligned::<LINE_BYTES>(offset);
+            // SAFETY: the line is in bounds and aligned.
+            unsafe { copy::line(start) }
         }
 
         /// Stores the 8-byte word at `offset` (a multiple of 8).
@@ -226,6 +235,17 @@ mod real {
             unsafe { copy::load(src, dst.as_mut_ptr(), dst.len()) }
         }
 
+        /// Returns `N` bytes at `offset`. They may be torn; see the module documentation.
+        #[inline]
+        pub fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+            let src = self.at(offset, N as u64);
+            let mut bytes = MaybeUninit::<[u8; N]>::uninit();
+            // SAFETY: `src` is in bounds for the length, and `bytes` is as long and ours.
+            unsafe { copy::load(src, bytes.as_mut_ptr().cast(), N) };
+            // SAFETY: all of them were just written.
+            unsafe { bytes.assume_init() }
+        }
+
         /// Returns whether the bytes at `offset` equal these. They may be torn; see the module documentation.
         #[inline]
         pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
@@ -270,6 +290,18 @@ mod real {
             let dst = self.at(offset, src.len() as u64);
             // SAFETY: `dst` is in bounds for the length; `src` is borrowed, so it is not written.
             unsafe { copy::store(src.as_ptr(), dst, src.len()) }
+        }
+
+        /// Copies parts into the region, one after the other from `offset` on. Readers may see them half done.
+        #[inline]
+        pub fn copy_in_parts<const N: usize>(&self, offset: u64, parts: [&[u8]; N]) {
+            let len = parts.iter().map(|part| part.len() as u64).sum();
+            let mut dst = self.at(offset, len);
+            for part in parts {
+                // SAFETY: dst is in bounds for this part and those after it; the part is borrowed, so it is not written.
+                unsafe { copy::store(part.as_ptr(), dst, part.len()) };
+                dst = dst.wrapping_add(part.len());
+            }
         }
 
         /// Copies within the region, between ranges that do not overlap.
@@ -396,6 +428,18 @@ mod real {
             u64::from_ne_bytes(word)
         }
 
+        /// Loads eight words in order, each with acquire.
+        ///
+        /// # Safety
+        /// `src` is readable for 64 bytes and aligned to them.
+        pub unsafe fn line(src: *mut u8) -> [u64; 8] {
+            std::array::from_fn(|i| {
+                // SAFETY: i < 8, so the word is readable and aligned by contract; the region is only accessed by
+                // atomics.
+                unsafe { AtomicU64::from_ptr(src.cast::<u64>().wrapping_add(i)) }.load(Ordering::Acquire)
+            })
+        }
+
         loops!(load, |from: *const u8, _: *mut u8| from, load8, load4, load1);
         loops!(store, |_: *const u8, to: *mut u8| to.cast_const(), store8, store4, store1);
     }
@@ -454,7 +498,8 @@ mod model {
             self.word(offset).load(order)
         }
 
-        pub fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        /// As many words as a bucket has in models.
+        pub fn load_line<const N: usize>(&self, offset: u64) -> [u64; N] {
             std::array::from_fn(|i| self.load(offset + 8 * i as u64, Ordering::Acquire))
         }
 
@@ -542,6 +587,12 @@ mod model {
             }
         }
 
+        pub fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+            let mut bytes = [0; N];
+            self.copy_out(offset, &mut bytes);
+            bytes
+        }
+
         pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
             let mut there = vec![0; bytes.len()];
             self.copy_out(offset, &mut there);
@@ -575,6 +626,10 @@ mod model {
             }
         }
 
+        pub fn copy_in_parts<const N: usize>(&self, offset: u64, parts: [&[u8]; N]) {
+            self.copy_in(offset, &parts.concat());
+        }
+
         pub fn copy_within(&self, from: u64, to: u64, len: u64) {
             let mut bytes = vec![0; len as usize];
             self.copy_out(from, &mut bytes);
@@ -601,6 +656,7 @@ mod model {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::Ordering;
     use proptest::prelude::*;
     use std::ptr::NonNull;
 
@@ -632,6 +688,16 @@ mod tests {
             memory.copy_out(offset + data.len() as u64, &mut around);
             prop_assert_eq!(around[0], 0xee);
             prop_assert!(memory.equals(offset, &data));
+            let (first, rest) = data.split_at(at.index(data.len() + 1));
+            memory.copy_in_parts(offset + 1, [first, rest]);
+            prop_assert!(memory.equals(offset + 1, &data));
+            let len = data.len().min(40);
+            prop_assert_eq!(&memory.read::<40>(offset + 1)[..len], &data[..len]);
+            memory.copy_in(offset, &data);
+            let line = offset / 64 * 64;
+            let words = memory.load_line(line);
+            prop_assert!((0..8).all(|i| words[i] == memory.load(line + 8 * i as u64, Ordering::Acquire)));
+            memory.copy_in(offset + data.len() as u64, &[0xee]);
             let mut other = data.clone();
             if let Some(byte) = other.get_mut(at.index(data.len().max(1))) {
                 *byte ^= 1 << (at.index(8));

@@ -54,6 +54,8 @@ pub struct Slot(pub u64);
 impl Slot {
     /// An empty slot.
     pub const EMPTY: Slot = Slot(0);
+    /// The bits that tell an item with some tag from others and from special slots.
+    pub(crate) const TAG_AND_SPECIAL: u64 = ((1 << TAG_BITS) - 1) | 1 << SPECIAL_SHIFT;
     /// The mark of a slot whose contents are now in the partition's other table.
     pub const MOVED: Slot = Slot(1 << SPECIAL_SHIFT);
 
@@ -133,8 +135,7 @@ impl Slot {
     /// Returns whether the slot is an item with this tag or empty: a first test of many slots.
     #[inline]
     pub fn may_match(self, tag: u16) -> bool {
-        const SEEN: u64 = ((1 << TAG_BITS) - 1) | 1 << SPECIAL_SHIFT;
-        (self.0 ^ u64::from(tag)) & SEEN == 0
+        self.0 & Slot::TAG_AND_SPECIAL == u64::from(tag)
     }
 
     /// Returns the item's offset in the region, in bytes.

@@ -17,8 +17,7 @@ use crate::store::Store;
 /// Dead items of one segment that are yet to be counted: until then it is not used again.
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
-    /// The offset of one of them.
-    offset: u64,
+    segment: u32,
     items: u64,
     bytes: u64,
 }
@@ -26,10 +25,11 @@ pub(crate) struct Deaths {
 impl Deaths {
     #[inline]
     fn count(&mut self, store: &Store, offset: u64, item: &Item) {
-        if self.items > 0 && store.geometry.segment_of(self.offset) != store.geometry.segment_of(offset) {
+        let Some(segment) = store.geometry.segment_of(offset) else { return };
+        if self.items > 0 && self.segment != segment {
             self.settle(store);
         }
-        self.offset = offset;
+        self.segment = segment;
         self.items += 1;
         self.bytes += item.bytes();
     }
@@ -37,9 +37,9 @@ impl Deaths {
     /// Counts them.
     #[inline]
     pub(crate) fn settle(&mut self, store: &Store) {
-        let Deaths { offset, items, bytes } = std::mem::take(self);
+        let Deaths { segment, items, bytes } = std::mem::take(self);
         if items > 0 {
-            store.segments.count_dead(offset, bytes, items);
+            store.segments.count_dead_in(segment, bytes, items);
         }
     }
 }

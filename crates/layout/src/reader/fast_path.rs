@@ -4,8 +4,8 @@
 //! cases: a complete live item, or no item in a bucket without moved or overflowed slots. In all others
 //! [`Get`](super::Get) starts anew.
 
+use crate::bucket::Bucket;
 use crate::directory::head_offset;
-use crate::format::SLOTS_PER_BUCKET;
 use crate::hash::KeyHash;
 use crate::item::{HEADER_BYTES_MAX, Item, State};
 use crate::memory::Memory;
@@ -16,42 +16,6 @@ use crate::sync::{Ordering, fence};
 
 use super::metadata_cache::CachedGeneration;
 use super::{Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Value};
-
-/// The slots of a bucket.
-pub(super) struct Bucket([Slot; SLOTS_PER_BUCKET]);
-
-impl Bucket {
-    #[inline]
-    pub(super) fn at(memory: &Memory, offset: u64) -> Bucket {
-        Bucket(memory.load_words(offset).map(Slot))
-    }
-
-    /// Returns whether a slot is neither an item's nor empty.
-    #[inline]
-    fn has_special(&self) -> bool {
-        self.0.iter().fold(Slot::EMPTY, |all, slot| Slot(all.0 | slot.0)).is_special()
-    }
-
-    /// Returns a mask of the items with this tag.
-    #[inline]
-    pub(super) fn items(&self, tag: u16) -> impl Iterator<Item = Slot> {
-        // Branchless, because nearly all slots are other keys'.
-        let matching =
-            (0..).zip(&self.0).fold(0, |bits, (i, slot)| bits | u32::from(slot.may_match(tag)) << i);
-        let next = |left: &u32| Some(left & left.wrapping_sub(1)).filter(|left| *left != 0);
-        std::iter::successors(Some(matching).filter(|all| *all != 0), next)
-            .map(|left| self.0[left.trailing_zeros() as usize % SLOTS_PER_BUCKET])
-            .filter(|slot| !slot.is_empty())
-    }
-}
-
-impl Bucket {
-    /// Returns the first item with this tag, or an empty slot if no item has it or keys are being moved.
-    #[inline]
-    pub(super) fn probable(&self, tag: u16) -> Slot {
-        if self.has_special() { Slot::EMPTY } else { self.items(tag).next().unwrap_or(Slot::EMPTY) }
-    }
-}
 
 /// The result of probing one slot's item.
 enum Probe {
@@ -78,19 +42,19 @@ impl Reader {
         let places = self.places(metadata, hash)?;
         let mut is_overflowed = false;
         for at in [places.home, places.neighbour] {
-            let bucket = Bucket::at(memory, at);
+            let bucket = Bucket::load(memory, at);
             // Of these marks only moved slots matter here: links are stored elsewhere.
             if bucket.has_special() && !cfg!(fabcache_without = "moved") {
                 return None;
             }
-            for slot in bucket.items(hash.tag()) {
+            for (_, slot) in bucket.items(hash.tag()) {
                 match self.glimpse(metadata, memory, key, (slot, metadata.stamp()), flush_epoch, value) {
                     Probe::Hit(hit) => return Some(ReadOutcome::Hit(hit)),
                     Probe::OtherKey => {}
                     Probe::NotPlain => return None,
                 }
             }
-            is_overflowed |= at == places.home && bucket.0[0].is_overflowed();
+            is_overflowed |= at == places.home && bucket.slots()[0].is_overflowed();
         }
         // A miss in tables that were replaced meanwhile is inconclusive.
         let is_still = || memory.load(head_offset(&self.geometry, partition), Ordering::Acquire) == head;

@@ -4,6 +4,7 @@
 //! together, and for the page-table walks that lead there, only within its out-of-order window, and reading one key
 //! exceeds that window.
 
+use crate::bucket::Bucket;
 use crate::directory::Head;
 use crate::format::BUCKET_BYTES;
 use crate::geometry::BucketOffsets;
@@ -13,7 +14,6 @@ use crate::memory::Memory;
 use crate::size_class;
 use crate::slot::Slot;
 
-use super::fast_path::Bucket;
 use super::{MetadataCache, Reader};
 
 /// Keys prefetched together: about as many lines as a core can wait for, and few enough to stay in the first-level
@@ -22,6 +22,13 @@ pub const PREFETCHED_KEYS: usize = 32;
 /// The bytes of an item to prefetch: all of a short one. For long ones the hardware prefetcher takes over.
 const ITEM_BYTES_MAX: u64 = 256;
 const _: () = assert!(ITEM_BYTES_MAX >= HEADER_BYTES_MAX as u64);
+
+/// Returns the first item with this tag, or an empty slot if no item has it or keys are being moved.
+#[inline]
+fn probable(bucket: &Bucket, tag: u16) -> Slot {
+    let first = bucket.items(tag).next().filter(|_| !bucket.has_special());
+    first.map_or(Slot::EMPTY, |(_, slot)| slot)
+}
 
 impl Reader {
     /// Returns the offset of the key's buckets, by the cached metadata.
@@ -56,7 +63,7 @@ impl Reader {
             memory.prefetch(*home);
         }
         for (((hash, home), next), seen) in hashes.iter().zip(homes).zip(&mut next).zip(slots) {
-            *seen = if home == 0 { Slot::EMPTY } else { Bucket::at(memory, home).probable(hash.tag()) };
+            *seen = if home == 0 { Slot::EMPTY } else { probable(&Bucket::load(memory, home), hash.tag()) };
             if seen.is_item() && !seen.is_on_flash() {
                 *next = (seen.offset(), size_class::bytes_max(seen.class()).min(ITEM_BYTES_MAX));
             }

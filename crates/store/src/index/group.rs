@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
-use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES};
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{MutexGuard, Ordering};
-use fabcache_layout::{KeyHash, Slot};
+use fabcache_layout::{Bucket, KeyHash, Slot};
 
 use super::blocks::ChainUse;
 use super::{Index, NoPlace, SlotSnapshot};
@@ -50,13 +50,13 @@ impl<'i> LockedGroup<'i> {
         let (tag, places) = (hash.tag(), BucketOffsets::of(self.group, hash));
         let mut is_overflowed = false;
         for bucket in [places.home, places.neighbour] {
-            let words = self.index.memory.load_words::<SLOTS_PER_BUCKET>(bucket);
-            for (i, slot) in words.into_iter().map(Slot).enumerate() {
-                if slot.matches(tag) && is_it(slot) {
+            let slots = Bucket::load(&self.index.memory, bucket);
+            for (i, slot) in slots.items(tag) {
+                if is_it(slot) {
                     return Some(SlotSnapshot { at: bucket + 8 * i as u64, slot });
                 }
             }
-            is_overflowed |= bucket == places.home && Slot(words[0]).is_overflowed();
+            is_overflowed |= bucket == places.home && slots.slots()[0].is_overflowed();
         }
         if !is_overflowed {
             return None;

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
-use fabcache_layout::format::{BUCKET_BYTES, SLOTS_PER_BUCKET};
+use fabcache_layout::format::BUCKET_BYTES;
 use fabcache_layout::geometry::BucketOffsets;
-use fabcache_layout::{KeyHash, Slot};
+use fabcache_layout::{Bucket, KeyHash, Slot};
 
 use super::{Index, SlotSnapshot};
 use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
@@ -112,16 +112,14 @@ impl Index {
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
         seen: &mut GroupScan,
     ) -> ControlFlow<R, Slot> {
-        let tag = hash.tag();
-        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(bucket);
-        for (i, word) in words.into_iter().enumerate() {
-            let slot = Slot(word);
-            if slot.matches(tag) {
-                visit(SlotSnapshot { at: bucket + 8 * i as u64, slot })?;
-            }
-            seen.moved |= slot.is_moved();
+        let slots = Bucket::load(&self.memory, bucket);
+        for (i, slot) in slots.items(hash.tag()) {
+            visit(SlotSnapshot { at: bucket + 8 * i as u64, slot })?;
         }
-        ControlFlow::Continue(Slot(words[0]))
+        if slots.has_special() {
+            seen.moved |= slots.slots().into_iter().any(Slot::is_moved);
+        }
+        ControlFlow::Continue(slots.slots()[0])
     }
 
     #[cold]

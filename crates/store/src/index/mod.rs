@@ -32,7 +32,7 @@ use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOT
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::slot::FREQUENCY_MAX;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
-use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
+use fabcache_layout::{Bucket, Geometry, KeyHash, Memory, Slot};
 
 use crate::bounds::{LOAD_MAX_FULL_PER_128, LOAD_MAX_ROOMY_PER_128};
 use blocks::{Blocks, ChainBuckets};
@@ -253,13 +253,10 @@ impl Index {
         if home == HomeBucket::NONE {
             return first;
         }
-        let words = self.memory.load_words::<SLOTS_PER_BUCKET>(home.at);
-        for (i, slot) in words.into_iter().map(Slot).enumerate() {
-            if slot.matches(hash.tag()) {
-                self.memory.prefetch(slot.offset());
-                if first.slot == Slot::EMPTY {
-                    first = SlotSnapshot { at: home.at + 8 * i as u64, slot };
-                }
+        for (i, slot) in Bucket::load(&self.memory, home.at).items(hash.tag()) {
+            self.memory.prefetch(slot.offset());
+            if first.slot == Slot::EMPTY {
+                first = SlotSnapshot { at: home.at + 8 * i as u64, slot };
             }
         }
         first

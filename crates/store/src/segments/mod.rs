@@ -519,12 +519,18 @@ impl Segments {
     #[inline]
     pub fn count_dead(&self, offset: u64, bytes: u64, items: u64) {
         if let Some(id) = self.geometry.segment_of(offset) {
-            let died = items * LIVE_ITEM + bytes;
-            // Release: pairs with the acquire of `is_dead`.
-            let order = if without("count_release") { Ordering::Relaxed } else { Ordering::Release };
-            if self.segments[id as usize].live.fetch_sub(died, order) == died {
-                self.deadlines[id as usize].fetch_min(0, Ordering::Release);
-            }
+            self.count_dead_in(id, bytes, items);
+        }
+    }
+
+    /// Counts items of a segment as dead.
+    #[inline]
+    pub fn count_dead_in(&self, id: u32, bytes: u64, items: u64) {
+        let died = items * LIVE_ITEM + bytes;
+        // Release: pairs with the acquire of `is_dead`.
+        let order = if without("count_release") { Ordering::Relaxed } else { Ordering::Release };
+        if self.segments[id as usize].live.fetch_sub(died, order) == died {
+            self.deadlines[id as usize].fetch_min(0, Ordering::Release);
         }
     }
 

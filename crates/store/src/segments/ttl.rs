@@ -47,6 +47,12 @@ const fn step_of(ttl: u32) -> usize {
 }
 const _: () = assert!(step_of(u32::MAX) < STEPS);
 
+/// Returns which of `lanes` a thread writes to. Mostly there are as many as threads, and a division takes long.
+#[inline]
+fn lane_of(thread: usize, lanes: usize) -> usize {
+    if thread < lanes { thread } else { thread % lanes }
+}
+
 /// The buckets, and their places among the open segments: the small queue's, then the main queue's; of each, first
 /// the lanes of items without expiry, then each bucket of expiring items with its lanes. Last come those of moved
 /// long values.
@@ -102,10 +108,10 @@ impl TtlBuckets {
     pub fn class_of(&self, queue: Queue, expiry: u32, now: u32, thread: usize) -> usize {
         let first = if queue == Queue::Small { 0 } else { self.open_max_of_queue() };
         if expiry == 0 {
-            return first + thread % self.lasting_lanes;
+            return first + lane_of(thread, self.lasting_lanes);
         }
         let class = self.class_of_step(step_of(expiry.saturating_sub(now)));
-        first + self.lasting_lanes + class * self.lanes + thread % self.lanes
+        first + self.lasting_lanes + class * self.lanes + lane_of(thread, self.lanes)
     }
 
     /// Which open segment a long value with this expiry goes to that reclaim moves. In the small queue it lies apart from

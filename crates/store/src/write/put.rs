@@ -1,6 +1,6 @@
 //! Items and chunks, written to a segment.
 
-use fabcache_layout::item::{self, ChunkEntry, Encoded, HEADER_BYTES_MAX, Item, NewItem, State};
+use fabcache_layout::item::{self, ChunkEntry, Encoded, Item, NewItem, State};
 use fabcache_layout::{KeyHash, header};
 
 use crate::info::Expiry;
@@ -39,16 +39,8 @@ impl Store {
         payload: &[u8],
     ) {
         let header = encoded.as_bytes();
-        let payload_at = (header.len() + key.len()) as u64;
-        if payload_at + payload.len() as u64 >= HEADER_BYTES_MAX as u64 {
-            // Of a fixed length, so in two moves; the key goes over what is too much.
-            self.memory.copy_in(offset, encoded.as_padded());
-        } else {
-            self.memory.copy_in(offset, header);
-        }
-        self.memory.copy_in(offset + header.len() as u64, key);
-        self.memory.copy_in(offset + payload_at, payload);
-        let len = payload_at + payload.len() as u64;
+        let len = (header.len() + key.len() + payload.len()) as u64;
+        self.memory.copy_in_parts(offset, [header, key, payload]);
         let kind = encoded.kind();
         let generation = self.segments.generation(segment);
         // SAFETY: the reservation is exclusively ours, and was just written in full.

@@ -11,14 +11,14 @@ use std::cell::Cell;
 use fabcache_layout::item::{NewItem, State, access_window};
 use fabcache_layout::{Slot, size_class};
 
-use super::{Change, LinkedItem, NewValue, StoredItem, Value, Write, WriteObstacle};
+use super::{Change, NewValue, StoredItem, Value, Write, WriteObstacle};
 use crate::bounds::RUN_SETS_MAX;
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::info::Expiry;
 use crate::kill::Deaths;
 use crate::read_many::Probe;
-use crate::segments::{Queue, Reservation};
+use crate::segments::{ClaimPurpose, Queue, Reservation};
 use crate::simulation::SimulatedItem;
 
 /// A value to be stored under a key, whatever the existing item.
@@ -69,7 +69,9 @@ impl Put<'_> {
 /// Space for the next items of a run, of which the first were written.
 struct RunSpace {
     reservation: Reservation,
-    class: usize,
+    /// The queue and the expiry of its items.
+    queue: Queue,
+    expiry: u32,
     /// The flush epoch before it was reserved. Items of a later one may not lie in a segment that was sealed before.
     epoch: u64,
     /// The last access of an item that is stored now.
@@ -187,10 +189,11 @@ impl Run<'_, '_> {
         let mut encoded = put.item(cas).encode();
         let bytes = encoded.bytes_with(put.key.len() + put.value.len());
         let (queue, expiry) = (handle.queue_for(hash, existing.at.map(|at| at.slot)), put.expiry.second());
-        let class = store.segments.class_of(queue, expiry, self.now, handle.thread);
         let is_planned = cas == self.cas_of(i) || bytes == put.item(self.cas_of(i)).bytes();
         self.is_mixed |= !is_planned;
-        let (segment, offset, window) = self.take_space(i, class, bytes, is_planned, &existing)?;
+        let claim = existing.claim(put.value.len() as u64);
+        let (segment, offset, window) =
+            self.take_space(i, queue, bytes, is_planned, (existing.epoch, claim))?;
         store.note_stored(existing.epoch);
         encoded.set_state(State::live(existing.epoch).with_window(window));
         store.write_bytes(segment, offset, &encoded, put.key, put.value);
@@ -242,30 +245,29 @@ impl Run<'_, '_> {
     fn take_space(
         &mut self,
         i: usize,
-        class: usize,
+        queue: Queue,
         bytes: u64,
         is_planned: bool,
-        existing: &LinkedItem,
+        (epoch, claim): (u64, ClaimPurpose),
     ) -> Result<(u32, u64, u8), WriteObstacle> {
-        let is_usable = self.space.as_ref().is_some_and(|space| {
-            i < space.end && space.class == class && space.epoch == existing.epoch && is_planned
-        });
+        let is_usable = self
+            .space
+            .as_ref()
+            .is_some_and(|space| i < space.end && space.queue == queue && space.epoch == epoch && is_planned);
         if !is_usable {
             if let Some(space) = self.space.take() {
                 self.is_mixed |= i < space.end;
                 self.close(space, i);
             }
-            self.space = Some(self.reserve(i, class, bytes, existing)?);
+            self.space = Some(self.reserve(i, queue, bytes, (epoch, claim))?);
         }
         let space = self.space.as_mut().expect("just reserved");
         let (segment, offset) = (space.reservation.segment, space.reservation.offset + space.used);
         space.used += bytes;
-        let expiry = self.puts[i].expiry.second();
-        if expiry != 0 {
+        if space.expiry != 0 {
             let at = Reservation { segment, offset, len: bytes };
-            self.handle.store.segments.note_expiry(&at, expiry, self.now);
+            self.handle.store.segments.note_expiry(&at, space.expiry, self.now);
         }
-        self.handle.store.segments.note_last_expiry(&space.reservation, expiry);
         Ok((segment, offset, space.window))
     }
 
@@ -273,9 +275,9 @@ impl Run<'_, '_> {
     fn reserve(
         &self,
         i: usize,
-        class: usize,
+        queue: Queue,
         bytes: u64,
-        existing: &LinkedItem,
+        (epoch, claim): (u64, ClaimPurpose),
     ) -> Result<RunSpace, WriteObstacle> {
         let (store, put) = (&*self.handle.store, &self.puts[i]);
         let alike = |other: &&Put<'_>| {
@@ -283,13 +285,13 @@ impl Run<'_, '_> {
                 && other.expiry == put.expiry
                 && self.handle.fits_contiguously(other.value.len() as u64)
         };
-        // Its class is that of its queue, which the probe foresees.
-        let queue = |i: usize| self.handle.queue_for(self.probes[i].hash(), self.probes[i].item_slot());
-        let first_queue = queue(i);
+        // The probe foresees its queue.
+        let queue_of = |i: usize| self.handle.queue_for(self.probes[i].hash(), self.probes[i].item_slot());
+        let first_queue = queue_of(i);
         let others = self.puts[i + 1..]
             .iter()
             .enumerate()
-            .take_while(|(at, other)| alike(other) && queue(i + 1 + at) == first_queue)
+            .take_while(|(at, other)| alike(other) && queue_of(i + 1 + at) == first_queue)
             .map(|(_, other)| other);
         let items = Cell::new(0);
         let fit = |left: u64| {
@@ -307,15 +309,18 @@ impl Run<'_, '_> {
             items.set(fitting);
             (len <= left).then_some(len)
         };
-        let claim = existing.claim(put.value.len() as u64);
+        let expiry = put.expiry.second();
+        let class = store.segments.class_of(queue, expiry, self.now, self.handle.thread);
         let reservation = store.segments.reserve_fitting(class, bytes, true, self.now, claim, fit)?;
         let items = items.get();
         store.segments.count_live(reservation.offset, reservation.len, items as u64);
+        store.segments.note_last_expiry(&reservation, expiry);
         let age = self.now.saturating_sub(store.segments.opened(reservation.segment));
         Ok(RunSpace {
             reservation,
-            class,
-            epoch: existing.epoch,
+            queue,
+            expiry,
+            epoch,
             window: access_window(age),
             used: 0,
             end: i + items,
