@@ -156,11 +156,12 @@ impl Handle {
         }
     }
 
-    /// Touches the free segments that writers take next, so that their writes cause no page faults. Segments that the
-    /// memory limit keeps out of use stay untouched.
+    /// Frees dead segments, which are touched, and then touches the free ones that writers take next, so that their writes
+    /// cause no page faults. Segments that the memory limit keeps out of use stay untouched.
     #[cfg(not(loom))]
     pub fn touch_ahead(&self) {
         let store = &*self.store;
+        self.free_dead_segments();
         // While the limit is lowered, a segment found free may be retired, and its pages returned to the system.
         let Ok(_steady) = store.limit_moving.try_lock() else { return };
         let bytes = store.geometry.segment_bytes();

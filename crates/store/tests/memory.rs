@@ -607,3 +607,16 @@ fn free_segments_are_touched_before_writers_take_them() {
     handle.touch_ahead();
     assert!(allocated() <= 16 << 20, "retired segments stay untouched");
 }
+
+#[test]
+fn overwritten_values_leave_memory_that_is_used_before_untouched_memory() {
+    let (handle, untouched) = observed();
+    for i in 0..3_000u64 {
+        set(&handle, &(i % 20).to_le_bytes(), &pattern(i, 100_000)).expect("memory is free");
+        if untouched.0.swap(false, Ordering::Relaxed) {
+            handle.touch_ahead();
+        }
+    }
+    let allocated = rustix::fs::fstat(handle.store().region()).expect("open").st_blocks as u64 * 512;
+    assert!(allocated < 20 << 20, "2 MB of live values, and {allocated} bytes were touched");
+}

@@ -51,6 +51,18 @@ impl Handle {
         }
     }
 
+    /// Frees segments in which nothing lives any more.
+    pub(crate) fn free_dead_segments(&self) {
+        let store = &*self.store;
+        let Ok(_expirer) = store.expirer.try_lock() else { return };
+        // The first second: they are due at once.
+        for id in store.segments.due(0) {
+            if store.segments.live_bytes(id) == 0 {
+                let _ = self.walk_segment(id, &mut Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || {} });
+            }
+        }
+    }
+
     fn walk_segment(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) -> Result<(), WalkInterrupted> {
         let store = &*self.store;
         let generation = store.segments.generation(id);
