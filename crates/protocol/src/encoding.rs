@@ -114,6 +114,22 @@ pub struct MetaEncoding<'a> {
     pub value_len: u64,
 }
 
+impl MetaEncoding<'_> {
+    /// That of a command whose key and flags are not known.
+    #[inline]
+    pub(crate) const fn new(command: MetaCommand) -> Self {
+        MetaEncoding {
+            command,
+            key: b"",
+            flags: b"",
+            quiet: false,
+            value: false,
+            binary_key: false,
+            value_len: 0,
+        }
+    }
+}
+
 /// Binary protocol.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BinaryEncoding<'a> {

@@ -1,13 +1,15 @@
 //! Runs of plain requests: what a pipeline mostly consists of, parsed at once.
 //!
-//! A plain request is one of the common form: `get` and `gets` with keys, `set` and `ms` with their data and without
-//! flags, words separated by one space, numbers of digits only. Anything else ends the run, and is left to
-//! [`Decoder::decode`](crate::Decoder::decode), which finds the same requests in the same bytes.
+//! A plain request is one of the common form: `get` and `gets` with keys, `mg` that reads a value and changes nothing,
+//! `set` and `ms` that store whatever the existing item, with their data; words separated by one space, numbers of
+//! digits only. Anything else ends the run, and is left to [`Decoder::decode`](crate::Decoder::decode), which finds the
+//! same requests in the same bytes.
 
-use crate::bounds::{KEY_MAX, LINE_MAX, RUN_MAX};
+use crate::bounds::{KEY_MAX, LINE_MAX, OPAQUE_MAX, RUN_MAX};
 use crate::command::{Command, Exptime, Get, Request, Store, Value, Words};
 use crate::encoding::{Encoding, MetaCommand, MetaEncoding, TextCommand, TextEncoding};
 use crate::line::Multiget;
+use crate::reply::{Item, Reply};
 
 /// A run of plain requests, in their order.
 #[derive(Debug)]
@@ -23,18 +25,22 @@ pub type PlainGets<'a> = PlainRun<PlainGet<'a>>;
 /// A run of plain writes.
 pub type PlainSets<'a> = PlainRun<PlainSet<'a>>;
 
-/// One key of a `get` or `gets` line.
+/// One key of a `get` or `gets` line, or an `mg`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlainGet<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
+    /// Those of an `mg`, which has at least one; the answers to them need the item alone.
+    pub meta_flags: &'a [u8],
+    /// A miss of the `mg` is not answered.
+    pub quiet: bool,
     /// The answer carries the CAS value.
     pub cas: bool,
     /// `END` follows the answer: the key is the last of its line.
     pub is_last: bool,
 }
 
-/// A `set`, or an `ms` without flags.
+/// A `set`, or an `ms`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlainSet<'a> {
     /// 1 to 250 bytes.
@@ -45,8 +51,12 @@ pub struct PlainSet<'a> {
     pub flags: u32,
     /// When it expires.
     pub exptime: Exptime,
-    /// The client requested no answer.
+    /// The client requested no answer to a success; text, to none.
     pub noreply: bool,
+    /// Those of an `ms`; the answer to a success needs nothing that is known only then.
+    pub meta_flags: &'a [u8],
+    /// Its answer has flags.
+    pub has_echo: bool,
     /// It is an `ms`.
     pub is_meta: bool,
 }
@@ -93,16 +103,23 @@ impl<T: Copy + Default> PlainRun<T> {
 impl<'a> PlainGet<'a> {
     /// Returns the request as [`Decoder::decode`](crate::Decoder::decode) returns it.
     pub fn request(&self) -> Request<'a> {
-        Request {
-            command: Command::Get(Get { key: self.key, value: true, ..Get::default() }),
-            encoding: Encoding::Text(self.encoding()),
-        }
+        let get = Get { key: self.key, value: true, ..Get::default() };
+        let encoding = self.meta().map_or_else(|| Encoding::Text(self.text()), Encoding::Meta);
+        Request { command: Command::Get(get), encoding }
     }
 
-    /// The encoding of its answer.
+    /// The encoding of its answer if it is an `mg`.
     #[inline]
-    pub fn encoding(&self) -> TextEncoding<'a> {
-        let PlainGet { key, cas, is_last } = *self;
+    pub fn meta(&self) -> Option<MetaEncoding<'a>> {
+        let PlainGet { key, meta_flags: flags, quiet, .. } = *self;
+        let encoding = MetaEncoding { key, flags, quiet, value: true, ..MetaEncoding::new(MetaCommand::Get) };
+        (!flags.is_empty()).then_some(encoding)
+    }
+
+    /// The encoding of its answer if it is no `mg`.
+    #[inline]
+    pub fn text(&self) -> TextEncoding<'a> {
+        let PlainGet { key, cas, is_last, .. } = *self;
         TextEncoding { command: TextCommand::Get, key, cas, is_last, ..TextEncoding::default() }
     }
 }
@@ -118,29 +135,32 @@ impl<'a> PlainSet<'a> {
     /// Appends the answer that the value was stored, as [`Encoding::reply`] does.
     #[inline]
     pub fn stored(&self, out: &mut Vec<u8>) {
-        if self.is_meta {
-            out.extend_from_slice(b"HD\r\n");
-        } else if !self.noreply {
-            out.extend_from_slice(b"STORED\r\n");
+        match (self.is_meta, self.has_echo) {
+            _ if self.noreply => {}
+            (false, _) => out.extend_from_slice(b"STORED\r\n"),
+            (true, false) => out.extend_from_slice(b"HD\r\n"),
+            (true, true) => {
+                let item = Item { len: self.value.len() as u64, ..Item::default() };
+                self.encoding().reply(&Reply::Stored(item), out);
+            }
         }
     }
 
     /// The encoding of its answer.
     pub fn encoding(&self) -> Encoding<'a> {
-        let key = self.key;
+        let PlainSet { key, meta_flags: flags, noreply, .. } = *self;
         if self.is_meta {
+            let value_len = self.value.len() as u64;
+            let command = MetaCommand::Set;
             return Encoding::Meta(MetaEncoding {
-                command: MetaCommand::Set,
                 key,
-                flags: b"",
-                quiet: false,
-                value: false,
-                binary_key: false,
-                value_len: self.value.len() as u64,
+                flags,
+                quiet: noreply,
+                value_len,
+                ..MetaEncoding::new(command)
             });
         }
-        let command = TextCommand::Store;
-        Encoding::Text(TextEncoding { command, key, noreply: self.noreply, ..TextEncoding::default() })
+        Encoding::Text(TextEncoding { command: TextCommand::Store, key, noreply, ..TextEncoding::default() })
     }
 }
 
@@ -168,6 +188,10 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
     let (mut start, cas) = match input {
         [b'g', b'e', b't', b' ', ..] => (4, false),
         [b'g', b'e', b't', b's', b' ', ..] => (5, true),
+        [b'm', b'g', b' ', words @ ..] => {
+            let consumed = input.len() - meta_get(words, run)?.len();
+            return Some(KeyLine { consumed, rest: None });
+        }
         _ => return None,
     };
     let line = &input[..input.len().min(LINE_MAX + 1)];
@@ -187,7 +211,7 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
             break;
         }
         if full_at.is_none() {
-            run.push(PlainGet { key, cas, is_last });
+            run.push(PlainGet { key, cas, is_last, ..PlainGet::default() });
             if run.is_full() {
                 full_at = Some(stop);
             }
@@ -204,6 +228,82 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
     None
 }
 
+/// Appends the `mg` with the key and the flags at the front of `words`. Returns what follows its line.
+#[inline]
+fn meta_get<'a>(words: &'a [u8], run: &mut PlainGets<'a>) -> Option<&'a [u8]> {
+    let (key, flags) = key(words)?;
+    let mut seen = FlagSet::default();
+    let mut rest = flags;
+    while let [b' ', letter, after @ ..] = rest {
+        seen.insert(*letter)?;
+        rest = match letter {
+            b'v' | b'f' | b'c' | b's' | b't' | b'h' | b'k' | b'q' => after,
+            b'O' => opaque(after)?,
+            _ => return None,
+        };
+    }
+    if !seen.has(b'v') {
+        return None;
+    }
+    let (meta_flags, next) = flags_and_next(flags, rest)?;
+    run.push(PlainGet { key, meta_flags, quiet: seen.has(b'q'), ..PlainGet::default() });
+    Some(next)
+}
+
+/// The letters of a line's flags.
+#[derive(Default, Clone, Copy)]
+struct FlagSet(u64);
+
+impl FlagSet {
+    /// Adds a letter; none if it is there, or no letter.
+    #[inline]
+    fn insert(&mut self, letter: u8) -> Option<()> {
+        if !letter.is_ascii_alphabetic() || self.has(letter) {
+            return None;
+        }
+        self.0 |= 1 << (letter & 0x3f);
+        Some(())
+    }
+
+    /// Returns whether a letter is there.
+    #[inline]
+    fn has(self, letter: u8) -> bool {
+        self.0 & 1 << (letter & 0x3f) != 0
+    }
+}
+
+/// Splits the key at the front of `words` from the rest, which begins with what ends it.
+#[inline]
+fn key(words: &[u8]) -> Option<(&[u8], &[u8])> {
+    let len = word_len(&words[..words.len().min(KEY_MAX + 1)])?;
+    if len == 0 { None } else { Some(words.split_at(len)) }
+}
+
+/// Returns what follows the opaque at the front of `text`.
+#[inline]
+fn opaque(text: &[u8]) -> Option<&[u8]> {
+    let len = word_len(&text[..text.len().min(OPAQUE_MAX)])?;
+    Some(&text[len..])
+}
+
+/// Returns the flags at the front of `text` that end where `rest` starts, without the space before them, and what
+/// follows their line.
+#[inline]
+fn flags_and_next<'a>(text: &'a [u8], rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let next = line_end(rest)?;
+    let flags = &text[..text.len() - rest.len()];
+    Some((flags.get(1..).unwrap_or_default(), next))
+}
+
+/// Returns what follows the line end at the front of `text`.
+#[inline]
+fn line_end(text: &[u8]) -> Option<&[u8]> {
+    match text {
+        [b'\r', b'\n', rest @ ..] | [b'\n', rest @ ..] => Some(rest),
+        _ => None,
+    }
+}
+
 /// Appends keys of `text`, which is the rest of a valid line, to a run that is not full. Returns the bytes left.
 #[inline]
 pub(crate) fn more_keys<'a>(text: &'a [u8], cas: bool, run: &mut PlainGets<'a>) -> usize {
@@ -212,7 +312,7 @@ pub(crate) fn more_keys<'a>(text: &'a [u8], cas: bool, run: &mut PlainGets<'a>) 
         && let Some(key) = words.next()
     {
         let is_last = words.is_at_end();
-        run.push(PlainGet { key, cas, is_last });
+        run.push(PlainGet { key, cas, is_last, ..PlainGet::default() });
         if is_last {
             return 0;
         }
@@ -224,40 +324,86 @@ pub(crate) fn more_keys<'a>(text: &'a [u8], cas: bool, run: &mut PlainGets<'a>) 
 /// is incomplete or not plain, or its value has more than `value_max` bytes.
 #[inline]
 pub(crate) fn set<'a>(input: &'a [u8], value_max: usize, run: &mut PlainSets<'a>) -> Option<usize> {
-    let (words, is_meta) = match input {
-        [b's', b'e', b't', b' ', words @ ..] => (words, false),
-        [b'm', b's', b' ', words @ ..] => (words, true),
+    let rest = match input {
+        [b's', b'e', b't', b' ', words @ ..] => text_set(words, value_max, run)?,
+        [b'm', b's', b' ', words @ ..] => meta_set(words, value_max, run)?,
         _ => return None,
     };
-    let key_len = word_len(&words[..words.len().min(KEY_MAX + 1)])?;
-    let (key, rest) = words.split_at(key_len);
-    let mut rest = rest.strip_prefix(b" ")?;
-    if key.is_empty() {
+    Some(input.len() - rest.len())
+}
+
+/// Appends the `set` of these words to a run, as [`set`] does. Returns what follows its value.
+#[inline]
+fn text_set<'a>(words: &'a [u8], value_max: usize, run: &mut PlainSets<'a>) -> Option<&'a [u8]> {
+    let (key, rest) = key(words)?;
+    let (flags, rest) = number(rest.strip_prefix(b" ")?)?;
+    let (exptime, rest) = exptime(rest.strip_prefix(b" ")?)?;
+    let (len, rest) = number(rest.strip_prefix(b" ")?)?;
+    let (noreply, rest) = match rest.strip_prefix(b" noreply") {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let (value, next) = data_block(line_end(rest)?, len, value_max)?;
+    run.push(PlainSet { key, value, flags, exptime, noreply, ..PlainSet::default() });
+    Some(next)
+}
+
+/// Appends the `ms` of these words to a run, as [`set`] does. Returns what follows its value.
+// Inlined, it would cost each `set` registers.
+#[inline(never)]
+fn meta_set<'a>(words: &'a [u8], value_max: usize, run: &mut PlainSets<'a>) -> Option<&'a [u8]> {
+    let (key, rest) = key(words)?;
+    let (len, words) = number(rest.strip_prefix(b" ")?)?;
+    let (mut flags, mut expires, mut seen) = (0, Exptime::default(), FlagSet::default());
+    let mut rest = words;
+    while let [b' ', letter, after @ ..] = rest {
+        seen.insert(*letter)?;
+        rest = match letter {
+            b'T' => set_to(&mut expires, exptime(after)?),
+            b'F' => set_to(&mut flags, number(after)?),
+            b'M' => match after {
+                [b'S', after @ ..] => after,
+                _ => return None,
+            },
+            b'O' => opaque(after)?,
+            b'k' | b's' | b'c' | b'q' => after,
+            _ => return None,
+        };
+    }
+    let noreply = seen.has(b'q');
+    if seen.has(b'c') && !noreply {
+        // The run does not report each CAS value.
         return None;
     }
-    let mut request = PlainSet { key, is_meta, ..PlainSet::default() };
-    if !is_meta {
-        let (flags, after) = number(rest)?;
-        let (exptime, after) = number(after.strip_prefix(b" ")?)?;
-        request.flags = flags;
-        request.exptime = Exptime(i32::try_from(exptime).ok()?.into());
-        rest = after.strip_prefix(b" ")?;
-    }
-    let (len, mut rest) = number(rest)?;
-    if !is_meta && let Some(after) = rest.strip_prefix(b" noreply") {
-        (request.noreply, rest) = (true, after);
-    }
-    let data = match rest {
-        [b'\r', b'\n', data @ ..] | [b'\n', data @ ..] => data,
-        _ => return None,
-    };
+    let (meta_flags, next) = flags_and_next(words, rest)?;
+    let (value, next) = data_block(next, len, value_max)?;
+    let has_echo = seen.has(b'k') || seen.has(b'O') || seen.has(b's');
+    run.push(PlainSet { key, value, flags, exptime: expires, noreply, meta_flags, has_echo, is_meta: true });
+    Some(next)
+}
+
+/// Takes a parsed value; returns what follows it.
+#[inline]
+fn set_to<'a, T>(place: &mut T, (value, rest): (T, &'a [u8])) -> &'a [u8] {
+    *place = value;
+    rest
+}
+
+/// Splits the value of `len` bytes at the front of `data` from what follows its line end.
+#[inline]
+fn data_block(data: &[u8], len: u32, value_max: usize) -> Option<(&[u8], &[u8])> {
     let len = len as usize;
     if len > value_max || data.get(len..len + 2)? != b"\r\n" {
         return None;
     }
-    request.value = &data[..len];
-    run.push(request);
-    Some(input.len() - data.len() + len + 2)
+    Some((&data[..len], &data[len + 2..]))
+}
+
+/// Parses the expiry time at the front of `text`, which something follows.
+#[inline(always)]
+fn exptime(text: &[u8]) -> Option<(Exptime, &[u8])> {
+    let (seconds, rest) = number(text)?;
+    Some((Exptime(i32::try_from(seconds).ok()?.into()), rest))
 }
 
 /// Returns where the first space or control character is: the end of the word at the front of `text`.

@@ -218,6 +218,18 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Builds the flags of a meta request, which is often plain.
+fn plain_flags() -> impl Strategy<Value = String> {
+    let letter = select(&["v", "v", "k", "f", "s", "c", "t", "q", "h", "l", "MS", "MA", "I"][..]);
+    let word = prop_oneof![
+        8 => letter.prop_map(str::to_owned),
+        2 => (select(&["T", "F", "O"][..]), any::<i32>()).prop_map(|(letter, number)| format!("{letter}{number}")),
+        2 => (select(&["T", "F", "O"][..]), 0..100u32).prop_map(|(letter, number)| format!("{letter}{number}")),
+        1 => "O[a-z]{0,33}",
+    ];
+    vec(word, 0..5).prop_map(|words| words.iter().map(|word| format!(" {word}")).collect())
+}
+
 /// Builds a stream of mostly plain requests, some of them damaged.
 fn plain_stream() -> impl Strategy<Value = Vec<u8>> {
     let keys = prop_oneof![
@@ -229,14 +241,16 @@ fn plain_stream() -> impl Strategy<Value = Vec<u8>> {
     let head = prop_oneof![
         4 => (0..3u32, any::<u32>(), 0..99u32).prop_map(|(key, flags, time)| format!("set k{key} {flags} {time} ")),
         1 => Just("set k 0 4294967295 ".to_owned()),
-        1 => Just("ms k ".to_owned()),
+        3 => Just("ms k ".to_owned()),
     ];
-    let tail = prop_oneof![4 => Just(""), 1 => Just(" noreply")];
+    let tail = prop_oneof![4 => Just(String::new()), 1 => Just(" noreply".to_owned()), 3 => plain_flags()];
     let set = (head, "[a-z\r\n]{0,30}", tail, line_end()).prop_map(|(head, data, tail, end)| {
         let line = format!("{head}{}{tail}", data.len());
         [line.as_bytes(), end, data.as_bytes(), b"\r\n"].concat()
     });
-    let piece = prop_oneof![8 => get, 8 => set, 1 => line(), 1 => store()];
+    let meta_get = ("[a-z]{1,60}", plain_flags(), line_end())
+        .prop_map(|(key, flags, end)| [format!("mg {key}{flags}").as_bytes(), end].concat());
+    let piece = prop_oneof![8 => get, 6 => meta_get, 8 => set, 1 => line(), 1 => store()];
     let damage = vec((any::<prop::sample::Index>(), select(&b"\r\n  0-xg\0"[..])), 0..3);
     (vec(piece, 0..40), damage).prop_map(|(pieces, damage)| {
         let mut stream = pieces.concat();

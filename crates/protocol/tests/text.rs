@@ -681,6 +681,17 @@ fn plain_requests_come_in_runs_of_one_kind() {
 }
 
 #[test]
+fn meta_requests_with_flags_come_in_runs() {
+    let mut decoder = text_decoder();
+    let input = b"mg a v\r\nget b c\r\nmg d v f c s t h k q O\nmg e q O1234567890123456789012345678901 v\r\n\
+        ms f 1 T0 F0 MS\r\nx\r\nms g 0 c q k s O T2147483647 F4294967295\n\r\nset h 0 0 0\r\n\r\nmn\r\n";
+    let (gets, rest) = run_of(&mut decoder, input, false, 32);
+    assert_eq!(gets, [b"a", b"b", b"c", b"d", b"e"]);
+    let (sets, rest) = run_of(&mut decoder, rest, true, 32);
+    assert_eq!((sets, rest), (vec![&b"f"[..], b"g", b"h"], &b"mn\r\n"[..]));
+}
+
+#[test]
 fn runs_end_at_their_limit_even_within_a_line() {
     let mut decoder = text_decoder();
     let line = format!("get{}\r\nget last\r\n", " k".repeat(48));
@@ -718,6 +729,31 @@ fn unusual_requests_are_left_to_the_general_path() {
         "set a 0 2147483648 1\r\nx\r\n",
         "set a\nb 0 0 1\r\nx\r\n",
         "ms a 1 c\r\nx\r\n",
+        "ms a 1 MA\r\nx\r\n",
+        "ms a 1 MSet\r\nx\r\n",
+        "ms a 1 T-1\r\nx\r\n",
+        "ms a 1 F\r\nx\r\n",
+        "ms a 1 T1 T2\r\nx\r\n",
+        "ms a 1 C5\r\nx\r\n",
+        "ms YQ== 1 b\r\nx\r\n",
+        "ms a 1 q \r\nx\r\n",
+        "mg a\r\n",
+        "mg a k\r\n",
+        "mg a v v\r\n",
+        "mg a vx\r\n",
+        "mg a  v\r\n",
+        "mg a v \r\n",
+        "mg a v l\r\n",
+        "mg a v u\r\n",
+        "mg a v T1\r\n",
+        "mg a v N1\r\n",
+        "mg a v R1\r\n",
+        "mg a v C5\r\n",
+        "mg YQ== v b\r\n",
+        "mg a v",
+        "mg a v Ox",
+        "mg\r\n",
+        "mg a v O12345678901234567890123456789012\r\n",
         &long,
     ] {
         for sets in [false, true] {

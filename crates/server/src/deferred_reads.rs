@@ -18,7 +18,7 @@ pub type Selection = fn(&[u8]) -> Option<u64>;
 
 /// Queue of reads that another thread completes. Only tests select any.
 ///
-/// A text `get` of a short value in memory is answered without asking the selection.
+/// A text `get` or an `mg` of a short value in memory, or of none, is answered without asking the selection.
 #[derive(Debug, Default)]
 pub struct DeferredReads {
     selection: OnceLock<Selection>,

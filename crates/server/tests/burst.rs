@@ -23,6 +23,30 @@ fn reads() -> impl Strategy<Value = Vec<u8>> {
     Just((0..40).map(|key| format!("gets b:{key}\r\n")).collect::<String>().into_bytes())
 }
 
+/// The keys of [`request`] in base64.
+const BASE64: [&str; 12] =
+    ["YTow", "YTox", "YToy", "YToz", "YTo0", "YTo1", "YTo2", "YTo3", "YTo4", "YTo5", "YToxMA==", "YToxMQ=="];
+
+/// Flags of an `mg`: mostly those whose answers need the item alone.
+fn get_flags() -> impl Strategy<Value = String> {
+    let flag =
+        prop::sample::select(&["f", "c", "s", "t", "k", "q", "h", "O7", "Oopaque", "l", "u", "R40"][..]);
+    let flags = prop::collection::vec(flag, 0..4).prop_map(|flags| flags.join(" "));
+    prop_oneof![
+        3 => Just(" v".to_owned()),
+        3 => Just(" v f c".to_owned()),
+        3 => flags.clone().prop_map(|flags| format!(" v {flags}").trim_end().to_owned()),
+        1 => flags.prop_map(|flags| format!(" {flags}")),
+    ]
+}
+
+/// Flags of an `ms`: mostly those of a plain write.
+fn set_flags() -> impl Strategy<Value = &'static str> {
+    const PLAIN: &[&str] = &["", " T0 F0 MS", " F7 T100", " q", " k O1 s", " T5000 q k", " c F1 T0 MS q"];
+    const OTHERS: &[&str] = &[" c", " T-1", " MA", " ME T0 F1", " C1", " C5 I", " E9 c", " s O2 MR"];
+    prop_oneof![4 => prop::sample::select(PLAIN), 1 => prop::sample::select(OTHERS)]
+}
+
 /// Appends one request to a pipeline.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let key = || (0u8..12).prop_map(|key| format!("a:{key}"));
@@ -39,14 +63,18 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         line.extend_from_slice(if byte == 0 { b"zz\r\n" } else { b"\r\n" });
         line
     });
-    let meta_set = (key(), len).prop_map(|(key, len)| format!("ms {key} {len}\r\n{}\r\n", "m".repeat(len)));
+    let meta_set = (key(), len, set_flags())
+        .prop_map(|(key, len, flags)| format!("ms {key} {len}{flags}\r\n{}\r\n", "m".repeat(len)));
     let lines = prop_oneof![
         10 => key().prop_map(|key| format!("get {key}\r\n")),
         4 => key().prop_map(|key| format!("gets {key}\r\n")),
         3 => keys.prop_map(|keys| format!("get {keys}\r\n")),
         6 => meta_set,
-        1 => key().prop_map(|key| format!("mg {key} v c\r\n")),
+        12 => (key(), get_flags()).prop_map(|(key, flags)| format!("mg {key}{flags}\r\n")),
         1 => key().prop_map(|key| format!("delete {key}\r\n")),
+        2 => key().prop_map(|key| format!("md {key} I T30\r\n")),
+        1 => key().prop_map(|key| format!("mg {key} N30 v\r\n")),
+        1 => (0u8..12).prop_map(|key| format!("ms {} 1 b\r\nb\r\n", BASE64[usize::from(key)])),
         1 => key().prop_map(|key| format!("append {key} 0 0 3\r\nend\r\n")),
         1 => Just(format!("get {}\r\n", "k".repeat(251))),
         1 => Just("get\r\n".to_owned()),
@@ -56,12 +84,34 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![24 => lines.prop_map(String::into_bytes), 8 => set, 2 => writes(), 1 => reads()]
 }
 
+/// Returns a request with the same answer that is not plain: no item has the CAS value 0, so the value is sent.
+fn general(request: &[u8]) -> Vec<u8> {
+    match request.strip_suffix(b"\r\n") {
+        Some(line) if line.starts_with(b"mg ") => [line, b" C0\r\n"].concat(),
+        _ => request.to_vec(),
+    }
+}
+
+/// Removes the seconds that the flags `t` and `l` answer: two servers' clocks differ.
+fn without_times(answers: &str) -> String {
+    let words = answers.split(' ').map(|word| match word.strip_prefix(['t', 'l']) {
+        Some(rest) => [&word[..1], rest.trim_start_matches(|letter: char| letter.is_ascii_digit())].concat(),
+        None => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Statistics that depend on the requests alone: when flushed and expired items are unlinked, the housekeeper decides.
 const COUNTS: [&str; 6] = ["cmd_get", "cmd_set", "get_hits", "get_misses", "cmd_meta", "total_items"];
 
-/// Sends the pipeline in these pieces; returns the answers, and the counts after it.
-fn answers(flags: &str, pipeline: &[u8], cuts: &[usize]) -> (String, Vec<String>) {
-    let server = serve(flags);
+/// Sends the pipeline in these pieces; returns the answers, and the counts after it. While somebody watches, each request
+/// takes the general path.
+fn answers(pipeline: &[u8], cuts: &[usize], is_watched: bool) -> (String, Vec<String>) {
+    let server = serve("-m 64 -t 1");
+    let mut watcher = server.connect();
+    if is_watched {
+        watcher.request("watch mutations\r\n", "OK\r\n");
+    }
     let mut client = server.connect();
     // The first request tells the protocol, and the last one where the answers end.
     client.request("version\r\n", "VERSION 1.6.45\r\n");
@@ -73,7 +123,7 @@ fn answers(flags: &str, pipeline: &[u8], cuts: &[usize]) -> (String, Vec<String>
             assert!(len > 0, "the connection ended after {:?}", String::from_utf8_lossy(&answers));
             answers.extend_from_slice(&buffer[..len]);
         }
-        String::from_utf8_lossy(&answers).into_owned()
+        without_times(&String::from_utf8_lossy(&answers))
     });
     let mut rest = pipeline;
     for cut in cuts {
@@ -97,10 +147,8 @@ proptest! {
         requests in prop::collection::vec(request(), 1..150),
         cuts in prop::collection::vec(any::<usize>(), 0..4),
     ) {
-        let pipeline = requests.concat();
-        // While requests are counted by prefix each takes the general path.
-        let runs = answers("-m 64 -t 1", &pipeline, &cuts);
-        let general = answers("-m 64 -t 1 -D :", &pipeline, &[]);
+        let runs = answers(&requests.concat(), &cuts, false);
+        let general = answers(&requests.iter().map(|request| general(request)).collect::<Vec<_>>().concat(), &[], true);
         prop_assert_eq!(&runs.1, &general.1);
         prop_assert_eq!(runs.1.len(), COUNTS.len());
         prop_assert!(runs.0 == general.0, "{:?}\n{:?}", runs.0, general.0);

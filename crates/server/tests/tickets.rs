@@ -38,7 +38,20 @@ impl Completer {
             [b'h', b'u', b'g', b'e', ..] => Some(1 << 20),
             _ => None,
         });
-        Completer { server, requests: Vec::new() }
+        let completer = Completer { server, requests: Vec::new() };
+        completer.store_long_values();
+        completer
+    }
+
+    /// Stores what is to be deferred: text and meta reads of short values and of none are answered at once.
+    fn store_long_values(&self) {
+        let mut client = self.server.connect();
+        let long = "x".repeat(20_000);
+        for key in ["slow1", "slow2", "slow3", "huge"] {
+            client.request(format!("set {key} 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
+        }
+        drop(client);
+        wait_until("the connection closes", || self.connections() == 0);
     }
 
     /// Waits for the next task of the housekeeper.
@@ -51,14 +64,10 @@ impl Completer {
         self.requests.remove(0)
     }
 
-    /// Connects a client that has stored `a`, and long values in memory where a text `get` is to be deferred.
+    /// Connects a client that has stored `a`.
     fn client(&self) -> Client<TcpStream> {
         let mut client = self.server.connect();
-        let long = "x".repeat(20_000);
         client.request("set a 0 0 1\r\n1\r\n", "STORED\r\n");
-        for key in ["slow1", "slow2", "huge"] {
-            client.request(format!("set {key} 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
-        }
         client
     }
 

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
+use fabcache_layout::{KeyHash, Slot};
 
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, QUEUE_HITS_SAMPLE, READ_RETRIES_MAX};
 use crate::handle::Handle;
@@ -174,6 +174,11 @@ pub(crate) struct ItemSnapshot {
 
 impl ItemSnapshot {
     #[inline]
+    pub(crate) fn slot(&self) -> Slot {
+        self.at.slot
+    }
+
+    #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.at.slot.offset()
     }
@@ -321,7 +326,8 @@ impl Handle {
     }
 
     /// Fails if the item has expired or was flushed, and then unlinks it.
-    #[inline]
+    // A call takes longer than the usual checks.
+    #[inline(always)]
     pub(crate) fn check_valid(
         &self,
         hash: KeyHash,

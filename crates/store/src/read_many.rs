@@ -10,7 +10,7 @@ use fabcache_layout::{KeyHash, Slot};
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, PREFETCHED_KEYS_MAX};
 use crate::handle::Handle;
 use crate::index::{HomeBucket, SlotSnapshot};
-use crate::info::Miss;
+use crate::info::{Detail, ItemInfo, Miss};
 use crate::read::{ItemSnapshot, ReadFailure};
 
 /// A key's hash, and what the passes of its batch found in the index: a hint.
@@ -141,7 +141,8 @@ impl Handle {
     }
 
     /// Looks up a key for a plain read, which counts as an access.
-    #[inline]
+    // Else its result is copied.
+    #[inline(always)]
     pub fn locate(&self, key: &[u8], probe: &Probe) -> Located {
         let (store, hash) = (&*self.store, probe.hash);
         let probed = match probe.slot.slot {
@@ -165,11 +166,18 @@ impl Handle {
         Located::Item(LocatedItem { hash, cas: store.cas_of(&seen.item), now, seen })
     }
 
+    /// Returns the item's metadata, without its last access.
+    #[inline]
+    pub fn info(&self, found: &LocatedItem) -> ItemInfo {
+        self.store.info(found.seen.slot(), &found.seen.item, found.now, Detail::Basic)
+    }
+
     /// Appends the item's value to `out` and counts the read.
     ///
     /// Returns false if the item's memory was used again meanwhile: then the appended bytes are meaningless, and
     /// [`Handle::get`] answers.
-    #[inline]
+    // Its few steps are those of each read.
+    #[inline(always)]
     pub fn append_value(&self, found: &LocatedItem, out: &mut Vec<u8>) -> bool {
         let seen = &found.seen;
         let from = seen.offset() + seen.item.payload_at();

@@ -26,15 +26,7 @@ pub(crate) fn line<'a>(letter: u8, mut words: Words<'a>, room: &'a mut Vec<u8>) 
         b'e' => MetaCommand::Inspect,
         _ => return None,
     };
-    let mut encoding = MetaEncoding {
-        command,
-        key: b"",
-        flags: b"",
-        quiet: false,
-        value: false,
-        binary_key: false,
-        value_len: 0,
-    };
+    let mut encoding = MetaEncoding::new(command);
     if command == MetaCommand::Noop {
         return Some(request(Command::Noop, encoding));
     }

@@ -23,10 +23,18 @@ pub fn is_allowed(ctx: &Context, session: &Session) -> bool {
 pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gathered_max: usize) -> usize {
     let mut probes = [Probe::NONE; RUN_MAX];
     ctx.handle.probe_many(run.iter().map(|get| get.key), &mut probes);
-    let (mut hits, mut misses, mut done) = (0, 0, 0);
+    let (mut hits, mut misses, mut meta, mut done) = (0, 0, 0, 0);
     for (get, probe) in run.iter().zip(&probes) {
         done += 1;
-        match retrieval::answer_plain(ctx, &get.encoding(), probe) {
+        let answered = match get.meta() {
+            None => retrieval::answer_text(ctx, &get.text(), probe),
+            Some(encoding) => {
+                let answered = retrieval::answer_meta(ctx, &encoding, probe);
+                meta += u64::from(answered.is_some());
+                answered
+            }
+        };
+        match answered {
             Some(Ok(_)) => hits += 1,
             Some(Err(miss)) => {
                 misses += 1;
@@ -50,6 +58,7 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     counters.cmd_get.add(hits + misses);
     counters.get_hits.add(hits);
     counters.get_misses.add(misses);
+    counters.cmd_meta.add(meta);
     done
 }
 

@@ -14,14 +14,11 @@ use crate::tickets::PendingRequest;
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
-    if let Encoding::Text(text) = encoding
-        && is_plain(get)
+    if is_plain(get)
+        && let Some(result) = answer_plain(ctx, get, encoding)
     {
-        let probe = ctx.handle.probe(get.key);
-        if let Some(result) = answer_plain(ctx, text, &probe) {
-            count_read(ctx, session.info.fd, get.key, result);
-            return Flow::Next;
-        }
+        count_read(ctx, session.info.fd, get.key, result);
+        return Flow::Next;
     }
     if let Some(len) = ctx.shared.deferred_reads.expected_len(get.key)
         && is_plain(get)
@@ -81,20 +78,39 @@ fn defer(ctx: &mut Context, session: &mut Session, key: &[u8], len: u64, encodin
     Flow::Next
 }
 
-/// Answers a text `get` or `gets` of a short value. Returns the length of the value, or the kind of the miss; `None` if
-/// the general path must answer.
+/// Answers a read that changes nothing. Returns the length of the value, or the kind of the miss; `None` if the general
+/// path must answer.
 #[inline]
-pub(super) fn answer_plain(
+fn answer_plain(ctx: &mut Context, get: &Get<'_>, encoding: &Encoding<'_>) -> Option<Result<u64, Miss>> {
+    match encoding {
+        Encoding::Text(text) => {
+            let probe = ctx.handle.probe(get.key);
+            answer_text(ctx, text, &probe)
+        }
+        // The value is sent, the read counts as an access, and no flag asks when the one before was.
+        Encoding::Meta(meta)
+            if get.value && get.compare.is_none() && !get.no_bump && !meta.flags.contains(&b'l') =>
+        {
+            let probe = ctx.handle.probe(get.key);
+            answer_meta(ctx, meta, &probe)
+        }
+        _ => None,
+    }
+}
+
+/// Answers a text `get` or `gets` of a short value. Returns as [`answer_plain`] does.
+#[inline]
+pub(super) fn answer_text(
     ctx: &mut Context,
     text: &TextEncoding<'_>,
     probe: &Probe,
 ) -> Option<Result<u64, Miss>> {
     match ctx.handle.locate(text.key, probe) {
-        Located::Item(item) => {
+        Located::Item(found) => {
             let start = ctx.out.len();
-            let len = u64::from(item.value_len());
-            text.value_head(item.flags(), len, item.cas(), &mut ctx.out);
-            if !ctx.handle.append_value(&item, &mut ctx.out) {
+            let len = u64::from(found.value_len());
+            text.value_head(found.flags(), len, found.cas(), &mut ctx.out);
+            if !ctx.handle.append_value(&found, &mut ctx.out) {
                 ctx.out.truncate(start);
                 return None;
             }
@@ -103,6 +119,37 @@ pub(super) fn answer_plain(
         }
         Located::Miss(miss) => {
             text.miss(&mut ctx.out);
+            Some(Err(miss))
+        }
+        Located::Unsettled => None,
+    }
+}
+
+/// Answers an `mg` of a short value, whose flags need what its slot and header have. Returns as [`answer_plain`] does.
+pub(super) fn answer_meta(
+    ctx: &mut Context,
+    meta: &MetaEncoding<'_>,
+    probe: &Probe,
+) -> Option<Result<u64, Miss>> {
+    let encoding = Encoding::Meta(*meta);
+    match ctx.handle.locate(meta.key, probe) {
+        Located::Item(found) => {
+            let info = ctx.handle.info(&found);
+            // The first meta reader of a stale item wins the right to recache it, and the others learn of it.
+            if info.stale || info.token_sent {
+                return None;
+            }
+            let start = ctx.out.len();
+            encoding.value_head(&item(&info), &mut ctx.out);
+            if !ctx.handle.append_value(&found, &mut ctx.out) {
+                ctx.out.truncate(start);
+                return None;
+            }
+            encoding.value_tail(&mut ctx.out);
+            Some(Ok(info.len))
+        }
+        Located::Miss(miss) => {
+            encoding.reply(&Reply::Miss, &mut ctx.out);
             Some(Err(miss))
         }
         Located::Unsettled => None,

@@ -86,12 +86,14 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, encodi
     }
 }
 
-/// Returns whether it is a text `set`, or an `ms` without flags, that nobody watches.
+/// Returns whether it is a `set` or an `ms` that stores whatever the existing item, under a key that was sent as it is,
+/// and that nobody watches.
 #[inline]
 fn is_plain(ctx: &Context, store: &Store<'_>, encoding: &Encoding<'_>) -> bool {
-    matches!(encoding, Encoding::Text(_) | Encoding::Meta(MetaEncoding { flags: b"", .. }))
+    matches!(encoding, Encoding::Text(_) | Encoding::Meta(MetaEncoding { binary_key: false, .. }))
         && store.mode == StoreMode::Set
         && store.compare.is_none()
+        && store.new_cas.is_none()
         && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)
 }
 

@@ -596,14 +596,14 @@ impl Connection {
         budget: &mut TurnBudget,
         gathered_max: usize,
     ) -> usize {
-        // Clients of shared memory and of the fabric send meta lines with flags, and packets.
+        // Clients of shared memory and of the fabric send packets as well.
         if matches!(self.link.kind(), Kind::Shm | Kind::Fabric) || !burst::is_allowed(ctx, &self.session) {
             return 0;
         }
         let (session, max) = (&mut self.session, budget.run_max());
         let (used, requests) = match input {
             // The rest of a line begins with the space before its next key.
-            [b'g', b'e', b't', ..] | [b' ', ..] => {
+            [b'g', b'e', b't', ..] | [b'm', b'g', ..] | [b' ', ..] => {
                 let mut run = PlainGets::new(max);
                 let mut used = self.decoder.plain_gets(input, &mut run);
                 let executed = burst::gets(ctx, session, run.requests(), gathered_max);
