@@ -412,6 +412,7 @@ impl Item {
 /// # Safety
 /// The item at `offset`, of `len` bytes without padding, is fully written, not published, and the caller's alone.
 #[cfg(not(loom))]
+#[inline]
 pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u64, kind: u16, len: u64) {
     // SAFETY: `bytes` requires that the range is not written while the slice lives; the caller guarantees it.
     let bytes = unsafe { memory.bytes(offset + SUMMED_AT as u64, len as usize - SUMMED_AT) };

@@ -273,7 +273,7 @@ mod real {
         }
 
         /// Appends `len` bytes at `offset` to `dst`. They may be torn; see the module documentation.
-        #[inline]
+        #[inline(always)]
         pub fn append_to(&self, offset: u64, len: usize, dst: &mut Vec<u8>) {
             let src = self.at(offset, len as u64);
             dst.reserve(len);

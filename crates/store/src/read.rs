@@ -342,7 +342,7 @@ impl Handle {
     }
 
     /// Counts a read of the item, and notes when it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_read(&self, hash: KeyHash, seen: &ItemSnapshot, now: u32) {
         let store = &*self.store;
         store.index.count_read(seen.at);

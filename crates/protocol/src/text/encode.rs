@@ -13,7 +13,7 @@ pub(crate) fn value_head(encoding: &TextEncoding<'_>, item: &Item, out: &mut Vec
 
 impl TextEncoding<'_> {
     /// Appends what precedes the value of a hit, as [`Encoding::value_head`](crate::Encoding::value_head) does.
-    #[inline]
+    #[inline(always)]
     pub fn value_head(&self, flags: u32, len: u64, cas: u64, out: &mut Vec<u8>) {
         /// Room for what follows the key: three numbers, a space before each, and the line end.
         const NUMBERS_MAX: usize = 64;

@@ -233,7 +233,7 @@ impl Index {
     }
 
     /// Prefetches the home bucket. Returns where it is, and for [`Index::is_current`] since when.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, hash: KeyHash) -> HomeBucket {
         let version = self.head_word(self.partition_of(hash));
         let head = Head::from_word(version);

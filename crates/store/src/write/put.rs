@@ -29,7 +29,7 @@ impl Store {
     }
 
     /// Writes header, key, payload and checksum to reserved bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_bytes(
         &self,
         segment: u32,
