@@ -338,6 +338,18 @@ mod real {
             unsafe { std::slice::from_raw_parts(start, len) }
         }
 
+        /// Lets `fill` have the kernel write into `len` bytes at `offset`.
+        ///
+        /// # Safety
+        /// The bytes are the caller's alone to write: a reservation that is not yet committed. `fill` hands the slice to
+        /// the kernel and neither reads nor writes it, as readers of what lay there before may still read it.
+        pub unsafe fn fill<R>(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+            let start = self.at(offset, len as u64);
+            // SAFETY: `at` checked the bounds, and `new` that the region stays mapped and is initialized. Nothing else
+            // writes the bytes, and late readers read them by assembly, whose result they discard.
+            fill(unsafe { std::slice::from_raw_parts_mut(start, len) })
+        }
+
         /// Returns the address of `len` bytes at `offset`, for the kernel to receive into.
         #[inline]
         pub fn pointer(&self, offset: u64, len: u64) -> *mut u8 {
@@ -603,6 +615,15 @@ mod model {
             let start = dst.len();
             dst.resize(start + len, 0);
             self.copy_out(offset, &mut dst[start..]);
+        }
+
+        /// # Safety
+        /// As above; nothing in the model depends on it.
+        pub unsafe fn fill<R>(&self, offset: u64, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+            let mut bytes = vec![0; len];
+            let result = fill(&mut bytes);
+            self.copy_in(offset, &bytes);
+            result
         }
 
         pub fn copy_in(&self, offset: u64, src: &[u8]) {

@@ -48,6 +48,29 @@ fn parts_cut_anywhere_make_the_value() {
 }
 
 #[test]
+fn values_of_about_whole_chunks_are_stored_as_sent() {
+    for options in ["-t 1 -m 8", "-t 1 -m 64", "-t 1 -m 1024"] {
+        let server = serve(options);
+        let mut c = server.connect();
+        for chunk in [16 << 10, 64 << 10, 128 << 10] {
+            for len in [chunk - 1, chunk, chunk + 1, 2 * chunk - 1, 2 * chunk, 3 * chunk + 1] {
+                let value = pattern(len as u64, len);
+                let request = [format!("set k 0 0 {len}\r\n").as_bytes(), &value, b"\r\nmn\r\n"].concat();
+                // Once at once, and once so that all that follows the first part is available together.
+                for first in [request.len(), 20] {
+                    c.say(&request[..first]);
+                    pause();
+                    c.say(&request[first..]);
+                    c.request("", "STORED\r\nMN\r\n");
+                    c.say("get k\r\n");
+                    hear_value(&mut c, &format!("VALUE k 0 {len}"), &value);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn stalled_upload_leaves_others_served_and_goes_on() {
     let server = serve("-t 1 -m 8");
     let mut slow = server.connect();

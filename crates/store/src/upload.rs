@@ -75,6 +75,12 @@ impl Gathered {
         &mut self.bytes[self.len..end]
     }
 
+    /// Removes bytes from the start.
+    fn remove(&mut self, count: usize) {
+        self.bytes.copy_within(count..self.len, 0);
+        self.len -= count;
+    }
+
     /// Frees the space if it is most of the buffer.
     fn settle(&mut self) {
         if self.bytes.capacity() > SPARSE_DIVISOR * self.len {
@@ -162,6 +168,80 @@ impl Upload {
         self.take_gathered(handle, len)
     }
 
+    /// Returns how many of the next bytes complete a chunk, and so may be received by [`Upload::receive_chunk`] if they
+    /// are available; 0 if the value may yet become one item.
+    pub fn chunk_rest(&self) -> usize {
+        let end = self.gathered_max();
+        let is_chunk = end == self.parts.store.chunk_value_bytes_max() || !self.parts.chunks.is_empty();
+        if is_chunk { end - self.parts.waiting.len } else { 0 }
+    }
+
+    /// Has `receive` put at most [`Upload::chunk_rest`] bytes, which should be available, straight into the region. It
+    /// gets the space and whether the value ends with it, hands it to the kernel without access of its own, and returns
+    /// how many bytes it filled. Returns the length of the space, or `None` if there is none: [`Upload::space`] serves
+    /// then.
+    ///
+    /// The reservation ends with this call, so that no client can keep a segment from being reclaimed.
+    pub fn receive_chunk(
+        &mut self,
+        handle: &Handle,
+        receive: impl FnOnce(&mut [u8], bool) -> usize,
+    ) -> Option<usize> {
+        let (missing, rest) = (self.missing(), self.chunk_rest());
+        if rest == 0 {
+            return None;
+        }
+        let parts = &mut self.parts;
+        let mut receive = Some(receive);
+        // A segment may end within the gathered bytes, which become a chunk of their own then.
+        loop {
+            let (store, waiting) = (&*parts.store, parts.waiting.as_bytes());
+            let wanted = waiting.len() + rest;
+            let (mut space_len, mut filled, mut taken_back) = (0, 0, Vec::new());
+            let fill = |at: u64, len: usize| {
+                let before = waiting.len().min(len);
+                store.memory.copy_in(at, &waiting[..before]);
+                space_len = len - before;
+                let Some(receive) = receive.take_if(|_| space_len > 0) else { return };
+                let at = at + before as u64;
+                let is_last = space_len as u64 == missing;
+                // SAFETY: the bytes are of a reservation that `fill_chunk` made and has not committed; `receive` only
+                // hands them to the kernel.
+                filled = unsafe { store.memory.fill(at, space_len, |space| receive(space, is_last)) };
+                if filled < space_len {
+                    // Once it is committed, reclaim may take the chunk.
+                    taken_back.resize(filled, 0);
+                    store.memory.copy_out(at, &mut taken_back);
+                }
+            };
+            match store.fill_chunk(
+                parts.owner,
+                parts.queue,
+                self.expiry,
+                wanted,
+                ClaimPurpose::New,
+                true,
+                fill,
+            ) {
+                Ok(chunk) if filled == space_len => {
+                    parts.chunks.push(chunk);
+                    parts.waiting.remove(chunk.len as usize - space_len);
+                }
+                Ok(chunk) => {
+                    parts.kill_orphans(&[chunk]);
+                    let end = parts.waiting.len + filled;
+                    parts.waiting.append(&taken_back, end);
+                }
+                Err(NoSpace::Full) => handle.make_room(ClaimPurpose::New, 0).ok()?,
+                Err(NoSpace::TooLong) => return None,
+            }
+            if space_len > 0 {
+                parts.count_received(handle, filled);
+                return Some(space_len);
+            }
+        }
+    }
+
     /// Frees space that the received bytes do not justify: the client may stall.
     pub fn settle(&mut self) {
         self.parts.waiting.settle();
@@ -222,14 +302,24 @@ impl CompletedUpload {
     /// An item has the chunks now. Called under the lock of the owner's group.
     pub(crate) fn adopt(&self) {
         if !self.adopted.replace(true) {
-            self.count_orphans_out();
+            self.count_orphans_out(&self.chunks);
         }
     }
 
-    fn count_orphans_out(&self) {
-        for chunk in &self.chunks {
+    fn count_orphans_out(&self, chunks: &[ChunkEntry]) {
+        for chunk in chunks {
             self.store.segments.count_orphan(chunk.offset, -1);
         }
+    }
+
+    fn kill_orphans(&self, chunks: &[ChunkEntry]) {
+        {
+            let _group = self.store.index.lock(self.owner);
+            for chunk in chunks {
+                self.store.kill_chunk(*chunk);
+            }
+        }
+        self.count_orphans_out(chunks);
     }
 
     /// Counts received bytes, and does the share of reclaim that they take.
@@ -257,16 +347,9 @@ impl CompletedUpload {
 
 impl Drop for CompletedUpload {
     fn drop(&mut self) {
-        if self.adopted.get() || self.chunks.is_empty() {
-            return;
+        if !self.adopted.get() && !self.chunks.is_empty() {
+            self.kill_orphans(&self.chunks);
         }
-        {
-            let _group = self.store.index.lock(self.owner);
-            for chunk in &self.chunks {
-                self.store.kill_chunk(*chunk);
-            }
-        }
-        self.count_orphans_out();
     }
 }
 

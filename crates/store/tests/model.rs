@@ -42,6 +42,23 @@ fn receive_into(upload: &mut Upload, handle: &Handle, mut bytes: &[u8]) -> Resul
     Ok(())
 }
 
+/// Adds bytes as a link does that receives them into a chunk: as many as there is space for, or fewer.
+fn receive_chunk(upload: &mut Upload, handle: &Handle, bytes: &[u8], is_short: bool) -> usize {
+    if upload.chunk_rest() > bytes.len() {
+        return 0;
+    }
+    let (mut taken, missing) = (0, upload.missing());
+    let space = upload.receive_chunk(handle, |space, is_last| {
+        assert_eq!(is_last, space.len() as u64 == missing);
+        assert!(space.len() <= bytes.len(), "more space than available bytes");
+        taken = if is_short { space.len() / 3 } else { space.len() };
+        space[..taken].copy_from_slice(&bytes[..taken]);
+        taken
+    });
+    assert!(space.is_some() || taken == 0);
+    taken
+}
+
 fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
     let len = prop_oneof![4 => 0usize..200, 2 => 0..len_max / 8, 1 => 0..len_max];
     let ttl = prop_oneof![4 => Just(0i64), 4 => 1i64..40, 1 => Just(-1i64), 1 => Just(1_700_000_020)];
@@ -277,6 +294,10 @@ impl Model {
         let mut upload = Upload::begin(self.handle.store(), &name(key), Expiry::NEVER, len as u64);
         let cut = if finish { len } else { len / 2 };
         for (number, chunk) in value[..cut].chunks(10_000).enumerate() {
+            let mut chunk = chunk;
+            if number % 2 == 1 {
+                chunk = &chunk[receive_chunk(&mut upload, &self.handle, chunk, number % 4 == 1)..];
+            }
             let written = match number % 3 {
                 0 => upload.write(&self.handle, chunk),
                 _ => receive_into(&mut upload, &self.handle, chunk),

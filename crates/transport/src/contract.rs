@@ -87,6 +87,12 @@ pub trait Link: Send {
         self.receive(first)
     }
 
+    /// Returns how many bytes `receive_in_two` would copy from the kernel at once, without looking at them; 0 if that is
+    /// unknown, or bytes pass through memory of the link.
+    fn available(&self) -> u64 {
+        0
+    }
+
     /// Sends a prefix of `parts` and returns its length; 0 if nothing can be sent now.
     ///
     /// # Errors

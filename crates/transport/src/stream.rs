@@ -36,6 +36,10 @@ impl Link for StreamLink {
         socket::receive_in_two(&self.socket, first, second)
     }
 
+    fn available(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.socket).unwrap_or(0)
+    }
+
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         socket::send(&self.socket, parts)
     }

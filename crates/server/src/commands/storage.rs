@@ -32,6 +32,11 @@ impl Receiving {
         (space, is_last)
     }
 
+    /// Returns what the value is gathered in.
+    pub fn upload(&mut self) -> &mut Upload {
+        &mut self.upload
+    }
+
     /// Frees space that the received bytes do not justify.
     pub fn settle(&mut self) {
         self.upload.settle();

@@ -446,7 +446,7 @@ impl Connection {
         let waiting = self.input.waiting();
         let joined = if waiting.len() <= JOINED_BYTES_MAX { waiting.len() } else { 0 };
         buffer[..joined].copy_from_slice(&waiting[..joined]);
-        let (received, space) = self.receive_bytes(buffer, joined);
+        let (received, space) = self.receive_bytes(ctx, buffer, joined);
         let len = match received {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Ok(false),
@@ -468,7 +468,7 @@ impl Connection {
         let before = budget.left;
         let of_value = len.min(space.in_value);
         if of_value > 0 {
-            self.take_part(ctx, of_value, budget);
+            self.take_part(ctx, of_value, space.is_direct, budget);
         }
         let end = joined + len - of_value;
         if joined == 0 && !self.input.is_empty() {

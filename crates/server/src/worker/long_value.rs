@@ -2,12 +2,39 @@
 
 use std::io;
 
-use fabcache_transport::Received;
+use fabcache_transport::{Link, Received};
 
 use super::connection::Connection;
 use super::turn_budget::TurnBudget;
 use crate::bounds::RECEIVE_BYTES;
-use crate::commands::{self, Context, Role};
+use crate::commands::{self, Context, Receiving, Role};
+
+impl Receiving {
+    /// Receives straight into a chunk, and what follows the value into `buffer`, if the chunk's bytes are available.
+    fn receive_chunk(
+        &mut self,
+        ctx: &Context,
+        link: &mut dyn Link,
+        buffer: &mut [u8],
+    ) -> Option<(io::Result<Received>, ReceiveSpace)> {
+        let wanted = self.upload().chunk_rest();
+        if wanted == 0 || link.available() < wanted as u64 {
+            return None;
+        }
+        let mut received = Ok(Received::Nothing);
+        let mut in_buffer = 0;
+        let in_value = self.upload().receive_chunk(&ctx.handle, |space, is_last| {
+            let rest = if is_last { buffer } else { &mut [] };
+            in_buffer = rest.len();
+            received = link.receive_in_two(space, rest);
+            match received {
+                Ok(Received::Bytes(len)) => len.min(space.len()),
+                _ => 0,
+            }
+        })?;
+        Some((received, ReceiveSpace { in_value, in_buffer, is_direct: true }))
+    }
+}
 
 /// The space that one receive may fill, in this order.
 pub(super) struct ReceiveSpace {
@@ -15,12 +42,15 @@ pub(super) struct ReceiveSpace {
     pub(super) in_value: usize,
     /// Bytes of the worker's buffer.
     pub(super) in_buffer: usize,
+    /// The bytes of the value are counted in its upload.
+    pub(super) is_direct: bool,
 }
 
 impl Connection {
     /// Receives: the rest of a long value to where it is gathered, everything else to `buffer` from `start` on.
     pub(super) fn receive_bytes(
         &mut self,
+        ctx: &Context,
         buffer: &mut [u8],
         start: usize,
     ) -> (io::Result<Received>, ReceiveSpace) {
@@ -29,23 +59,34 @@ impl Connection {
             && self.decoder.value_left() > 0
             && let Role::Receiving(receiving) = &mut self.session.role
         {
+            if let Some(received) = receiving.receive_chunk(ctx, &mut *self.link, buffer) {
+                return received;
+            }
             let (space, is_last) = receiving.space();
             // Further parts are gathered as well, so what follows this space must not be received yet.
             let rest = if is_last { buffer } else { &mut [] };
-            let lengths = ReceiveSpace { in_value: space.len(), in_buffer: rest.len() };
+            let lengths = ReceiveSpace { in_value: space.len(), in_buffer: rest.len(), is_direct: false };
             return (self.link.receive_in_two(space, rest), lengths);
         }
-        let lengths = ReceiveSpace { in_value: 0, in_buffer: buffer.len() };
+        let lengths = ReceiveSpace { in_value: 0, in_buffer: buffer.len(), is_direct: false };
         (self.link.receive(buffer), lengths)
     }
 
     /// Takes `len` bytes that were received into the space of a long value.
-    pub(super) fn take_part(&mut self, ctx: &mut Context, len: usize, budget: &mut TurnBudget) {
+    pub(super) fn take_part(
+        &mut self,
+        ctx: &mut Context,
+        len: usize,
+        is_direct: bool,
+        budget: &mut TurnBudget,
+    ) {
         // As many bytes make a turn as through the worker's buffer.
         budget.left = budget.left.saturating_sub(len.div_ceil(RECEIVE_BYTES) as u32);
         self.decoder.advance_value(len as u64);
-        let flow = commands::receive_in_place(ctx, &mut self.session, len);
-        self.follow(flow);
+        if !is_direct {
+            let flow = commands::receive_in_place(ctx, &mut self.session, len);
+            self.follow(flow);
+        }
     }
 
     /// Frees the space of a long value that a stalled client would hold.

@@ -58,8 +58,24 @@ impl Store {
         claim: ClaimPurpose,
         is_orphan: bool,
     ) -> Result<ChunkEntry, NoSpace> {
+        let fill = |at, len| self.memory.copy_in(at, &bytes[..len]);
+        self.fill_chunk(owner, queue, expiry, bytes.len(), claim, is_orphan, fill)
+    }
+
+    /// Writes a chunk as [`Store::write_chunk`], of at most `len` bytes that `fill` puts at an offset.
+    #[expect(clippy::too_many_arguments, reason = "all of them describe the one chunk")]
+    pub(crate) fn fill_chunk(
+        &self,
+        owner: KeyHash,
+        queue: Queue,
+        expiry: Expiry,
+        len: usize,
+        claim: ClaimPurpose,
+        is_orphan: bool,
+        fill: impl FnOnce(u64, usize),
+    ) -> Result<ChunkEntry, NoSpace> {
         let now = self.now();
-        let wanted = bytes.len().min(self.chunk_value_bytes_max());
+        let wanted = len.min(self.chunk_value_bytes_max());
         let mut new = NewItem {
             state: State::live(header::flush_epoch(&self.memory)),
             cas: owner.0,
@@ -78,15 +94,24 @@ impl Store {
         new.value_len = (reservation.len as usize - new.head_len()).min(wanted) as u32;
         debug_assert!(new.bytes() <= reservation.len);
         let (offset, segment) = (reservation.offset, reservation.segment);
-        let generation = self.segments.generation(segment) as u32;
+        let generation = self.segments.generation(segment);
         if is_orphan {
             // The segment cannot be taken while the reservation exists, and must be counted as an orphan when it
             // ends.
             self.segments.count_orphan(offset, 1);
         }
-        self.write_item(reservation, &new, &bytes[..new.value_len as usize], expiry);
+        let encoded = new.encode();
+        let header = encoded.as_bytes();
+        let payload_at = header.len() as u64;
+        self.memory.copy_in(offset, header);
+        fill(offset + payload_at, new.value_len as usize);
+        let written = payload_at + u64::from(new.value_len);
+        // SAFETY: the reservation is exclusively ours, and was just written in full.
+        unsafe { item::seal(&self.memory, &self.secret, generation, offset, encoded.kind(), written) };
+        self.segments.count_live(offset, new.bytes(), 0);
+        self.segments.commit(reservation, expiry.second());
         let checksum = Item::read(&self.memory, offset).expect("just written").checksum;
-        Ok(ChunkEntry { offset, generation, len: new.value_len, checksum })
+        Ok(ChunkEntry { offset, generation: generation as u32, len: new.value_len, checksum })
     }
 
     /// The bytes of a chunk that is stable.
