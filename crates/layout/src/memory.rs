@@ -3,8 +3,9 @@
 //! Other processes and the server's other threads read the region while it is written. Words are therefore accessed
 //! through atomics, and bytes through the two copy routines of this file. A copy that races with a writer yields
 //! meaningless bytes, never undefined behaviour in the caller; the reader's validation (generation, slot, checksum)
-//! rejects them. The one function that forms a reference, the unsafe [`Memory::bytes`], is for bytes that cannot change
-//! while it lives: those of a pinned or locked item, and of a record that is not yet published.
+//! rejects them. Two unsafe functions form a reference: [`Memory::bytes`] to bytes that cannot change while it lives,
+//! those of a pinned or locked item and of a record that is not yet published; [`Memory::fill`] to bytes of a reservation,
+//! for the kernel to write.
 //!
 //! Accesses of different widths overlap here, which Rust's memory model leaves undefined. On x86-64 the copies are
 //! assembly, so the processor's rules apply: each aligned word arrives whole and in order. On other targets the copies

@@ -52,6 +52,7 @@ impl Handle {
     }
 
     /// Frees segments in which nothing lives any more.
+    #[cfg(not(loom))]
     pub(crate) fn free_dead_segments(&self) {
         let store = &*self.store;
         let Ok(_expirer) = store.expirer.try_lock() else { return };
