@@ -9,7 +9,7 @@ use crate::slot::Slot;
 pub struct Bucket([u64; SLOTS_PER_BUCKET]);
 
 impl Bucket {
-    /// Loads the slots at `offset` in order, each with acquire.
+    /// Loads the slots at `offset` in any order, each with acquire.
     #[inline]
     pub fn load(memory: &Memory, offset: u64) -> Bucket {
         Bucket(memory.load_line(offset))

@@ -128,7 +128,7 @@ mod real {
             self.u64(offset).load(order)
         }
 
-        /// Loads the words of the cache line at `offset` (a multiple of 64), in order, each with acquire.
+        /// Loads the words of the cache line at `offset` (a multiple of 64), in any order, each with acquire.
         #[inline]
         pub fn load_line(&self, offset: u64) -> [u64; 8] {
             let start = self.aligned::<LINE_BYTES>(offset);
@@ -441,7 +441,7 @@ mod real {
             u64::from_ne_bytes(word)
         }
 
-        /// Loads eight words in order, each with acquire.
+        /// Loads eight words, each with acquire.
         ///
         /// # Safety
         /// `src` is readable for 64 bytes and aligned to them.

@@ -177,6 +177,15 @@ impl Decoder {
             DecoderState::Request => 0,
             _ => self.progress.plain_keys(input, run),
         };
+        if self.protocol == Some(Protocol::Binary) {
+            while !run.is_full()
+                && matches!(self.progress.state, DecoderState::Request)
+                && let Some(consumed) = plain::packet_get(&input[used..], run)
+            {
+                used += consumed;
+            }
+            return used;
+        }
         while !run.is_full()
             && matches!(self.progress.state, DecoderState::Request)
             && let Some(line) = plain::key_line(&input[used..], run)
@@ -205,20 +214,21 @@ impl Decoder {
         if !self.may_be_plain() || !matches!(self.progress.state, DecoderState::Request) {
             return 0;
         }
+        let set = if self.protocol == Some(Protocol::Binary) { plain::packet_set } else { plain::set };
         let mut used = 0;
         while !run.is_full()
-            && let Some(consumed) = plain::set(&input[used..], self.limits.inline_value_max, run)
+            && let Some(consumed) = set(&input[used..], self.limits.inline_value_max, run)
         {
             used += consumed;
         }
         used
     }
 
-    /// Returns whether plain requests may be decoded in a run: text is spoken and allowed, and no part of the next
-    /// request was seen. Mixed connections and datagrams are short or binary.
+    /// Returns whether plain requests may be decoded in a run: the protocol is known and allowed, and no part of the next
+    /// request was seen. Mixed connections and datagrams are short.
     #[inline]
     fn may_be_plain(&self) -> bool {
-        self.protocol == Some(Protocol::Text)
+        self.protocol.is_some()
             && !(self.auth_required || self.is_mixed || self.is_datagram)
             && self.progress.scanned == 0
             && self.progress.needed == 0

@@ -2,9 +2,11 @@
 //!
 //! A plain request is one of the common form: `get` and `gets` with keys, `mg` that reads a value and changes nothing,
 //! `set` and `ms` that store whatever the existing item, with their data; words separated by one space, numbers of
-//! digits only. Anything else ends the run, and is left to [`Decoder::decode`](crate::Decoder::decode), which finds the
+//! digits only; Get and GetK, Set without a CAS, and the quiet ones. Anything else ends the run, and is left to [`Decoder::decode`](crate::Decoder::decode), which finds the
 //! same requests in the same bytes.
 
+use crate::binary::decode::{Header, PacketAction};
+use crate::binary::{self, HEADER, opcode};
 use crate::bounds::{KEY_MAX, LINE_MAX, OPAQUE_MAX, RUN_MAX};
 use crate::command::{Command, Exptime, Get, Request, Store, Value, Words};
 use crate::encoding::{Encoding, MetaCommand, MetaEncoding, TextCommand, TextEncoding};
@@ -25,22 +27,24 @@ pub type PlainGets<'a> = PlainRun<PlainGet<'a>>;
 /// A run of plain writes.
 pub type PlainSets<'a> = PlainRun<PlainSet<'a>>;
 
-/// One key of a `get` or `gets` line, or an `mg`.
+/// One key of a `get` or `gets` line, an `mg`, or a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlainGet<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// Those of an `mg`, which has at least one; the answers to them need the item alone.
-    pub meta_flags: &'a [u8],
+    /// The flags of an `mg`, which has at least one; the answers to them need the item alone. The header of a packet.
+    pub flags_or_header: &'a [u8],
     /// A miss of the `mg` is not answered.
     pub quiet: bool,
     /// The answer carries the CAS value.
     pub cas: bool,
     /// `END` follows the answer: the key is the last of its line.
     pub is_last: bool,
+    /// It is a packet.
+    pub is_packet: bool,
 }
 
-/// A `set`, or an `ms`.
+/// A `set`, an `ms`, or a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlainSet<'a> {
     /// 1 to 250 bytes.
@@ -53,12 +57,14 @@ pub struct PlainSet<'a> {
     pub exptime: Exptime,
     /// The client requested no answer to a success; text, to none.
     pub noreply: bool,
-    /// Those of an `ms`; the answer to a success needs nothing that is known only then.
-    pub meta_flags: &'a [u8],
-    /// Its answer has flags.
+    /// The flags of an `ms`; the answer to a success needs the CAS value at most. The header of a packet.
+    pub flags_or_header: &'a [u8],
+    /// Its answer has flags, or is a packet.
     pub has_echo: bool,
     /// It is an `ms`.
     pub is_meta: bool,
+    /// It is a packet.
+    pub is_packet: bool,
 }
 
 impl<T: Copy + Default> PlainRun<T> {
@@ -104,19 +110,25 @@ impl<'a> PlainGet<'a> {
     /// Returns the request as [`Decoder::decode`](crate::Decoder::decode) returns it.
     pub fn request(&self) -> Request<'a> {
         let get = Get { key: self.key, value: true, ..Get::default() };
-        let encoding = self.meta().map_or_else(|| Encoding::Text(self.text()), Encoding::Meta);
+        let encoding = self.meta_or_binary().unwrap_or_else(|| Encoding::Text(self.text()));
         Request { command: Command::Get(get), encoding }
     }
 
-    /// The encoding of its answer if it is an `mg`.
+    /// The encoding of its answer if it is an `mg` or a packet.
     #[inline]
-    pub fn meta(&self) -> Option<MetaEncoding<'a>> {
-        let PlainGet { key, meta_flags: flags, quiet, .. } = *self;
-        let encoding = MetaEncoding { key, flags, quiet, value: true, ..MetaEncoding::new(MetaCommand::Get) };
-        (!flags.is_empty()).then_some(encoding)
+    pub fn meta_or_binary(&self) -> Option<Encoding<'a>> {
+        let PlainGet { key, flags_or_header: flags, quiet, is_packet, .. } = *self;
+        if flags.is_empty() {
+            None
+        } else if is_packet {
+            Some(packet_encoding(flags, key))
+        } else {
+            let new = MetaEncoding::new(MetaCommand::Get);
+            Some(Encoding::Meta(MetaEncoding { key, flags, quiet, value: true, ..new }))
+        }
     }
 
-    /// The encoding of its answer if it is no `mg`.
+    /// The encoding of its answer otherwise.
     #[inline]
     pub fn text(&self) -> TextEncoding<'a> {
         let PlainGet { key, cas, is_last, .. } = *self;
@@ -132,23 +144,26 @@ impl<'a> PlainSet<'a> {
         Request { command: Command::Store(store), encoding: self.encoding() }
     }
 
-    /// Appends the answer that the value was stored, as [`Encoding::reply`] does.
+    /// Appends the answer that the value was stored with this CAS value, as [`Encoding::reply`] does.
     #[inline]
-    pub fn stored(&self, out: &mut Vec<u8>) {
+    pub fn stored(&self, cas: u64, out: &mut Vec<u8>) {
         match (self.is_meta, self.has_echo) {
             _ if self.noreply => {}
-            (false, _) => out.extend_from_slice(b"STORED\r\n"),
-            (true, false) => out.extend_from_slice(b"HD\r\n"),
-            (true, true) => {
-                let item = Item { len: self.value.len() as u64, ..Item::default() };
+            (_, true) => {
+                let item = Item { cas, len: self.value.len() as u64, ..Item::default() };
                 self.encoding().reply(&Reply::Stored(item), out);
             }
+            (false, _) => out.extend_from_slice(b"STORED\r\n"),
+            (true, _) => out.extend_from_slice(b"HD\r\n"),
         }
     }
 
     /// The encoding of its answer.
     pub fn encoding(&self) -> Encoding<'a> {
-        let PlainSet { key, meta_flags: flags, noreply, .. } = *self;
+        let PlainSet { key, flags_or_header: flags, noreply, .. } = *self;
+        if self.is_packet {
+            return packet_encoding(flags, key);
+        }
         if self.is_meta {
             let value_len = self.value.len() as u64;
             let command = MetaCommand::Set;
@@ -228,6 +243,56 @@ pub(crate) fn key_line<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<K
     None
 }
 
+/// Returns the encoding of the answer to the packet with this header.
+#[inline]
+fn packet_encoding<'a>(header: &[u8], key: &'a [u8]) -> Encoding<'a> {
+    Header::parse(header.first_chunk().expect("a whole header")).encoding(key)
+}
+
+/// Appends the read whose packet is at the front of `input` to a run that is not full. Returns the bytes that it takes;
+/// none if it is incomplete or not plain.
+#[inline]
+pub(crate) fn packet_get<'a>(input: &'a [u8], run: &mut PlainGets<'a>) -> Option<usize> {
+    let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == binary::REQUEST)?);
+    let is_get = matches!(binary::loud(header.opcode()).code, opcode::GET | opcode::GETK);
+    if !is_get || header.shape() != PacketAction::Whole {
+        return None;
+    }
+    let packet = input.get(..header.head())?;
+    let (head, key) = packet.split_at(HEADER);
+    run.push(PlainGet { key, flags_or_header: head, is_packet: true, ..PlainGet::default() });
+    Some(packet.len())
+}
+
+/// Appends the write whose packet is at the front of `input` to a run, as [`set`] does.
+#[inline]
+pub(crate) fn packet_set<'a>(input: &'a [u8], value_max: usize, run: &mut PlainSets<'a>) -> Option<usize> {
+    let header = Header::parse(input.first_chunk().filter(|bytes| bytes[0] == binary::REQUEST)?);
+    let loud = binary::loud(header.opcode());
+    if loud.code != opcode::SET || header.shape() != PacketAction::Store || header.value() > value_max as u64
+    {
+        return None;
+    }
+    let (packet, rest) = input.split_at_checked(header.head())?;
+    let value = rest.get(..header.value() as usize)?;
+    let (store, _) = header.store(packet);
+    if store.compare.is_some() {
+        return None;
+    }
+    run.push(PlainSet {
+        key: store.key,
+        value,
+        flags: store.flags,
+        exptime: store.exptime,
+        noreply: loud.quiet,
+        flags_or_header: &packet[..HEADER],
+        has_echo: true,
+        is_meta: false,
+        is_packet: true,
+    });
+    Some(packet.len() + value.len())
+}
+
 /// Appends the `mg` with the key and the flags at the front of `words`. Returns what follows its line.
 #[inline]
 fn meta_get<'a>(words: &'a [u8], run: &mut PlainGets<'a>) -> Option<&'a [u8]> {
@@ -245,8 +310,8 @@ fn meta_get<'a>(words: &'a [u8], run: &mut PlainGets<'a>) -> Option<&'a [u8]> {
     if !seen.has(b'v') {
         return None;
     }
-    let (meta_flags, next) = flags_and_next(flags, rest)?;
-    run.push(PlainGet { key, meta_flags, quiet: seen.has(b'q'), ..PlainGet::default() });
+    let (flags_or_header, next) = flags_and_next(flags, rest)?;
+    run.push(PlainGet { key, flags_or_header, quiet: seen.has(b'q'), ..PlainGet::default() });
     Some(next)
 }
 
@@ -371,14 +436,20 @@ fn meta_set<'a>(words: &'a [u8], value_max: usize, run: &mut PlainSets<'a>) -> O
         };
     }
     let noreply = seen.has(b'q');
-    if seen.has(b'c') && !noreply {
-        // The run does not report each CAS value.
-        return None;
-    }
-    let (meta_flags, next) = flags_and_next(words, rest)?;
+    let (flags_or_header, next) = flags_and_next(words, rest)?;
     let (value, next) = data_block(next, len, value_max)?;
-    let has_echo = seen.has(b'k') || seen.has(b'O') || seen.has(b's');
-    run.push(PlainSet { key, value, flags, exptime: expires, noreply, meta_flags, has_echo, is_meta: true });
+    let has_echo = [b'k', b'O', b's', b'c'].into_iter().any(|letter| seen.has(letter));
+    run.push(PlainSet {
+        key,
+        value,
+        flags,
+        exptime: expires,
+        noreply,
+        flags_or_header,
+        has_echo,
+        is_meta: true,
+        is_packet: false,
+    });
     Some(next)
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::Read;
 
-use common::serve;
+use common::{packet, serve};
 use proptest::prelude::*;
 
 /// Writes that follow each other: new keys and known ones, equal ones, several sizes and times to live.
@@ -84,6 +84,32 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![24 => lines.prop_map(String::into_bytes), 8 => set, 2 => writes(), 1 => reads()]
 }
 
+/// Packets: mostly reads and plain writes, loud and quiet, with marks of their own.
+fn binary_request() -> impl Strategy<Value = Vec<u8>> {
+    let key = || (0u8..12).prop_map(|key| format!("a:{key}").into_bytes());
+    let get = (prop::sample::select(&[0x00u8, 0x09, 0x0c, 0x0d][..]), key(), 0u64..2)
+        .prop_map(|(opcode, key, cas)| packet(opcode, b"", &key, b"", cas));
+    let len =
+        prop_oneof![8 => 0usize..60, 1 => 10_000usize..16_384, 1 => 16_385usize..40_000, 1 => Just(1 << 20)];
+    let opcode = prop::sample::select(&[0x01u8, 0x01, 0x11, 0x11, 0x02, 0x03, 0x12][..]);
+    let set = (opcode, key(), any::<u32>(), prop::sample::select(&[0u32, 1_000][..]), len, any::<u8>())
+        .prop_map(|(opcode, key, flags, exptime, len, byte)| {
+            let extras = [flags.to_be_bytes(), exptime.to_be_bytes()].concat();
+            packet(opcode, &extras, &key, &vec![byte; len], u64::from(byte % 16 == 0))
+        });
+    let delete = key().prop_map(|key| packet(0x04, b"", &key, b"", 0));
+    let append = key().prop_map(|key| packet(0x0e, b"", &key, b"end", 0));
+    let noop = Just(packet(0x0a, b"", b"", b"", 0));
+    let unknown = Just(packet(0x7f, b"", b"", b"", 0));
+    let flush = Just(packet(0x08, b"", b"", b"", 0));
+    let request =
+        prop_oneof![24 => get, 16 => set, 1 => delete, 1 => append, 1 => noop, 1 => unknown, 1 => flush];
+    (request, any::<[u8; 4]>()).prop_map(|(mut request, opaque)| {
+        request[12..16].copy_from_slice(&opaque);
+        request
+    })
+}
+
 /// Returns a request with the same answer that is not plain: no item has the CAS value 0, so the value is sent.
 fn general(request: &[u8]) -> Vec<u8> {
     match request.strip_suffix(b"\r\n") {
@@ -104,9 +130,27 @@ fn without_times(answers: &str) -> String {
 /// Statistics that depend on the requests alone: when flushed and expired items are unlinked, the housekeeper decides.
 const COUNTS: [&str; 6] = ["cmd_get", "cmd_set", "get_hits", "get_misses", "cmd_meta", "total_items"];
 
+/// A request that begins a connection, and its answer; requests that end a pipeline, and their answers.
+struct Ends {
+    first: [Vec<u8>; 2],
+    last: [Vec<u8>; 2],
+}
+
+fn text_ends() -> Ends {
+    let both = |[request, answer]: [&str; 2]| [request.into(), answer.into()];
+    Ends { first: both(["version\r\n", "VERSION 1.6.45\r\n"]), last: both(["mn\r\nmn\r\n", "MN\r\nMN\r\n"]) }
+}
+
+fn binary_ends() -> Ends {
+    let noop = packet(0x0a, b"", b"", b"", 0);
+    let mut answer = noop.clone();
+    answer[0] = 0x81;
+    Ends { first: [noop.clone(), answer.clone()], last: [noop.repeat(3), answer.repeat(3)] }
+}
+
 /// Sends the pipeline in these pieces; returns the answers, and the counts after it. While somebody watches, each request
 /// takes the general path.
-fn answers(pipeline: &[u8], cuts: &[usize], is_watched: bool) -> (String, Vec<String>) {
+fn answers(ends: &Ends, pipeline: &[u8], cuts: &[usize], is_watched: bool) -> (Vec<u8>, Vec<String>) {
     let server = serve("-m 64 -t 1");
     let mut watcher = server.connect();
     if is_watched {
@@ -114,16 +158,18 @@ fn answers(pipeline: &[u8], cuts: &[usize], is_watched: bool) -> (String, Vec<St
     }
     let mut client = server.connect();
     // The first request tells the protocol, and the last one where the answers end.
-    client.request("version\r\n", "VERSION 1.6.45\r\n");
+    client.say(&ends.first[0]);
+    client.hear(&ends.first[1]);
+    let end = ends.last[1].clone();
     let mut stream = client.stream.try_clone().expect("a socket");
     let receiving = std::thread::spawn(move || {
         let (mut answers, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-        while !answers.ends_with(b"MN\r\nMN\r\n") {
+        while !answers.ends_with(&end) {
             let len = stream.read(&mut buffer).expect("answers");
             assert!(len > 0, "the connection ended after {:?}", String::from_utf8_lossy(&answers));
             answers.extend_from_slice(&buffer[..len]);
         }
-        without_times(&String::from_utf8_lossy(&answers))
+        answers
     });
     let mut rest = pipeline;
     for cut in cuts {
@@ -132,8 +178,9 @@ fn answers(pipeline: &[u8], cuts: &[usize], is_watched: bool) -> (String, Vec<St
         rest = after;
     }
     client.say(rest);
-    client.say("mn\r\nmn\r\n");
+    client.say(&ends.last[0]);
     let answers = receiving.join().expect("answers");
+    let mut client = server.connect();
     client.say("stats\r\n");
     let stats = client.hear_until("END\r\n");
     let is_count = |line: &&str| COUNTS.iter().any(|name| line.starts_with(&format!("STAT {name} ")));
@@ -147,10 +194,23 @@ proptest! {
         requests in prop::collection::vec(request(), 1..150),
         cuts in prop::collection::vec(any::<usize>(), 0..4),
     ) {
-        let runs = answers(&requests.concat(), &cuts, false);
-        let general = answers(&requests.iter().map(|request| general(request)).collect::<Vec<_>>().concat(), &[], true);
+        let general: Vec<_> = requests.iter().map(|request| general(request)).collect();
+        let runs = answers(&text_ends(), &requests.concat(), &cuts, false);
+        let general = answers(&text_ends(), &general.concat(), &[], true);
         prop_assert_eq!(&runs.1, &general.1);
         prop_assert_eq!(runs.1.len(), COUNTS.len());
-        prop_assert!(runs.0 == general.0, "{:?}\n{:?}", runs.0, general.0);
+        let text = |answers: &[u8]| without_times(&String::from_utf8_lossy(answers));
+        prop_assert_eq!(text(&runs.0), text(&general.0));
+    }
+
+    #[test]
+    fn runs_of_packets_are_answered_as_single_requests_are(
+        packets in prop::collection::vec(binary_request(), 1..150),
+        cuts in prop::collection::vec(any::<usize>(), 0..4),
+    ) {
+        let runs = answers(&binary_ends(), &packets.concat(), &cuts, false);
+        let general = answers(&binary_ends(), &packets.concat(), &[], true);
+        prop_assert_eq!(&runs.1, &general.1);
+        prop_assert_eq!(runs.0, general.0);
     }
 }

@@ -43,11 +43,11 @@ impl Completer {
         completer
     }
 
-    /// Stores what is to be deferred: text and meta reads of short values and of none are answered at once.
+    /// Stores what is to be deferred: reads of short values and of none are answered at once.
     fn store_long_values(&self) {
         let mut client = self.server.connect();
         let long = "x".repeat(20_000);
-        for key in ["slow1", "slow2", "slow3", "huge"] {
+        for key in ["slow1", "slow2", "slow3", "slow4", "huge"] {
             client.request(format!("set {key} 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
         }
         drop(client);

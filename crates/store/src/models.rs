@@ -380,7 +380,7 @@ fn run_of_writes_is_whole_though_its_segment_is_sealed() {
                 let put = |key, value| Put { key, value, ..Put::default() };
                 let puts = [put(b"a", b"2"), put(b"b", b"3"), put(b"a", b"4")];
                 let probes = puts.map(|put| handle.probe_for_write(put.key));
-                handle.put_many(&puts, &probes).expect("memory enough");
+                handle.put_many(&puts, &probes, |_, _| ()).expect("memory enough");
             })
         };
         store.segments.seal_open(|_| true);

@@ -475,6 +475,11 @@ impl Store {
         self.take_cas(1) + 1
     }
 
+    /// Returns the last CAS value taken.
+    pub(crate) fn last_cas(&self) -> u64 {
+        self.cas.load(Ordering::Relaxed)
+    }
+
     /// Takes `count` CAS values: those after the one returned.
     #[inline]
     pub(crate) fn take_cas(&self, count: u64) -> u64 {

@@ -219,21 +219,25 @@ impl Model {
             .collect();
         let mut probes = [Probe::NONE; RUN_SETS_MAX];
         self.handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
-        let stored = match self.handle.put_many(&puts, &probes) {
-            Ok(_) => items.len(),
-            Err(incomplete) => {
-                self.refused();
-                incomplete.stored
-            }
-        };
-        let mut last = HashMap::new();
-        for (key, _, value, expiry) in &items[..stored] {
-            last.insert(*key, (value, expiry.second()));
+        let mut told = Vec::new();
+        let done = self.handle.put_many(&puts, &probes, |i, item| {
+            assert_eq!(i, told.len(), "in order");
+            told.push(item.cas);
+        });
+        let stored = done.map_or_else(|incomplete| incomplete.stored, |()| items.len());
+        assert_eq!(told.len(), stored);
+        if done.is_err() {
+            self.refused();
         }
-        for (key, (value, expiry)) in last {
+        let mut last = HashMap::new();
+        for ((key, _, value, expiry), told) in items.iter().zip(told) {
+            last.insert(*key, (value, expiry.second(), told));
+        }
+        for (key, (value, expiry, told)) in last {
             let before = self.known.remove(&key).map_or(0, |known| known.cas);
             let cas = get(&self.handle, &name(key)).map(|(info, _)| info.cas);
             assert!(cas.is_none_or(|cas| cas > before), "{cas:?} is not greater than {before}");
+            assert!(cas.is_none_or(|cas| cas == told), "{cas:?} instead of {told}");
             let item = ExpectedItem { value: value.clone(), flags: 0, expiry, cas: cas.unwrap_or(0) };
             self.known.insert(key, item);
             self.look(key);

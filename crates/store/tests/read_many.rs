@@ -4,7 +4,7 @@
 mod common;
 
 use common::{delete, get, set_with, store};
-use fabcache_store::{Detail, Expiry, Handle, Located, Probe, Put};
+use fabcache_store::{Change, Detail, Expiry, Handle, Located, NewValue, Probe, Put, Value, Write};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -135,7 +135,21 @@ fn cas_values_of_a_run_rise_beyond_an_item_that_is_written_alone() {
     let puts = std::array::from_fn::<_, 4, _>(|i| Put { key: keys[i], value: values[i], ..Put::default() });
     let mut probes = [Probe::NONE; 4];
     handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
-    handle.put_many(&puts, &probes).expect("memory is free");
+    handle.put_many(&puts, &probes, |_, _| ()).expect("memory is free");
     let cas = keys.map(|key| handle.describe(key, Detail::Full, false).expect("it was stored").cas);
     assert!(cas.is_sorted(), "{cas:?}");
+}
+
+#[test]
+fn cas_values_of_a_run_are_the_next_ones_whatever_a_client_made_up() {
+    let (store, _) = store(16 << 20, true, 1);
+    let handle = Handle::new(&store);
+    let made_up = Write { cas: Some(2), ..Write::plain(NewValue::Is(Value::Bytes(b"old"))) };
+    handle.mutate(b"k", |_| (Change::Write(made_up), ())).expect("memory is free");
+    let puts = [Put { key: b"k", value: b"new", ..Put::default() }; 3];
+    let mut probes = [Probe::NONE; 3];
+    handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
+    let mut told = Vec::new();
+    handle.put_many(&puts, &probes, |_, item| told.push(item.cas)).expect("memory is free");
+    assert_eq!(told, [1, 2, 3]);
 }

@@ -108,7 +108,7 @@ impl Torture {
             .collect();
         let mut probes = [Probe::NONE; RUN_SETS_MAX];
         handle.probe_many(puts.iter().map(|put| put.key), &mut probes);
-        handle.put_many(&puts, &probes).expect("eviction is allowed");
+        handle.put_many(&puts, &probes, |_, _| ()).expect("eviction is allowed");
         for (i, version, ..) in items {
             self.versions[i].deleted.store(0, Ordering::SeqCst);
             self.versions[i].answered.store(version, Ordering::SeqCst);

@@ -45,6 +45,12 @@ impl Header {
         }
     }
 
+    /// Returns the opcode.
+    #[inline]
+    pub(crate) fn opcode(&self) -> u8 {
+        self.opcode
+    }
+
     /// Bytes up to the value.
     #[inline]
     pub(crate) fn head(&self) -> usize {
@@ -116,7 +122,7 @@ impl Header {
         }
     }
 
-    fn encoding<'a>(&self, key: &'a [u8]) -> Encoding<'a> {
+    pub(crate) fn encoding<'a>(&self, key: &'a [u8]) -> Encoding<'a> {
         Encoding::Binary(BinaryEncoding { opcode: self.opcode, opaque: self.opaque, key })
     }
 

@@ -2,8 +2,8 @@
 //! keys overlap. Permissions, watchers and counters are handled once for a run.
 
 use fabcache_protocol::bounds::RUN_MAX;
-use fabcache_protocol::{Command, PlainGet, PlainSet, Request};
-use fabcache_store::{OutOfMemory, Probe, Put};
+use fabcache_protocol::{Command, Encoding, PlainGet, PlainSet, Request};
+use fabcache_store::{OutOfMemory, Probe, Put, StoredItem};
 
 use super::{Context, Flow, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
@@ -26,11 +26,11 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     let (mut hits, mut misses, mut meta, mut done) = (0, 0, 0, 0);
     for (get, probe) in run.iter().zip(&probes) {
         done += 1;
-        let answered = match get.meta() {
+        let answered = match get.meta_or_binary() {
             None => retrieval::answer_text(ctx, &get.text(), probe),
             Some(encoding) => {
-                let answered = retrieval::answer_meta(ctx, &encoding, probe);
-                meta += u64::from(answered.is_some());
+                let answered = retrieval::answer_meta_or_binary(ctx, get.key, &encoding, probe);
+                meta += u64::from(answered.is_some() && matches!(encoding, Encoding::Meta(_)));
                 answered
             }
         };
@@ -82,9 +82,10 @@ pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
             continue;
         }
         let sets = &run[done..done + len];
-        let failed = ctx.handle.put_many(&puts[done..done + len], &probes[done..]).err();
+        let (handle, out) = (&ctx.handle, &mut ctx.out);
+        let stored = |i: usize, item: StoredItem| sets[i].stored(item.cas, out);
+        let failed = handle.put_many(&puts[done..done + len], &probes[done..], stored).err();
         let stored = failed.map_or(len, |failed| failed.stored);
-        sets[..stored].iter().for_each(|set| set.stored(&mut ctx.out));
         let tried = &sets[..len.min(stored + 1)];
         count(ctx, tried);
         if let Some(failed) = failed {

@@ -92,14 +92,18 @@ fn answer_plain(ctx: &mut Context, get: &Get<'_>, encoding: &Encoding<'_>) -> Op
             if get.value && get.compare.is_none() && !get.no_bump && !meta.flags.contains(&b'l') =>
         {
             let probe = ctx.handle.probe(get.key);
-            answer_meta(ctx, meta, &probe)
+            answer_meta_or_binary(ctx, get.key, encoding, &probe)
+        }
+        Encoding::Binary(_) if get.value => {
+            let probe = ctx.handle.probe(get.key);
+            answer_meta_or_binary(ctx, get.key, encoding, &probe)
         }
         _ => None,
     }
 }
 
 /// Answers a text `get` or `gets` of a short value. Returns as [`answer_plain`] does.
-#[inline]
+#[inline(always)]
 pub(super) fn answer_text(
     ctx: &mut Context,
     text: &TextEncoding<'_>,
@@ -125,18 +129,19 @@ pub(super) fn answer_text(
     }
 }
 
-/// Answers an `mg` of a short value, whose flags need what its slot and header have. Returns as [`answer_plain`] does.
-pub(super) fn answer_meta(
+/// Answers an `mg` of a short value, whose flags need what its slot and header have, or a packet that asks for one.
+/// Returns as [`answer_plain`] does.
+pub(super) fn answer_meta_or_binary(
     ctx: &mut Context,
-    meta: &MetaEncoding<'_>,
+    key: &[u8],
+    encoding: &Encoding<'_>,
     probe: &Probe,
 ) -> Option<Result<u64, Miss>> {
-    let encoding = Encoding::Meta(*meta);
-    match ctx.handle.locate(meta.key, probe) {
+    match ctx.handle.locate(key, probe) {
         Located::Item(found) => {
             let info = ctx.handle.info(&found);
             // The first meta reader of a stale item wins the right to recache it, and the others learn of it.
-            if info.stale || info.token_sent {
+            if (info.stale || info.token_sent) && matches!(encoding, Encoding::Meta(_)) {
                 return None;
             }
             let start = ctx.out.len();

@@ -603,7 +603,10 @@ impl Connection {
         let (session, max) = (&mut self.session, budget.run_max());
         let (used, requests) = match input {
             // The rest of a line begins with the space before its next key.
-            [b'g', b'e', b't', ..] | [b'm', b'g', ..] | [b' ', ..] => {
+            [b'g', b'e', b't', ..]
+            | [b'm', b'g', ..]
+            | [b' ', ..]
+            | [0x80, 0x00 | 0x09 | 0x0c | 0x0d, ..] => {
                 let mut run = PlainGets::new(max);
                 let mut used = self.decoder.plain_gets(input, &mut run);
                 let executed = burst::gets(ctx, session, run.requests(), gathered_max);
@@ -612,7 +615,7 @@ impl Connection {
                 }
                 (used, executed)
             }
-            [b's', b'e', b't', ..] | [b'm', b's', ..] => {
+            [b's', b'e', b't', ..] | [b'm', b's', ..] | [0x80, 0x01 | 0x11, ..] => {
                 let mut run = PlainSets::new(max);
                 let used = self.decoder.plain_sets(input, &mut run);
                 burst::sets(ctx, session, run.requests());

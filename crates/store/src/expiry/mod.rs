@@ -56,10 +56,12 @@ impl Handle {
     pub(crate) fn free_dead_segments(&self) {
         let store = &*self.store;
         let Ok(_expirer) = store.expirer.try_lock() else { return };
+        let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick_with_flushes() };
         // The first second: they are due at once.
         for id in store.segments.due(0) {
             if store.segments.live_bytes(id) == 0 {
-                let _ = self.walk_segment(id, &mut Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || {} });
+                let _ = self.walk_segment(id, &mut pacer);
+                pacer.count();
             }
         }
     }

@@ -141,7 +141,9 @@ impl Index {
             let last = self.load_slot(end - 8);
             seen.moved |= last.is_moved();
             match last.link_offset() {
-                Some(link) if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(8) => {
+                Some(link)
+                    if self.memory.contains(link, BUCKET_BYTES) && link.is_multiple_of(BUCKET_BYTES) =>
+                {
                     (start, end) = (link, link + BUCKET_BYTES);
                 }
                 _ => return ControlFlow::Continue(()),

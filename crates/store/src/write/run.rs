@@ -89,6 +89,8 @@ struct Run<'r, 'a> {
     probes: &'r [Probe],
     /// The CAS value of item `i` is this one plus `i + 1`, up to the next item that is written alone.
     cas: u64,
+    /// The last of the values taken.
+    cas_end: u64,
     now: u32,
     space: Option<RunSpace>,
     /// Each item gets its own space: one did not belong where it was expected, or their lengths depend on their CAS.
@@ -103,11 +105,17 @@ const _: () = assert!(RUN_SETS_MAX <= u64::BITS as usize);
 
 impl Handle {
     /// Stores values one after the other, at most [`RUN_SETS_MAX`]: what [`Handle::mutate`] does with [`Write::plain`],
-    /// in fewer steps. `probes` are the keys'. Returns the last one's metadata.
+    /// in fewer steps. `probes` are the keys'. `stored` is called for each, in order.
     ///
     /// # Errors
     /// Of the first write that failed, as for [`Handle::mutate`]. Those before it are done, and those after it not.
-    pub fn put_many(&self, puts: &[Put<'_>], probes: &[Probe]) -> Result<StoredItem, IncompleteRun> {
+    #[inline]
+    pub fn put_many(
+        &self,
+        puts: &[Put<'_>],
+        probes: &[Probe],
+        mut stored: impl FnMut(usize, StoredItem),
+    ) -> Result<(), IncompleteRun> {
         assert!(puts.len() <= RUN_SETS_MAX && puts.len() <= probes.len(), "a run has bounds, and all probes");
         let store = &*self.store;
         let mut run = Run {
@@ -115,6 +123,7 @@ impl Handle {
             puts,
             probes,
             cas: 0,
+            cas_end: 0,
             now: store.now(),
             space: None,
             is_mixed: !store.evicts(),
@@ -123,21 +132,20 @@ impl Handle {
             stored_bytes: 0,
         };
         run.take_cas(0);
-        let mut last = StoredItem::default();
         let mut since = 0;
         for (i, put) in puts.iter().enumerate() {
             match run.store(i) {
-                Ok(stored) => last = stored,
+                Ok(item) => stored(i, item),
                 Err(_) => {
                     run.finish(since, i);
                     since = i + 1;
-                    last = self.put_alone(put).map_err(|why| IncompleteRun { stored: i, why })?;
+                    stored(i, self.put_alone(put).map_err(|why| IncompleteRun { stored: i, why })?);
                     run.take_cas(since);
                 }
             }
         }
         run.finish(since, puts.len());
-        Ok(last)
+        Ok(())
     }
 
     /// Stores one value, as [`Handle::put_many`] does. `probe` is the key's.
@@ -149,7 +157,10 @@ impl Handle {
         if !self.fits_contiguously(put.value.len() as u64) {
             return self.put_alone(put);
         }
-        self.put_many(std::slice::from_ref(put), std::slice::from_ref(probe)).map_err(|run| run.why)
+        let mut last = StoredItem::default();
+        let done =
+            self.put_many(std::slice::from_ref(put), std::slice::from_ref(probe), |_, item| last = item);
+        done.map(|()| last).map_err(|run| run.why)
     }
 
     #[cold]
@@ -184,7 +195,7 @@ impl Run<'_, '_> {
         };
         let mut cas = self.cas_of(i);
         if existing.item.is_some_and(|old| old.cas >= cas) && store.cas_enabled {
-            cas = store.next_cas();
+            cas = self.cas_after(existing.item.map_or(0, |old| old.cas), cas);
         }
         let mut encoded = put.item(cas).encode();
         let bytes = encoded.bytes_with(put.key.len() + put.value.len());
@@ -232,7 +243,16 @@ impl Run<'_, '_> {
             let cas = store.take_cas(count as u64);
             self.is_mixed |= !has_one_length(cas, count);
             self.cas = cas.wrapping_sub(first as u64);
+            self.cas_end = cas + count as u64;
         }
+    }
+
+    /// Returns the CAS value of an item for which `planned` was taken, and which replaces one of the value `old`, not
+    /// below it: a new one if another thread took the old one later. Values that clients made up are not compared.
+    #[cold]
+    fn cas_after(&self, old: u64, planned: u64) -> u64 {
+        let store = &*self.handle.store;
+        if old > self.cas_end && old <= store.last_cas() { store.next_cas() } else { planned }
     }
 
     #[inline]

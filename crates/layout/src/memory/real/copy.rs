@@ -52,21 +52,21 @@ pub unsafe fn word(src: *const u8) -> u64 {
             "mov {word}, [{src}]",
             src = in(reg) src,
             word = out(reg) word,
-            options(nostack, preserves_flags, readonly)
+            options(nostack, preserves_flags)
         );
     }
     word
 }
 
-/// Loads eight words in order, each with acquire: it is whole, and no later load comes before it.
+/// Loads eight words, each with acquire: it is whole, and no later load comes before it.
 ///
 /// # Safety
 /// `src` is readable for 64 bytes and aligned to them.
 #[inline]
 pub unsafe fn line(src: *const u8) -> [u64; 8] {
     let (first, second, third, last): (__m128i, __m128i, __m128i, __m128i);
-    // SAFETY: four loads of the 64 bytes that the caller vouches for. The processor loads aligned words whole and in
-    // order, and the compiler moves no access of memory across them.
+    // SAFETY: four loads of the 64 bytes that the caller vouches for. The processor loads aligned words whole and makes no
+    // later load before them, and the compiler, which is not told that nothing is written, moves no access across them.
     unsafe {
         asm!(
             "movdqa {first}, [{src}]",
@@ -78,7 +78,7 @@ pub unsafe fn line(src: *const u8) -> [u64; 8] {
             second = out(xmm_reg) second,
             third = out(xmm_reg) third,
             last = out(xmm_reg) last,
-            options(nostack, preserves_flags, readonly)
+            options(nostack, preserves_flags)
         );
     }
     // SAFETY: both are 64 bytes, and any are eight words.
