@@ -54,7 +54,6 @@ mod real {
         /// while they are written.
         pub unsafe fn new(base: NonNull<u8>, len: u64) -> Memory {
             assert_eq!(base.as_ptr() as usize % 64, 0, "a region is aligned to cache lines");
-            assert!(len >= LINE_BYTES, "a region has at least one cache line");
             Memory { base, len }
         }
 
@@ -85,22 +84,17 @@ mod real {
             unsafe { self.base.as_ptr().add(offset as usize) }
         }
 
-        /// Returns the address of `LEN` bytes at `offset`, at most a cache line.
+        /// Returns the address of the `LEN` bytes at `offset`, a multiple of it; `LEN` is a power of two.
         #[inline]
-        fn at_fixed<const LEN: u64>(&self, offset: u64) -> *mut u8 {
-            const { assert!(LEN <= LINE_BYTES) };
-            // A region is at least as long.
-            if offset > self.len - LEN {
+        fn aligned<const LEN: u64>(&self, offset: u64) -> *mut u8 {
+            const { assert!(LEN.is_power_of_two()) };
+            assert!(offset.is_multiple_of(LEN), "word at offset {offset} is not aligned to {LEN}");
+            // A multiple of LEN that is less than another one is so by LEN at least.
+            if offset >= self.len & !(LEN - 1) {
                 super::out_of_bounds(offset, LEN, self.len);
             }
             // SAFETY: offset + LEN <= len of the mapping, checked above.
             unsafe { self.base.as_ptr().add(offset as usize) }
-        }
-
-        #[inline]
-        fn aligned<const LEN: u64>(&self, offset: u64) -> *mut u8 {
-            assert!(offset.is_multiple_of(LEN), "word at offset {offset} is not aligned to {LEN}");
-            self.at_fixed::<LEN>(offset)
         }
 
         #[inline]
@@ -751,6 +745,29 @@ mod tests {
             let mut after = vec![1; 8192 - 32 - len];
             memory.copy_out(32 + len as u64, &mut after);
             assert!(after.iter().all(|byte| *byte == 0), "{distance} {len}");
+        }
+    }
+
+    #[test]
+    fn words_are_in_bounds_or_refused() {
+        let mut page = Box::new(Page([0; 8192]));
+        let base = NonNull::new(page.0.as_mut_ptr()).expect("boxed");
+        for len in 0..80 {
+            // SAFETY: as above.
+            let memory = unsafe { Memory::new(base, len) };
+            let is_refused = |load: &dyn Fn(u64), offset: u64| {
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| load(offset))).is_err()
+            };
+            for offset in (0..80).chain(u64::MAX - 63..=u64::MAX) {
+                let is_in =
+                    |size: u64| offset % size == 0 && offset.checked_add(size).is_some_and(|end| end <= len);
+                let word = |at| _ = memory.load(at, Ordering::Acquire);
+                assert_eq!(is_refused(&word, offset), !is_in(8), "{offset} of {len}");
+                let half = |at| _ = memory.load_u16(at, Ordering::Acquire);
+                assert_eq!(is_refused(&half, offset), !is_in(2), "{offset} of {len}");
+                let line = |at| _ = memory.load_line(at);
+                assert_eq!(is_refused(&line, offset), !is_in(64), "{offset} of {len}");
+            }
         }
     }
 
