@@ -6,7 +6,7 @@ use common::{ITEM, answers, decoder, packet, request};
 use fabcache_protocol::binary::status;
 use fabcache_protocol::{
     Arithmetic, BinaryEncoding, Command, Decoded, Decoder, Delete, Encoding, Exptime, FabricAttach,
-    FabricMemory, Get, Limits, Refusal, Reply, Store, StoreMode, Touch, Value, Words,
+    FabricMemory, Get, Limits, PlainGets, PlainSets, Refusal, Reply, Store, StoreMode, Touch, Value, Words,
 };
 
 const OPAQUE: u32 = 0xdead_beef;
@@ -403,4 +403,59 @@ fn keys_of_pipelined_packets_are_previewed() {
     assert_eq!(decoder.pipelined_keys(&[&beyond[..], &[0; 1000]].concat()).count(), 0);
     // A line.
     assert_eq!(decoder.pipelined_keys(&[0; 1000]).count(), 0);
+}
+
+/// Returns the keys of the plain reads, or of the plain writes, at the front of `input`, and the bytes that they take.
+fn run_of(input: &[u8], sets: bool) -> (Vec<&[u8]>, usize) {
+    let mut decoder = decoder();
+    assert_eq!(request(&mut decoder, &packet(0x0a, b"", b"", b"", 0)).command, Command::Noop);
+    if sets {
+        let mut run = PlainSets::new(32);
+        let used = decoder.plain_sets(input, &mut run);
+        (run.requests().iter().map(|set| set.key).collect(), used)
+    } else {
+        let mut run = PlainGets::new(32);
+        let used = decoder.plain_gets(input, &mut run);
+        (run.requests().iter().map(|get| get.key).collect(), used)
+    }
+}
+
+#[test]
+fn plain_packets_come_in_runs_of_one_kind() {
+    let get = |opcode, key: &[u8]| packet(opcode, key, b"", b"", 0);
+    let set = |opcode, key: &[u8]| packet(opcode, key, &[0; 8], b"value", 0);
+    let gets = [get(0x00, b"a"), get(0x09, b"b"), get(0x0c, b"c"), packet(0x0d, b"d", b"", b"", 7)].concat();
+    let sets = [set(0x01, b"e"), set(0x11, b"f")].concat();
+    let (gets_first, sets_first) = ([&gets[..], &sets].concat(), [&sets[..], &gets].concat());
+    let (keys, used) = run_of(&gets_first, false);
+    assert_eq!((keys, used), (vec![&b"a"[..], b"b", b"c", b"d"], gets.len()));
+    let (keys, used) = run_of(&sets_first, true);
+    assert_eq!((keys, used), (vec![&b"e"[..], b"f"], sets.len()));
+}
+
+#[test]
+fn unusual_packets_are_left_to_the_general_path() {
+    let mut wrong_magic = packet(0x00, b"k", b"", b"", 0);
+    wrong_magic[0] = 0x81;
+    let whole = packet(0x01, b"k", &[0; 8], b"value", 0);
+    for input in [
+        packet(0x00, b"", b"", b"", 0),
+        packet(0x00, b"k", &[0; 4], b"", 0),
+        packet(0x00, b"k", b"", b"value", 0),
+        packet(0x00, &[b'k'; 251], b"", b"", 0),
+        packet(0x1d, b"k", &[0; 4], b"", 0),
+        packet(0x01, b"k", &[0; 8], b"value", 1),
+        packet(0x01, b"k", &[0; 4], b"value", 0),
+        packet(0x02, b"k", &[0; 8], b"value", 0),
+        packet(0x0e, b"k", b"", b"value", 0),
+        packet(0x0a, b"", b"", b"", 0),
+        wrong_magic,
+        whole[..whole.len() - 1].to_vec(),
+        whole[..23].to_vec(),
+        b"get k\r\n".to_vec(),
+    ] {
+        for sets in [false, true] {
+            assert_eq!(run_of(&input, sets), (Vec::new(), 0), "{input:?}");
+        }
+    }
 }
