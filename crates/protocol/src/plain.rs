@@ -2,8 +2,8 @@
 //!
 //! A plain request is one of the common form: `get` and `gets` with keys, `mg` that reads a value and changes nothing,
 //! `set` and `ms` that store whatever the existing item, with their data; words separated by one space, numbers of
-//! digits only; Get and GetK, Set without a CAS, and the quiet ones. Anything else ends the run, and is left to [`Decoder::decode`](crate::Decoder::decode), which finds the
-//! same requests in the same bytes.
+//! digits only; Get and GetK, Set without a CAS, and the quiet ones. Anything else ends the run, and is left to
+//! [`Decoder::decode`](crate::Decoder::decode), which finds the same requests in the same bytes.
 
 use crate::binary::decode::{Header, PacketAction};
 use crate::binary::{self, HEADER, opcode};

@@ -176,10 +176,11 @@ impl Upload {
         if is_chunk { end - self.parts.waiting.len } else { 0 }
     }
 
-    /// Has `receive` put at most [`Upload::chunk_rest`] bytes, which should be available, straight into the region. It
-    /// gets the space and whether the value ends with it, hands it to the kernel without access of its own, and returns
-    /// how many bytes it filled. Returns the length of the space, or `None` if there is none: [`Upload::space`] serves
-    /// then.
+    /// Receives at most [`Upload::chunk_rest`] bytes, which should be available, straight into the region. `receive` gets
+    /// the space and whether the value ends with it. It hands the space to the kernel without access of its own, and
+    /// returns how many bytes were filled.
+    ///
+    /// Returns the length of the space. If there is none, receive into [`Upload::space`].
     ///
     /// The reservation ends with this call, so that no client can keep a segment from being reclaimed.
     pub fn receive_chunk(

@@ -194,8 +194,11 @@ impl Run<'_, '_> {
             None => handle.place(&group, hash)?,
         };
         let mut cas = self.cas_of(i);
-        if existing.item.is_some_and(|old| old.cas >= cas) && store.cas_enabled {
-            cas = self.cas_after(existing.item.map_or(0, |old| old.cas), cas);
+        if let Some(old) = &existing.item
+            && old.cas >= cas
+            && store.cas_enabled
+        {
+            cas = self.cas_after(old.cas, cas);
         }
         let mut encoded = put.item(cas).encode();
         let bytes = encoded.bytes_with(put.key.len() + put.value.len());
