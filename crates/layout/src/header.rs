@@ -2,19 +2,19 @@
 //!
 //! The first line identifies the format and the geometry; it is written once, with the magic last. The status line
 //! changes while the server runs: readers fetch it once a batch, no earlier than the batch's first operation. The
-//! counters of emptied segments follow it.
+//! counters of emptied segments follow it, then the words that only servers read (succession.rs).
 
 use std::time::Duration;
 
 use crate::format::{
     CLOCK_AT, CLOCK_ORIGIN_AT, DIRECTORY_AT, FIRST_SEGMENT_AT, FLUSH_EPOCH_AT, FORMAT_AT, FORMAT_VERSION,
-    HASH_SEED_AT, HEADER_BYTES, LEASE_AT, LEASE_MAX, LIVENESS_AT, LIVENESS_HOLDER_MASK, MAGIC, MAGIC_AT,
-    RECYCLED_AT, RECYCLED_COUNTS, REGION_BYTES_AT, SEGMENT_TABLE_AT, SHAPE_AT, STATUS_AND_COUNTS_BYTES,
-    STATUS_AT, STATUS_BYTES,
+    HASH_SEED_AT, HEADER_BYTES, INCARNATION_AT, LEASE_AT, LEASE_MAX, LIVENESS_AT, LIVENESS_HOLDER_MASK,
+    MAGIC, MAGIC_AT, RECYCLED_AT, RECYCLED_COUNTS, REGION_BYTES_AT, REGION_ID_AT, SEGMENT_TABLE_AT, SHAPE_AT,
+    STATUS_AND_COUNTS_BYTES, STATUS_AT, STATUS_BYTES, UNVERIFIED,
 };
 use crate::geometry::Geometry;
 use crate::memory::Memory;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, without};
 
 /// Why a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub enum HeaderError {
     Geometry,
 }
 
-/// The properties of a new region.
-#[derive(Clone, Copy, Debug)]
+/// The part of the header that is written once, and the incarnation of the server that maintains the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Birth {
     /// Offsets and sizes of all parts.
     pub geometry: Geometry,
@@ -36,6 +36,10 @@ pub struct Birth {
     pub hash_seed: u64,
     /// Unix time of second 0 of the region's clock.
     pub clock_origin: u64,
+    /// Random identity of the region.
+    pub region_id: u64,
+    /// Which server since the region's creation maintains it.
+    pub incarnation: u32,
 }
 
 /// Writes the header of a new region; the magic last, with release.
@@ -54,9 +58,11 @@ pub fn write(memory: &Memory, birth: &Birth) {
         (FIRST_SEGMENT_AT, g.first_segment),
         (HASH_SEED_AT, birth.hash_seed),
         (CLOCK_ORIGIN_AT, birth.clock_origin),
+        (REGION_ID_AT, birth.region_id),
     ] {
         memory.store(at, value, Ordering::Relaxed);
     }
+    memory.store_u32(INCARNATION_AT, birth.incarnation, Ordering::Relaxed);
     memory.store(MAGIC_AT, MAGIC, Ordering::Release);
 }
 
@@ -65,7 +71,9 @@ pub fn read(memory: &Memory) -> Result<Birth, HeaderError> {
     if memory.len() < HEADER_BYTES || memory.load(MAGIC_AT, Ordering::Acquire) != MAGIC {
         return Err(HeaderError::NotARegion);
     }
-    birth(memory.len(), |at| memory.load(at, Ordering::Relaxed))
+    // First: a header read while a successor takes over is of an ended incarnation.
+    let incarnation = incarnation(memory);
+    birth(memory.len(), incarnation, |at| memory.load(at, Ordering::Relaxed))
 }
 
 /// Reads the header of a remote region from its first bytes, and the region's length from the server.
@@ -75,10 +83,10 @@ pub fn from_bytes(bytes: &[u8; HEADER_BYTES as usize], region_bytes: u64) -> Res
     if region_bytes < HEADER_BYTES || word(MAGIC_AT) != MAGIC {
         return Err(HeaderError::NotARegion);
     }
-    birth(region_bytes, word)
+    birth(region_bytes, (word(LIVENESS_AT) >> 32) as u32 & !UNVERIFIED, word)
 }
 
-fn birth(bytes: u64, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
+fn birth(bytes: u64, incarnation: u32, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
     if word(FORMAT_AT) != FORMAT_VERSION {
         return Err(HeaderError::Version(word(FORMAT_AT)));
     }
@@ -96,7 +104,13 @@ fn birth(bytes: u64, word: impl Fn(u64) -> u64) -> Result<Birth, HeaderError> {
     if geometry.region_bytes > bytes || !geometry.is_sound() {
         return Err(HeaderError::Geometry);
     }
-    Ok(Birth { geometry, hash_seed: word(HASH_SEED_AT), clock_origin: word(CLOCK_ORIGIN_AT) })
+    Ok(Birth {
+        geometry,
+        hash_seed: word(HASH_SEED_AT),
+        clock_origin: word(CLOCK_ORIGIN_AT),
+        region_id: word(REGION_ID_AT),
+        incarnation,
+    })
 }
 
 /// The contents of the status line.
@@ -108,13 +122,24 @@ pub struct StatusLine {
     pub flush_epoch: u64,
     /// Whether a server maintains the region: see [`LIVENESS_AT`].
     pub is_alive: bool,
+    /// Which server since the region's creation: see [`INCARNATION_AT`].
+    pub incarnation: u32,
+    /// Whether items of earlier incarnations are not verified yet: see [`UNVERIFIED`].
+    pub is_unverified: bool,
 }
 
 impl StatusLine {
     /// Decodes the [`STATUS_BYTES`] at [`STATUS_AT`].
     pub fn from_bytes(bytes: &[u8; STATUS_BYTES]) -> StatusLine {
         let [clock, flush_epoch, life] = std::array::from_fn(|i| word_at(bytes, 8 * i as u64));
-        StatusLine { clock: clock as u32, flush_epoch, is_alive: life as u32 & LIVENESS_HOLDER_MASK != 0 }
+        let incarnation = (life >> 32) as u32;
+        StatusLine {
+            clock: clock as u32,
+            flush_epoch,
+            is_alive: life as u32 & LIVENESS_HOLDER_MASK != 0,
+            incarnation: incarnation & !UNVERIFIED,
+            is_unverified: incarnation & UNVERIFIED != 0,
+        }
     }
 }
 
@@ -158,10 +183,22 @@ pub fn clock(memory: &Memory) -> u32 {
     memory.load(CLOCK_AT, Ordering::Relaxed) as u32
 }
 
-/// Returns whether a server maintains the region: see [`LIVENESS_AT`].
+/// Returns whether the server of this incarnation maintains the region: see [`LIVENESS_AT`].
 #[inline]
-pub fn is_alive(memory: &Memory) -> bool {
-    memory.load_u32(LIVENESS_AT, Ordering::Acquire) & LIVENESS_HOLDER_MASK != 0
+pub fn is_alive(memory: &Memory, incarnation: u32) -> bool {
+    let word = memory.load(LIVENESS_AT, Ordering::Acquire);
+    word as u32 & LIVENESS_HOLDER_MASK != 0 && (word >> 32) as u32 & !UNVERIFIED == incarnation
+}
+
+/// Says that this thread's server maintains the region, and has finished what it had to do first.
+pub fn hold_liveness(memory: &Memory, thread: u32) {
+    let order = if without("liveness_release") { Ordering::Relaxed } else { Ordering::Release };
+    memory.store_u32(LIVENESS_AT, thread, order);
+}
+
+/// Returns which server since the region's creation maintains it.
+pub fn incarnation(memory: &Memory) -> u32 {
+    memory.load_u32(INCARNATION_AT, Ordering::Acquire) & !UNVERIFIED
 }
 
 /// Publishes the clock.

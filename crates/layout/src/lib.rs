@@ -36,6 +36,7 @@ pub mod reader;
 pub mod segment;
 pub mod size_class;
 pub mod slot;
+pub mod succession;
 pub mod sync;
 
 pub use bucket::Bucket;

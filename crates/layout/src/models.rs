@@ -5,11 +5,11 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::{model, thread};
 
-use crate::format::{PARTITION_BYTES, RECYCLED_AT};
+use crate::format::{LIVENESS_AT, PARTITION_BYTES, RECYCLED_AT, STATUS_AT};
 use crate::header::{self, Birth, HeaderError, StatusLine};
 use crate::item::{self, State};
 use crate::sync::{AtomicU32, Ordering, fence};
-use crate::{Geometry, Memory, segment};
+use crate::{Geometry, Memory, segment, succession};
 
 #[test]
 fn header_is_read_whole_or_not_at_all() {
@@ -24,7 +24,7 @@ fn header_is_read_whole_or_not_at_all() {
             segment_table: crate::format::USED_BYTES + 2 * PARTITION_BYTES,
             first_segment: 512,
         };
-        let birth = Birth { geometry, hash_seed: 7, clock_origin: 9 };
+        let birth = Birth { geometry, hash_seed: 7, clock_origin: 9, region_id: 0, incarnation: 1 };
         let memory = Memory::sparse(crate::format::HEADER_BYTES, |offset| offset < 192);
         let server = {
             let memory = memory.clone();
@@ -153,5 +153,37 @@ fn leased_status_line_is_no_older_than_a_flush() {
         }
         going_by.store(0, Ordering::SeqCst);
         server.join().expect("flushed");
+    });
+}
+
+/// A successor takes the region over, recovers it (the word before the status line), and holds the liveness word.
+#[test]
+fn reader_of_an_incarnation_sees_its_recovery() {
+    model(|| {
+        const RECOVERED_AT: u64 = STATUS_AT - 8;
+        let is_used = |offset| (RECOVERED_AT..crate::format::USED_BYTES).contains(&offset);
+        let memory = Memory::sparse(crate::format::USED_BYTES, is_used);
+        assert_eq!(succession::begin_incarnation(&memory), 1);
+        header::hold_liveness(&memory, 7);
+        // The first server is killed, and the kernel clears its word.
+        memory.store_u32(LIVENESS_AT, 0, Ordering::SeqCst);
+        let server = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let incarnation = succession::begin_incarnation(&memory);
+                memory.store(RECOVERED_AT, 1, Ordering::Relaxed);
+                header::hold_liveness(&memory, 7);
+                incarnation
+            })
+        };
+        assert!(!header::is_alive(&memory, 1), "a reader of the first incarnation trusts the second");
+        if header::is_alive(&memory, 2) {
+            assert_eq!(
+                memory.load(RECOVERED_AT, Ordering::Relaxed),
+                1,
+                "a reader sees the region before recovery"
+            );
+        }
+        assert_eq!(server.join().expect("taken over"), 2);
     });
 }

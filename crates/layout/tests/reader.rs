@@ -59,7 +59,7 @@ fn too_many_segments_are_not_read_remotely() {
             first_segment: 1 << 38,
         };
         assert!(geometry.is_sound());
-        let birth = Birth { geometry, hash_seed: 0, clock_origin: 0 };
+        let birth = Birth { geometry, hash_seed: 0, clock_origin: 0, region_id: 0, incarnation: 0 };
         let secret = Secret([0; SECRET_BYTES]);
         Remote::<Vec<u8>, ()>::new(&birth, secret, RemoteOptions::default()).is_err()
     };

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use fabcache_layout::format::LIVENESS_AT;
+use fabcache_layout::header;
 use fabcache_layout::sync::Ordering;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -130,7 +131,7 @@ fn hold(store: &Store, meanwhile: impl FnOnce(io::Result<()>)) {
         return meanwhile(Err(io::Error::last_os_error()));
     }
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    store.memory.store_u32(LIVENESS_AT, thread, Ordering::Release);
+    header::hold_liveness(&store.memory, thread);
     meanwhile(Ok(()));
     store.memory.store_u32(LIVENESS_AT, 0, Ordering::SeqCst);
     // SAFETY: the list that the C library had registered for this thread, which it keeps until the thread ends.

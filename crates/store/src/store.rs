@@ -216,17 +216,17 @@ impl Store {
         };
         let mut secret = [0; fabcache_layout::checksum::SECRET_BYTES];
         random(&mut secret)?;
-        let mut seed = [0; 8];
-        random(&mut seed)?;
-        let seed = u64::from_le_bytes(seed);
-        Store::assemble(options, memory, geometry, Secret(secret), seed, limit, backing)
+        let mut seeds = [[0; 8]; 2];
+        random(seeds.as_flattened_mut())?;
+        let [seed, region_id] = seeds.map(u64::from_le_bytes);
+        Store::assemble(options, memory, geometry, Secret(secret), (seed, region_id), limit, backing)
     }
 
     /// Makes a store over model memory, all of whose segments are within the limit.
     #[cfg(loom)]
     pub fn model(options: StoreOptions, geometry: Geometry, memory: Memory) -> Result<Store, CreateError> {
         let secret = Secret([0; fabcache_layout::checksum::SECRET_BYTES]);
-        Store::assemble(options, memory, geometry, secret, 0, geometry.segments)
+        Store::assemble(options, memory, geometry, secret, (0, 0), geometry.segments)
     }
 
     fn assemble(
@@ -234,7 +234,7 @@ impl Store {
         memory: Memory,
         geometry: Geometry,
         secret: Secret,
-        hash_seed: u64,
+        (hash_seed, region_id): (u64, u64),
         segments_limit: u32,
         #[cfg(not(loom))] backing: Backing,
     ) -> Result<Store, CreateError> {
@@ -255,7 +255,8 @@ impl Store {
             return Err(too_small());
         }
         let clock = Clock::start(options.time);
-        header::write(&memory, &Birth { geometry, hash_seed, clock_origin: clock.origin() });
+        let clock_origin = clock.origin();
+        header::write(&memory, &Birth { geometry, hash_seed, clock_origin, region_id, incarnation: 1 });
         header::publish_clock(&memory, FIRST_SECOND);
         let lease = options.lease.min(LEASE_MAX);
         let simulated = options.evict && options.eviction == EvictionPolicy::Adaptive;

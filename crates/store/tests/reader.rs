@@ -232,7 +232,7 @@ fn overwritten_state_word_is_not_trusted() {
         assert!(delete(&handle, b"key"));
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, Validation::Remote(store.secret().clone())).expect("sound");
-        let mut known = MetadataCache::new(reader.geometry());
+        let mut known = MetadataCache::new(&reader);
         let mut line = [0; STATUS_BYTES];
         memory.copy_out(fabcache_layout::format::STATUS_AT, &mut line);
         known.begin(&line, store.now());

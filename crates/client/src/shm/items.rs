@@ -90,12 +90,12 @@ impl Items {
         items.reader(0).map(|_| items)
     }
 
-    /// Returns whether the file is this region's.
+    /// Returns whether the file is this region's, and of the same server: a restarted one may have kept the file.
     ///
     /// # Errors
     /// The system fails.
     pub fn is_of(&self, file: BorrowedFd<'_>) -> io::Result<bool> {
-        Ok(identity(file)? == self.file)
+        Ok(identity(file)? == self.file && self.is_alive())
     }
 
     /// Returns whether a server maintains the region.

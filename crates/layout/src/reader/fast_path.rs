@@ -36,7 +36,7 @@ impl Reader {
         hash: KeyHash,
         value: &mut Vec<u8>,
     ) -> Option<ReadOutcome> {
-        let flush_epoch = metadata.status_line().filter(|_| !self.is_remote())?.flush_epoch;
+        let flush_epoch = metadata.status_line().ok().filter(|_| !self.is_remote())?.flush_epoch;
         let partition = hash.partition(self.geometry.partition_bits);
         let head = metadata.head(partition)?;
         let places = self.places(metadata, hash)?;
@@ -72,7 +72,8 @@ impl Reader {
         (slot, stamp): (Slot, u64),
         value: &mut Vec<u8>,
     ) -> Option<ReadOutcome> {
-        let flush_epoch = metadata.status_line().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
+        let flush_epoch =
+            metadata.status_line().ok().filter(|_| slot.is_item() && !self.is_remote())?.flush_epoch;
         match self.glimpse(metadata, memory, key, (slot, stamp), flush_epoch, value) {
             Probe::Hit(hit) => Some(ReadOutcome::Hit(hit)),
             Probe::OtherKey | Probe::NotPlain => None,

@@ -38,7 +38,7 @@ impl Mapped {
     /// There is no region, or none of a supported version.
     pub fn open(memory: Memory, mode: Validation) -> Result<Mapped, HeaderError> {
         let reader = Reader::new(&header::read(&memory)?, mode)?;
-        let metadata = MetadataCache::new(reader.geometry());
+        let metadata = MetadataCache::new(&reader);
         Ok(Mapped {
             memory,
             reader,
@@ -65,9 +65,9 @@ impl Mapped {
         &self.reader
     }
 
-    /// Returns whether a server maintains the region.
+    /// Returns whether the server that maintained the region when it was opened still does.
     pub fn is_alive(&self) -> bool {
-        header::is_alive(&self.memory)
+        header::is_alive(&self.memory, self.reader.incarnation())
     }
 
     /// Begins a batch of GETs at second `now` of the region's clock, by this client's own monotonic clock. The batch

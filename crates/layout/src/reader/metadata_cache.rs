@@ -6,10 +6,9 @@
 
 use crate::bounds::CLOCK_LAG_SECONDS_MAX;
 use crate::format::{RECYCLED_COUNTS, STATUS_AND_COUNTS_BYTES, STATUS_AT, STATUS_BYTES};
-use crate::geometry::Geometry;
 use crate::header::{self, StatusLine};
 
-use super::Step;
+use super::{FallbackReason, Reader, Step};
 
 /// A client's cached metadata of a region.
 #[derive(Clone, Debug)]
@@ -19,6 +18,8 @@ pub struct MetadataCache {
     /// Counts changes of cached generations.
     stamp: u64,
     status_line: Option<StatusLine>,
+    /// The incarnation of the server whose region is read.
+    incarnation: u32,
     now: u32,
     /// The counters of emptied segments, as last fetched.
     counts: Option<[u64; RECYCLED_COUNTS]>,
@@ -54,9 +55,11 @@ pub(super) enum CachedGeneration {
 }
 
 impl MetadataCache {
-    /// Returns an empty cache.
-    pub fn new(geometry: &Geometry) -> MetadataCache {
+    /// Returns an empty cache for the reader's region.
+    pub fn new(reader: &Reader) -> MetadataCache {
+        let geometry = reader.geometry();
         MetadataCache {
+            incarnation: reader.incarnation(),
             partitions: vec![Partition::default(); geometry.partitions()].into(),
             generations: vec![Generation::default(); geometry.segments as usize].into(),
             stamp: 0,
@@ -105,15 +108,25 @@ impl MetadataCache {
         cached.stamp > 0 && cached.generation == generation && self.count(segment) == Some(cached.count)
     }
 
-    /// Returns the status line, unless its clock has stopped.
-    pub(super) fn status_line(&self) -> Option<StatusLine> {
-        self.status_line.filter(|line| self.now - line.clock <= CLOCK_LAG_SECONDS_MAX)
+    /// Returns the status line.
+    ///
+    /// # Errors
+    /// Why no item may be read by it: its clock has stopped, or the region's items are not verified yet.
+    #[inline]
+    pub(super) fn status_line(&self) -> Result<StatusLine, FallbackReason> {
+        match self.status_line {
+            Some(line) if self.now - line.clock > CLOCK_LAG_SECONDS_MAX => Err(FallbackReason::Clock),
+            Some(line) if line.is_unverified => Err(FallbackReason::Unverified),
+            Some(line) => Ok(line),
+            None => Err(FallbackReason::Clock),
+        }
     }
 
-    /// Returns whether a server was running when the status line was fetched. Items of a region without a server are
-    /// as they were, not as they are.
+    /// Returns whether the server was running when the status line was fetched. Items of a region without a server are
+    /// as they were, not as they are; those of a successor are read by its clients.
+    #[inline]
     pub fn is_alive(&self) -> bool {
-        self.status_line.is_some_and(|line| line.is_alive)
+        self.status_line.is_some_and(|line| line.is_alive && line.incarnation == self.incarnation)
     }
 
     /// Returns the second that the status line showed, 0 without one.
@@ -192,5 +205,34 @@ impl MetadataCache {
         if let Some(count) = count {
             cached.count = count;
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::geometry::Geometry;
+    use crate::header::Birth;
+    use crate::reader::Validation;
+
+    #[test]
+    fn status_line_is_trusted_for_one_verified_incarnation() {
+        let geometry = Geometry::of(1 << 20, 1 << 20).expect("large enough");
+        let birth = Birth { geometry, hash_seed: 0, clock_origin: 0, region_id: 0, incarnation: 3 };
+        let reader = Reader::new(&birth, Validation::SameHost).expect("sound");
+        let mut metadata = MetadataCache::new(&reader);
+        assert_eq!(metadata.status_line(), Err(FallbackReason::Clock));
+        // Thread 7 maintains the region.
+        let mut begin = |incarnation: u32, now| {
+            let mut line = [0; STATUS_BYTES];
+            line[16] = 7;
+            line[20..24].copy_from_slice(&incarnation.to_le_bytes());
+            metadata.begin(&line, now);
+            (metadata.is_alive(), metadata.status_line().map(|line| line.incarnation))
+        };
+        assert_eq!(begin(3, 0), (true, Ok(3)));
+        assert_eq!(begin(3 | crate::format::UNVERIFIED, 0), (true, Err(FallbackReason::Unverified)));
+        assert_eq!(begin(3, CLOCK_LAG_SECONDS_MAX + 1), (true, Err(FallbackReason::Clock)));
+        assert!(!begin(4, 0).0 && !begin(2, 0).0, "another server's region is not read by these metadata");
     }
 }

@@ -80,6 +80,7 @@ pub enum Validation {
 pub struct Reader {
     geometry: Geometry,
     hash_seed: u64,
+    incarnation: u32,
     mode: Validation,
 }
 
@@ -94,7 +95,13 @@ impl Reader {
         if !birth.geometry.is_sound() || is_too_much {
             return Err(HeaderError::Geometry);
         }
-        Ok(Reader { geometry: birth.geometry, hash_seed: birth.hash_seed, mode })
+        let Birth { geometry, hash_seed, incarnation, .. } = *birth;
+        Ok(Reader { geometry, hash_seed, incarnation, mode })
+    }
+
+    /// Returns the incarnation of the server that maintains the region: reads are invalid under another.
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
     /// Returns the region's geometry.
@@ -265,6 +272,8 @@ pub enum Miss {
 pub enum FallbackReason {
     /// The clock of the status line has stopped.
     Clock,
+    /// Items that the server found at its start are not verified yet.
+    Unverified,
     /// The data kept changing.
     Contended,
     /// The item is on the flash tier.

@@ -14,6 +14,7 @@ use crate::memory::Memory;
 pub struct Region {
     // Declared before the mapping that it uses.
     memory: Memory,
+    incarnation: u32,
     _mapping: Mapping,
 }
 
@@ -33,13 +34,14 @@ impl Region {
         if bytes < crate::format::HEADER_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is too small for a region"));
         }
-        Ok(Region { memory, _mapping: mapping })
+        let incarnation = header::incarnation(&memory);
+        Ok(Region { memory, incarnation, _mapping: mapping })
     }
 
-    /// Returns whether a server maintains it.
+    /// Returns whether the server that maintained it when it was mapped still does.
     #[inline]
     pub fn is_alive(&self) -> bool {
-        header::is_alive(&self.memory)
+        header::is_alive(&self.memory, self.incarnation)
     }
 
     /// Returns the mapped bytes.

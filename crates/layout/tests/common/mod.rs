@@ -32,18 +32,20 @@ impl Input<'_> {
 /// unknown. Returns the results of those that need no checksum.
 pub fn run(input: &[u8]) -> Vec<ReadOutcome> {
     let geometry = Geometry::of(1 << 20, 1 << 20).expect("large enough");
-    let birth = Birth { geometry, hash_seed: 5, clock_origin: 0 };
+    let birth = Birth { geometry, hash_seed: 5, clock_origin: 0, region_id: 0, incarnation: 0 };
     let secret = Secret(std::array::from_fn::<u8, SECRET_BYTES, _>(|i| (i * 131 + 17) as u8));
     let mut input = Input(input);
     let is_remote = input.byte().is_multiple_of(2);
     let mode = if is_remote { Validation::Remote(secret) } else { Validation::SameHost };
     let reader = Reader::new(&birth, mode).expect("sound");
-    let mut metadata = MetadataCache::new(&geometry);
+    let mut metadata = MetadataCache::new(&reader);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
         let mut line = [0; STATUS_BYTES];
         line[0] = input.byte() % 4;
         line[8] = input.byte() / 255;
+        // The upper half of the liveness word: unverified, or another incarnation.
+        line[23] = if input.byte() == 255 { 1 << 7 } else { 0 };
         metadata.begin(&line, u32::from(input.byte() % 5));
         let get = if input.byte().is_multiple_of(4) {
             let offset = offset(&geometry, &mut input);

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use fabcache_layout::segment::{self, Kind};
+use fabcache_layout::segment::{self, Kind, Use};
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence, without};
 use fabcache_layout::{Geometry, Memory};
 
@@ -270,8 +270,12 @@ impl Segments {
     }
 
     fn set_kind(&self, id: u32, kind: Kind, used: u32) {
-        segment::set_use(&self.memory, &self.geometry, id, kind, used);
-        self.segments[id as usize].kind.store(kind as u32, Ordering::Release);
+        let segment = &self.segments[id as usize];
+        let flag =
+            |flag: &AtomicBool| matches!(kind, Kind::Open | Kind::Sealed) && flag.load(Ordering::Relaxed);
+        let (is_main, is_for_moves) = (flag(&segment.is_main), flag(&segment.for_moves));
+        segment::set_use(&self.memory, &self.geometry, id, Use { kind, is_main, is_for_moves, used });
+        segment.kind.store(kind as u32, Ordering::Release);
     }
 
     /// Live items and bytes of all segments.
@@ -640,6 +644,7 @@ impl Segments {
         let word = segment.allocation.fetch_or(SEALED, Ordering::AcqRel);
         let order = self.next_order.fetch_add(1, Ordering::Relaxed);
         segment.sealed_order.store(order, Ordering::Relaxed);
+        segment::set_order(&self.memory, &self.geometry, id, order);
         let last_expiry = self.all_expire(segment).unwrap_or(0);
         let opened = segment.opened.load(Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, opened, last_expiry);

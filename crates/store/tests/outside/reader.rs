@@ -72,7 +72,7 @@ impl Slow {
     fn open(memory: Memory, mode: Validation, number: u64) -> Slow {
         let birth = header::read(&memory).expect("a region");
         let reader = Reader::new(&birth, mode).expect("a sound region");
-        let known = MetadataCache::new(reader.geometry());
+        let known = MetadataCache::new(&reader);
         let random = SplitMix64::new(number + 9_999);
         Slow { memory, reader, known, bytes: Vec::new(), assembled: Vec::new(), random }
     }

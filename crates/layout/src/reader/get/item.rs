@@ -157,8 +157,10 @@ impl<K: AsRef<[u8]>> Get<K> {
         metadata: &mut MetadataCache,
         just_fetched: bool,
     ) -> Step {
-        let (Some(judged), Some(line)) = (&self.judged, metadata.status_line()) else {
-            return self.ask_server(FallbackReason::Clock);
+        let Some(judged) = &self.judged else { return self.ask_server(FallbackReason::Damaged) };
+        let line = match metadata.status_line() {
+            Ok(line) => line,
+            Err(reason) => return self.ask_server(reason),
         };
         let item = judged.item;
         if !item.state.in_epoch(line.flush_epoch) {

@@ -387,10 +387,10 @@ impl<K: AsRef<[u8]>> Get<K> {
                 metadata.set_flush_epoch(word);
                 self.judge_epoch(reader, metadata, true)
             }
-            Stage::HeadStill if word == self.search.head && metadata.status_line().is_some() => {
-                self.done(ReadOutcome::Miss(Miss::Absent))
-            }
-            Stage::HeadStill if word == self.search.head => self.ask_server(FallbackReason::Clock),
+            Stage::HeadStill if word == self.search.head => match metadata.status_line() {
+                Ok(_) => self.done(ReadOutcome::Miss(Miss::Absent)),
+                Err(reason) => self.ask_server(reason),
+            },
             Stage::HeadStill => {
                 metadata.set_head(partition, word);
                 self.reject(reader, metadata, Rejection::HeadChanged)
@@ -501,8 +501,10 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     fn start(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
-        if metadata.status_line().is_none() && !self.is_apart {
-            return self.ask_server(FallbackReason::Clock);
+        if !self.is_apart
+            && let Err(reason) = metadata.status_line()
+        {
+            return self.ask_server(reason);
         }
         if !self.by_location {
             return self.search(reader, metadata);

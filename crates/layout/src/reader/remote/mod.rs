@@ -168,7 +168,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         let reader = Reader::new(birth, Validation::Remote(secret.clone()))?;
         let count = options.gets.max(1);
         Ok(Remote {
-            metadata: MetadataCache::new(reader.geometry()),
+            metadata: MetadataCache::new(&reader),
             reader,
             secret,
             locations: LocationCache::new(options.locations),
