@@ -27,13 +27,20 @@ impl Bucket {
         Slot(self.0.iter().fold(0, |all, slot| all | slot)).is_special()
     }
 
-    /// Returns the items with this tag, and which slots they are.
+    /// Returns whether a slot is special, or an item's on flash.
+    #[inline]
+    pub fn has_special_or_flash(&self) -> bool {
+        let all = Slot(self.0.iter().fold(0, |all, slot| all | slot));
+        all.is_special() || all.is_on_flash()
+    }
+
+    /// Returns the items in memory with this tag, and which slots they are.
     #[inline]
     pub fn items(&self, tag: u16) -> Items<'_> {
         Items { bucket: self, left: self.mask(tag) }
     }
 
-    /// Returns a mask of the slots that are an item with this tag or empty, [`MASK_BITS`] for each.
+    /// Returns a mask of the slots that are an item in memory with this tag or empty, [`MASK_BITS`] for each.
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     #[inline]
     fn mask(&self, tag: u16) -> u32 {
@@ -58,7 +65,7 @@ unsafe fn mask_of_eight(slots: &[u64; 8], tag: u16) -> u32 {
         _mm_and_si128, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi16, _mm_packs_epi32,
         _mm_set1_epi64x,
     };
-    let (bits, wanted) = (_mm_set1_epi64x(Slot::TAG_AND_SPECIAL.cast_signed()), _mm_set1_epi64x(tag.into()));
+    let (bits, wanted) = (_mm_set1_epi64x(Slot::TAG_AND_KIND.cast_signed()), _mm_set1_epi64x(tag.into()));
     let pairs = slots.as_chunks::<2>().0;
     // Ones for each half of two slots that matches.
     let compare = |i: usize| {

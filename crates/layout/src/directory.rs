@@ -17,10 +17,10 @@
 use crate::hash::KeyHash;
 
 use crate::format::{
-    BLOCKS_PER_TABLE_MAX, GROUP_BYTES, GROUPS_BITS, GROUPS_MAX, HEAD_BYTES, PARTITION_BYTES, TABLE_BYTES,
-    VERSION_BITS,
+    BLOCKS_PER_TABLE_MAX, FLASH_BITS_AT, GROUP_BYTES, GROUPS_BITS, GROUPS_MAX, HEAD_BYTES, PARTITION_BYTES,
+    TABLE_BYTES, VERSION_BITS,
 };
-use crate::geometry::Geometry;
+use crate::geometry::{BucketOffsets, Geometry};
 use crate::memory::Memory;
 use crate::sync::Ordering;
 
@@ -73,6 +73,12 @@ pub fn head_offset(geometry: &Geometry, partition: usize) -> u64 {
     geometry.directory + partition as u64 * PARTITION_BYTES
 }
 
+/// Returns the offset of the eight bytes whose lowest is the number of bits in the fractions of the partition's items on
+/// flash ([`crate::flash_slot`]); 0 if there are none.
+pub fn flash_bits_offset(geometry: &Geometry, partition: usize) -> u64 {
+    head_offset(geometry, partition) + FLASH_BITS_AT
+}
+
 /// Returns the offset of the number of block `block` of a table.
 #[inline]
 pub fn block_number_offset(geometry: &Geometry, partition: usize, table: usize, block: usize) -> u64 {
@@ -86,7 +92,7 @@ pub fn load_head(memory: &Memory, geometry: &Geometry, partition: usize) -> u64 
     memory.load(head_offset(geometry, partition), Ordering::Acquire)
 }
 
-/// Returns the offset of the group that holds `hash` in a table of `groups` groups, or `None`. The block number that it
+/// Returns the offset of a group of a table, or `None`. The block number that it
 /// reads may be stale or torn if the head has changed since; the offset is inside the region in any case.
 #[inline]
 pub fn group_offset(
@@ -106,17 +112,19 @@ pub fn group_offset(
     memory.contains(offset, GROUP_BYTES).then_some(offset)
 }
 
-/// Returns the offset of the group of `hash` in a table of `groups` groups.
+/// Returns the offsets of the buckets of `hash` in a table of `groups` groups, or `None`; see [`group_offset`].
 #[inline]
-pub fn group_offset_of(
+pub fn bucket_offsets(
     memory: &Memory,
     geometry: &Geometry,
     hash: KeyHash,
     table: usize,
     groups: u32,
-) -> Option<u64> {
+) -> Option<BucketOffsets> {
     let partition = hash.partition(geometry.partition_bits);
-    group_offset(memory, geometry, partition, table, hash.group(geometry.partition_bits, groups))
+    let position = hash.position(geometry.partition_bits, groups);
+    let group = group_offset(memory, geometry, partition, table, position.group)?;
+    Some(BucketOffsets::of(group, position.bucket))
 }
 
 #[cfg(all(test, not(loom)))]

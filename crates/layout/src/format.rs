@@ -95,6 +95,8 @@ const _: () = assert!(USED_BYTES <= HEADER_BYTES);
 /// Maximum number of block numbers in a table.
 pub const BLOCKS_PER_TABLE_MAX: usize = if cfg!(loom) { 4 } else { 320 };
 pub(crate) const HEAD_BYTES: u64 = 64;
+/// In the line of the head: see [`crate::directory::flash_bits_offset`].
+pub(crate) const FLASH_BITS_AT: u64 = 8;
 pub(crate) const TABLE_BYTES: u64 = BLOCKS_PER_TABLE_MAX as u64 * 4;
 /// Bytes of one partition in the directory.
 pub const PARTITION_BYTES: u64 = HEAD_BYTES + 2 * TABLE_BYTES;

@@ -4,7 +4,6 @@ use crate::format::{
     BLOCKS_PER_TABLE_MAX, BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, HEADER_BYTES, PARTITION_BYTES,
     SEGMENT_ENTRY_BYTES, USED_BYTES,
 };
-use crate::hash::KeyHash;
 use crate::slot::REGION_BYTES_MAX;
 
 /// Segments are at most this part of memory, so that the few open and reserved ones matter little.
@@ -189,10 +188,9 @@ pub struct BucketOffsets {
 }
 
 impl BucketOffsets {
-    /// Returns a key's buckets in the group at offset `group`.
+    /// Returns the buckets of keys whose home bucket is the given one of the group at offset `group`.
     #[inline]
-    pub fn of(group: u64, hash: KeyHash) -> BucketOffsets {
-        let bucket = hash.bucket();
+    pub fn of(group: u64, bucket: usize) -> BucketOffsets {
         let neighbour = if bucket + 1 < BUCKETS_PER_GROUP { bucket + 1 } else { bucket - 1 };
         BucketOffsets {
             home: group + bucket as u64 * BUCKET_BYTES,

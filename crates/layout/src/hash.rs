@@ -1,14 +1,31 @@
 //! The key hash: xxh3 (64 bits) with the region's seed, stable across versions, computed by clients too.
 //!
 //! ```text
-//!  63 ............................................ 17  16 ....... 5  4 ..... 0
-//!  partition (top bits), then position in its table    tag (12)      bucket (5)
+//!  63 ............................................................. 12  11 .... 0
+//!  partition (top bits), then position in its table: group, bucket      tag (12)
 //! ```
-//! The position is a fraction of the table, not a remainder, so that a table may have any number of groups and
-//! groups stay in hash order when it grows.
+//! The position is a fraction of the table's home buckets, not a remainder, so that a table may have any number of groups,
+//! keys stay in hash order when it grows, and a slot that knows more bits of the fraction tells where it belongs after growth.
 
 use crate::format::BUCKET_BITS;
 use crate::slot::TAG_BITS;
+
+/// Where a key belongs in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The group.
+    pub group: u32,
+    /// The home bucket in the group.
+    pub bucket: usize,
+}
+
+impl Position {
+    #[inline]
+    pub(crate) fn of(bucket_of_table: u128) -> Position {
+        let bucket = bucket_of_table as u32;
+        Position { group: bucket >> BUCKET_BITS, bucket: (bucket & ((1 << BUCKET_BITS) - 1)) as usize }
+    }
+}
 
 /// The hash of a key under one region's seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,22 +44,23 @@ impl KeyHash {
         if bits == 0 { 0 } else { (self.0 >> (64 - bits)) as usize }
     }
 
+    /// Returns the position in the partition's table of `groups` groups.
+    #[inline]
+    pub fn position(self, partition_bits: u32, groups: u32) -> Position {
+        let buckets = u64::from(groups) << BUCKET_BITS;
+        Position::of((u128::from(self.0 << partition_bits) * u128::from(buckets)) >> 64)
+    }
+
     /// Returns which of `groups` groups in the partition's table.
     #[inline]
     pub fn group(self, partition_bits: u32, groups: u32) -> u32 {
-        ((u128::from(self.0 << partition_bits) * u128::from(groups)) >> 64) as u32
-    }
-
-    /// Returns which bucket of its group.
-    #[inline]
-    pub fn bucket(self) -> usize {
-        (self.0 & ((1 << BUCKET_BITS) - 1)) as usize
+        self.position(partition_bits, groups).group
     }
 
     /// Returns the hash bits that a slot stores.
     #[inline]
     pub fn tag(self) -> u16 {
-        ((self.0 >> BUCKET_BITS) & ((1 << TAG_BITS) - 1)) as u16
+        (self.0 & ((1 << TAG_BITS) - 1)) as u16
     }
 
     /// Returns the smallest hash of group `group` out of `groups` in partition `partition`; for `group == groups` the
@@ -69,6 +87,17 @@ mod tests {
             prop_assert!(KeyHash::first_of(p, bits, g, groups) <= h);
             let end = KeyHash::first_of(p, bits, g + 1, groups);
             prop_assert!(end.0 == 0 || h < end);
+        }
+
+        #[test]
+        fn buckets_are_in_hash_order(hash: u64, other: u64, bits in 0u32..12, groups in 1u32..5000) {
+            let [first, second] = [hash.min(other), hash.max(other)].map(KeyHash);
+            let [first, second] = [first, second].map(|h| {
+                let position = h.position(bits, groups);
+                (h.partition(bits), position.group, position.bucket)
+            });
+            prop_assert!(first <= second);
+            prop_assert!(first.2 < 1 << BUCKET_BITS);
         }
     }
 }

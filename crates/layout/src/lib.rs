@@ -20,6 +20,7 @@ pub mod bucket;
 pub mod channel;
 pub mod checksum;
 pub mod directory;
+pub mod flash_slot;
 pub mod format;
 pub mod geometry;
 pub mod hash;

@@ -1,11 +1,11 @@
 //! Slots: eight bytes of the index that point to one item, published by one aligned store.
 //!
 //! ```text
-//!  bits    0..12  tag         hash bits that neither partition, position nor bucket use up
+//!  bits    0..12  tag         hash bits that neither partition nor position use up
 //!         12..52  location    offset of the item from the start of the region, in units of 4 bytes
 //!         52..58  size class  bytes to fetch for the whole item at most (size_class.rs)
 //!         58..61  frequency   reads since it was stored or last passed over by eviction, saturating
-//!            61   on flash    the location is on the flash tier
+//!            61   on flash    the item is on the flash tier: bits 0..58 are another form (flash_slot.rs)
 //!            62   special     not an item: MOVED (location 0), or a LINK to a chain bucket (location of it)
 //!            63   overflowed  in slot 0 of a home bucket only: keys of this home live in the overflow area too
 //! ```
@@ -33,9 +33,12 @@ const _: () = assert!(
         == u64::BITS
 );
 
+/// The lowest bit of the frequency; it and the bits above are the same for items in memory and on flash.
+pub(crate) const FORM_BITS: u32 = TAG_BITS + LOCATION_BITS + CLASS_BITS;
+
 const LOCATION_SHIFT: u32 = TAG_BITS;
 const CLASS_SHIFT: u32 = LOCATION_SHIFT + LOCATION_BITS;
-const FREQUENCY_SHIFT: u32 = CLASS_SHIFT + CLASS_BITS;
+pub(crate) const FREQUENCY_SHIFT: u32 = FORM_BITS;
 const FLASH_SHIFT: u32 = FREQUENCY_SHIFT + FREQUENCY_BITS;
 const SPECIAL_SHIFT: u32 = FLASH_SHIFT + FLASH_BITS;
 const OVERFLOWED_SHIFT: u32 = SPECIAL_SHIFT + SPECIAL_BITS;
@@ -54,8 +57,10 @@ pub struct Slot(pub u64);
 impl Slot {
     /// An empty slot.
     pub const EMPTY: Slot = Slot(0);
-    /// The bits that tell an item with some tag from others and from special slots.
-    pub(crate) const TAG_AND_SPECIAL: u64 = ((1 << TAG_BITS) - 1) | 1 << SPECIAL_SHIFT;
+    /// The bits that tell an item in memory with some tag from other slots.
+    pub(crate) const TAG_AND_KIND: u64 = ((1 << TAG_BITS) - 1) | Slot::FLASH.0 | Slot::MOVED.0;
+    /// The mark of an item on the flash tier.
+    pub(crate) const FLASH: Slot = Slot(1 << FLASH_SHIFT);
     /// The mark of a slot whose contents are now in the partition's other table.
     pub const MOVED: Slot = Slot(1 << SPECIAL_SHIFT);
 
@@ -96,7 +101,7 @@ impl Slot {
         self.0 >> SPECIAL_SHIFT & 1 == 1
     }
 
-    /// Returns whether the location is on the flash tier.
+    /// Returns whether its item is on the flash tier.
     #[inline]
     pub fn is_on_flash(self) -> bool {
         self.0 >> FLASH_SHIFT & 1 == 1
@@ -126,16 +131,16 @@ impl Slot {
         (self.0 & ((1 << TAG_BITS) - 1)) as u16
     }
 
-    /// Returns whether it is an item with this tag.
+    /// Returns whether it is an item in memory with this tag.
     #[inline]
     pub fn matches(self, tag: u16) -> bool {
         self.may_match(tag) && !self.is_empty()
     }
 
-    /// Returns whether the slot is an item with this tag or empty: a first test of many slots.
+    /// Returns whether the slot is an item in memory with this tag or empty: a first test of many slots.
     #[inline]
     pub fn may_match(self, tag: u16) -> bool {
-        self.0 & Slot::TAG_AND_SPECIAL == u64::from(tag)
+        self.0 & Slot::TAG_AND_KIND == u64::from(tag)
     }
 
     /// Returns the item's offset in the region, in bytes.

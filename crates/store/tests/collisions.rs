@@ -13,8 +13,8 @@ use fabcache_store::{Expiry, Handle, OutOfMemory};
 const COMMON_BITS: u32 = 12;
 const COMMON: u64 = 0x5a5;
 const PARTITION_BITS: u32 = 5;
-/// A group's home slots, its overflow area and a chain of 32 buckets.
-const GROUP_KEYS_MAX: usize = 32 * 8 + 4 * 8 + 32 * 7;
+/// More than home and neighbour bucket, or two of each, overflow area and a chain of 32 buckets.
+const GROUP_KEYS_MAX: usize = 4 * 8 + 4 * 8 + 32 * 7;
 
 /// Returns keys whose hash begins with the same bits, found as another process would.
 fn colliding(handle: &Handle, count: usize) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! GET fast path: a GET by key in a mapped region, without a step for each fetch.
 //!
 //! It fetches what [`Get`](super::Get) would, in the same order and with the same checks. It answers only in simple
-//! cases: a complete live item, or no item in a bucket without moved or overflowed slots. In all others
+//! cases: a complete live item, or no item in buckets of which nothing moved, overflowed, or went to flash. In all others
 //! [`Get`](super::Get) starts anew.
 
 use crate::bucket::Bucket;
@@ -43,8 +43,8 @@ impl Reader {
         let mut is_overflowed = false;
         for at in [places.home, places.neighbour] {
             let bucket = Bucket::load(memory, at);
-            // Of these marks only moved slots matter here: links are stored elsewhere.
-            if bucket.has_special() && !cfg!(fabcache_without = "moved") {
+            // Of the special slots only moved ones matter here: links are stored elsewhere.
+            if bucket.has_special_or_flash() && !cfg!(fabcache_without = "moved") {
                 return None;
             }
             for (_, slot) in bucket.items(hash.tag()) {
@@ -93,7 +93,7 @@ impl Reader {
         value: &mut Vec<u8>,
     ) -> Probe {
         let offset = slot.offset();
-        let Some(segment) = self.geometry.segment_of(offset).filter(|_| !slot.is_on_flash()) else {
+        let Some(segment) = self.geometry.segment_of(offset) else {
             return Probe::NotPlain;
         };
         let CachedGeneration::Before(generation) = metadata.generation(segment, stamp) else {

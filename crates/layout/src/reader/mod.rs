@@ -276,7 +276,7 @@ pub enum FallbackReason {
     Unverified,
     /// The data kept changing.
     Contended,
-    /// The item is on the flash tier.
+    /// The item may be on the flash tier.
     OnFlash,
     /// The region is corrupt, or a fetch returned something else than requested.
     Damaged,

@@ -8,7 +8,7 @@ use crate::bucket::Bucket;
 use crate::directory::Head;
 use crate::format::BUCKET_BYTES;
 use crate::geometry::BucketOffsets;
-use crate::hash::KeyHash;
+use crate::hash::{KeyHash, Position};
 use crate::item::HEADER_BYTES_MAX;
 use crate::memory::Memory;
 use crate::size_class;
@@ -37,10 +37,10 @@ impl Reader {
         let bits = self.geometry.partition_bits;
         let partition = hash.partition(bits);
         let head = Head::from_word(metadata.head(partition)?);
-        let group = hash.group(bits, head.groups);
+        let Position { group, bucket } = hash.position(bits, head.groups);
         let block = (group >> self.geometry.block_shift) as usize;
         let number = metadata.block_number(partition, head.current, block)?;
-        Some(BucketOffsets::of(self.group_offset(number, group)?, hash))
+        Some(BucketOffsets::of(self.group_offset(number, group)?, bucket))
     }
 
     /// Prefetches the buckets of these hashes, then their items or neighbour buckets. Stores the likely slot of each
@@ -64,7 +64,7 @@ impl Reader {
         }
         for (((hash, home), next), seen) in hashes.iter().zip(homes).zip(&mut next).zip(slots) {
             *seen = if home == 0 { Slot::EMPTY } else { probable(&Bucket::load(memory, home), hash.tag()) };
-            if seen.is_item() && !seen.is_on_flash() {
+            if seen.is_item() {
                 *next = (seen.offset(), size_class::bytes_max(seen.class()).min(ITEM_BYTES_MAX));
             }
         }

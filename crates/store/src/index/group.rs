@@ -19,6 +19,8 @@ pub struct LockedGroup<'i> {
     _guard: Option<MutexGuard<'i, ()>>,
     partition: usize,
     table: usize,
+    /// Groups in the table.
+    groups: u32,
     group: u64,
 }
 
@@ -28,26 +30,33 @@ impl<'i> LockedGroup<'i> {
         index: &'i Index,
         guard: MutexGuard<'i, ()>,
         partition: usize,
-        table: usize,
+        (table, groups): (usize, u32),
         group: u64,
     ) -> LockedGroup<'i> {
-        LockedGroup { index, _guard: Some(guard), partition, table, group }
+        LockedGroup { index, _guard: Some(guard), partition, table, groups, group }
     }
 
     /// Returns a group whose lock the caller holds through another group (two groups may share a lock).
     pub(super) fn under_other_lock(
         index: &'i Index,
         partition: usize,
-        table: usize,
+        (table, groups): (usize, u32),
         group: u64,
     ) -> LockedGroup<'i> {
-        LockedGroup { index, _guard: None, partition, table, group }
+        LockedGroup { index, _guard: None, partition, table, groups, group }
+    }
+
+    /// Returns the buckets of a key of this group.
+    #[inline]
+    fn places(&self, hash: KeyHash) -> BucketOffsets {
+        let position = hash.position(self.index.geometry.partition_bits, self.groups);
+        BucketOffsets::of(self.group, position.bucket)
     }
 
     /// Returns the slot of the key with this hash for which `is_it` holds.
     #[inline]
     pub fn find(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotSnapshot> {
-        let (tag, places) = (hash.tag(), BucketOffsets::of(self.group, hash));
+        let (tag, places) = (hash.tag(), self.places(hash));
         let mut is_overflowed = false;
         for bucket in [places.home, places.neighbour] {
             let slots = Bucket::load(&self.index.memory, bucket);
@@ -74,7 +83,7 @@ impl<'i> LockedGroup<'i> {
     /// Returns the slot at a place that was probed, if it is in the home bucket of `hash` and has its tag.
     #[inline]
     pub fn reload(&self, hash: KeyHash, at: u64) -> Option<SlotSnapshot> {
-        let home = BucketOffsets::of(self.group, hash).home;
+        let home = self.places(hash).home;
         if at.wrapping_sub(home) >= BUCKET_BYTES {
             return None;
         }
@@ -109,7 +118,7 @@ impl<'i> LockedGroup<'i> {
 
     /// Returns an empty slot where a key with this hash may be.
     pub fn place_for(&self, hash: KeyHash, chain_use: ChainUse) -> Result<u64, NoPlace> {
-        let places = BucketOffsets::of(self.group, hash);
+        let places = self.places(hash);
         for bucket in [places.home, places.neighbour] {
             if let Some(at) = self.empty_in(bucket, bucket + BUCKET_BYTES) {
                 return Ok(at);
@@ -172,7 +181,7 @@ impl<'i> LockedGroup<'i> {
         hash: KeyHash,
         mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> ControlFlow<R> {
-        let places = BucketOffsets::of(self.group, hash);
+        let places = self.places(hash);
         self.visit_homes(places, &mut visit)?;
         self.visit_overflow(places, &mut visit)
     }

@@ -85,12 +85,11 @@ impl Index {
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
         seen: &mut GroupScan,
     ) -> ControlFlow<R> {
-        let group = directory::group_offset_of(&self.memory, &self.geometry, hash, table, groups);
-        let Some(group) = group else {
+        let places = directory::bucket_offsets(&self.memory, &self.geometry, hash, table, groups);
+        let Some(places) = places else {
             seen.moved = true;
             return ControlFlow::Continue(());
         };
-        let places = BucketOffsets::of(group, hash);
         self.memory.prefetch(places.neighbour);
         let first = self.search_bucket(places.home, hash, visit, seen)?;
         self.search_bucket(places.neighbour, hash, visit, seen)?;

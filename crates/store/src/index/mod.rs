@@ -237,10 +237,9 @@ impl Index {
     pub fn prefetch(&self, hash: KeyHash) -> HomeBucket {
         let version = self.head_word(self.partition_of(hash));
         let head = Head::from_word(version);
-        let group = directory::group_offset_of(&self.memory, &self.geometry, hash, head.current, head.groups);
+        let places = directory::bucket_offsets(&self.memory, &self.geometry, hash, head.current, head.groups);
         // A stale head may name a group that the table no longer has.
-        let Some(group) = group else { return HomeBucket::NONE };
-        let at = BucketOffsets::of(group, hash).home;
+        let Some(BucketOffsets { home: at, .. }) = places else { return HomeBucket::NONE };
         self.memory.prefetch(at);
         HomeBucket { version, at }
     }
@@ -274,7 +273,7 @@ impl Index {
             // head is read last: loads from a moved group may be another table's by then.
             let is_moved = self.is_group_moved(group);
             if self.is_head_still(partition, word) && !is_moved {
-                return LockedGroup::new(self, guard, partition, head.current, group);
+                return LockedGroup::new(self, guard, partition, (head.current, head.groups), group);
             }
             let Some(next_groups) = head.next_groups else { continue };
             drop(guard);
@@ -287,7 +286,7 @@ impl Index {
             let moved_here = is_current || is_next && self.is_source_moved(partition, now, hash);
             let is_ours = (is_next || is_current) && moved_here && !self.is_group_moved(group);
             if is_ours && self.is_head_still(partition, word) {
-                return LockedGroup::new(self, guard, partition, table, group);
+                return LockedGroup::new(self, guard, partition, (table, next_groups), group);
             }
         }
     }
@@ -298,15 +297,15 @@ impl Index {
         if home != HomeBucket::NONE {
             let partition = self.partition_of(hash);
             let head = Head::from_word(home.version);
-            let number = hash.group(self.geometry.partition_bits, head.groups);
-            let guard = self.locks[self.lock_of(partition, head.current, number)]
+            let position = hash.position(self.geometry.partition_bits, head.groups);
+            let guard = self.locks[self.lock_of(partition, head.current, position.group)]
                 .lock()
                 .expect("no thread panics while it holds a group lock");
-            let group = home.at - hash.bucket() as u64 * BUCKET_BYTES;
+            let group = home.at - position.bucket as u64 * BUCKET_BYTES;
             // As in `lock`. The head is unchanged since before the bucket was looked up, so the group is its table's.
             let is_moved = self.is_group_moved(group);
             if self.is_head_still(partition, home.version) && !is_moved {
-                return LockedGroup::new(self, guard, partition, head.current, group);
+                return LockedGroup::new(self, guard, partition, (head.current, head.groups), group);
             }
         }
         self.lock(hash)
@@ -324,7 +323,7 @@ impl Index {
         let guard = self.locks[self.lock_of(partition, head.current, group)].try_lock().ok()?;
         let offset = directory::group_offset(&self.memory, &self.geometry, partition, head.current, group)?;
         let same = self.is_head_still(partition, word);
-        same.then(|| LockedGroup::new(self, guard, partition, head.current, offset))
+        same.then(|| LockedGroup::new(self, guard, partition, (head.current, head.groups), offset))
     }
 
     /// Returns whether the key's group of the current table has moved.

@@ -32,10 +32,10 @@ struct World {
     segments_taken: AtomicU32,
 }
 
-/// Key `n`, whose home is `bucket` and which goes to the upper of two groups if `upper`.
+/// Key `n`, whose home is `bucket` in a table of one group, and the upper bucket of a group in a table of two if `upper`.
 fn key(n: u64, bucket: u64, upper: bool) -> KeyHash {
     assert!(n < KEYS && bucket < 2);
-    KeyHash(u64::from(upper) << 63 | n << 1 | bucket)
+    KeyHash(bucket << 63 | u64::from(upper) << 62 | n)
 }
 
 /// Version `version` of a key.

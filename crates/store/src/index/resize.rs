@@ -210,11 +210,11 @@ impl Index {
             if !held.contains(&lock) {
                 held.push(lock);
                 let (guard, offset) = self.lock_group(partition, table, group);
-                return LockedGroup::new(self, guard, partition, table, offset);
+                return LockedGroup::new(self, guard, partition, (table, next_groups), offset);
             }
             let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group)
                 .expect("a table being filled is in the region");
-            LockedGroup::under_other_lock(self, partition, table, offset)
+            LockedGroup::under_other_lock(self, partition, (table, next_groups), offset)
         });
         (first, locked.collect())
     }
@@ -222,7 +222,7 @@ impl Index {
     /// Locks a group of the table that keys move from; returns its offset, too.
     fn lock_old_group(&self, partition: usize, head: Head, group: u32) -> (LockedGroup<'_>, u64) {
         let (guard, offset) = self.lock_group(partition, head.current, group);
-        (LockedGroup::new(self, guard, partition, head.current, offset), offset)
+        (LockedGroup::new(self, guard, partition, (head.current, head.groups), offset), offset)
     }
 
     /// Like [`Index::lock_old_group`], having reserved chain buckets of the next table for all keys of the group,

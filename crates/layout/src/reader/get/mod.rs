@@ -123,6 +123,8 @@ struct Search {
     in_next: bool,
     places: BucketOffsets,
     moved: bool,
+    /// A slot of its buckets is an item's on flash.
+    on_flash: bool,
     links: u32,
     /// The part of the key's buckets that follows the slots at hand.
     rest: Rest,
@@ -226,6 +228,7 @@ impl<K: AsRef<[u8]>> Get<K> {
                 in_next: false,
                 places,
                 moved: false,
+                on_flash: false,
                 links: 0,
                 rest: Rest::Nothing,
                 slots: [(0, Slot::EMPTY); CANDIDATES_MAX],

@@ -4,6 +4,7 @@ use crate::bounds::LINKS_READ_MAX;
 use crate::directory::{Head, block_number_offset, head_offset};
 use crate::format::{BLOCKS_PER_TABLE_MAX, BUCKET_BYTES, GROUP_BYTES};
 use crate::geometry::BucketOffsets;
+use crate::hash::Position;
 use crate::reader::{FallbackReason, Location, MetadataCache, Reader, Rejection, Step};
 use crate::size_class;
 use crate::slot::Slot;
@@ -41,7 +42,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             _ => (head.current, head.groups),
         };
         let blocks = groups.div_ceil(1 << geometry.block_shift) as usize;
-        let group = self.hash.group(geometry.partition_bits, groups);
+        let Position { group, bucket } = self.hash.position(geometry.partition_bits, groups);
         let block = (group >> geometry.block_shift) as usize;
         let Some(number) = metadata.block_number(partition, table, block) else {
             if numbers_fetched || blocks > BLOCKS_PER_TABLE_MAX || blocks == 0 {
@@ -53,8 +54,8 @@ impl<K: AsRef<[u8]>> Get<K> {
         let Some(offset) = reader.group_offset(number, group) else {
             return self.head_is_wrong(reader, metadata, Rejection::HeadChanged);
         };
-        search.places = BucketOffsets::of(offset, self.hash);
-        search.moved = false;
+        search.places = BucketOffsets::of(offset, bucket);
+        (search.moved, search.on_flash) = (false, false);
         search.stamp = metadata.stamp();
         let start = search.places.home.min(search.places.neighbour);
         self.fetch_bytes(Stage::Home, start, 2 * BUCKET_BYTES)
@@ -85,6 +86,7 @@ impl<K: AsRef<[u8]>> Get<K> {
         for (i, word) in words.iter().enumerate() {
             let slot = Slot(u64::from_le_bytes(*word));
             moved |= slot.is_special() && !(may_link && i == link && slot.is_link());
+            search.on_flash |= slot.is_on_flash();
             matching |= u64::from(slot.matches(tag)) << i;
         }
         search.moved |= moved && !cfg!(fabcache_without = "moved");
@@ -104,9 +106,6 @@ impl<K: AsRef<[u8]>> Get<K> {
         if search.slots_done < search.slots_len {
             let (slot_at, slot) = search.slots[search.slots_done];
             search.slots_done += 1;
-            if slot.is_on_flash() {
-                return self.ask_server(FallbackReason::OnFlash);
-            }
             let Some(segment) = reader.geometry.segment_of(slot.offset()) else {
                 return self.reject(reader, metadata, Rejection::Torn);
             };
@@ -155,6 +154,10 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     pub(super) fn end_of_table(&mut self, reader: &Reader, metadata: &mut MetadataCache) -> Step {
+        // Whose items they are only the server can tell.
+        if self.search.on_flash {
+            return self.ask_server(FallbackReason::OnFlash);
+        }
         if !self.search.moved {
             // A miss in tables that were replaced meanwhile is inconclusive.
             let head = head_offset(&reader.geometry, self.search.partition);

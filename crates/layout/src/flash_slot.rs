@@ -1,0 +1,137 @@
+//! The slot of an item on the flash tier.
+//!
+//! ```text
+//!  bits    0..24  rest         low bits of the fraction of the hash by which the key has its position
+//!         24..55  page         the item's first page on flash, in units of 4 KiB
+//!         55..58  page class   pages to read
+//!         58..64               as of an item in memory (slot.rs)
+//! ```
+//! A table that grows must know to which group each key goes. Items in memory are hashed anew; those on flash are not
+//! read for that. Group and rest give back the fraction: its top `24 + floor(log2 groups)` bits, where `groups` is the
+//! number at the partition's first item on flash. That number of bits is kept while the partition has such items, in
+//! the line of its head ([`crate::directory::flash_bits_offset`]), and tables never shrink.
+//!
+//! A fraction of so many bits is an interval of hashes. Where one reaches into the next bucket the position is unknown, and the
+//! item is evicted: [`position`] returns `None`, for one in 2^19 at first, and 2^16 at eightfold growth.
+
+use crate::format::BUCKET_BITS;
+use crate::hash::{KeyHash, Position};
+use crate::slot::{FORM_BITS, FREQUENCY_MAX, FREQUENCY_SHIFT, Slot};
+
+/// Bits of the rest.
+pub const REST_BITS: u32 = 24;
+/// Bits of the page: 8 TiB.
+pub const PAGE_BITS: u32 = 31;
+/// Bits of the page class.
+pub const PAGE_CLASS_BITS: u32 = 3;
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+const _: () = assert!(REST_BITS + PAGE_BITS + PAGE_CLASS_BITS == FORM_BITS);
+const _: () = assert!(PAGE_BYTES << PAGE_BITS == 8 << 40);
+
+/// What the slot of an item on flash says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlashItem {
+    /// The low bits of the fraction.
+    pub rest: u32,
+    /// The item's first page.
+    pub page: u32,
+    /// The class of the number of pages to read.
+    pub page_class: u8,
+}
+
+impl FlashItem {
+    /// Returns the item's slot.
+    pub fn to_slot(self, frequency: u8) -> Slot {
+        debug_assert!(self.rest >> REST_BITS == 0 && self.page >> PAGE_BITS == 0);
+        debug_assert!(self.page_class >> PAGE_CLASS_BITS == 0 && frequency <= FREQUENCY_MAX);
+        Slot(
+            u64::from(self.rest)
+                | u64::from(self.page) << REST_BITS
+                | u64::from(self.page_class) << (REST_BITS + PAGE_BITS)
+                | u64::from(frequency) << FREQUENCY_SHIFT
+                | Slot::FLASH.0,
+        )
+    }
+
+    /// Returns the item of a slot, if that is on flash.
+    pub fn from_slot(slot: Slot) -> Option<FlashItem> {
+        let bits = |from: u32, count: u32| slot.0 >> from & ((1 << count) - 1);
+        (slot.is_on_flash() && !slot.is_special()).then(|| FlashItem {
+            rest: bits(0, REST_BITS) as u32,
+            page: bits(REST_BITS, PAGE_BITS) as u32,
+            page_class: bits(REST_BITS + PAGE_BITS, PAGE_CLASS_BITS) as u8,
+        })
+    }
+}
+
+/// Returns the bits of the fractions of a partition that gets its first item on flash with this many groups.
+pub fn fraction_bits(groups: u32) -> u32 {
+    REST_BITS + groups.max(1).ilog2()
+}
+
+/// Returns the top `bits` of the hash below those of the partition.
+pub fn fraction(hash: KeyHash, partition_bits: u32, bits: u32) -> u64 {
+    (hash.0 << partition_bits) >> (u64::BITS - bits)
+}
+
+/// Returns the fraction of a key in a group of a table of `groups` groups, from its low [`REST_BITS`].
+pub fn fraction_from(group: u32, groups: u32, rest: u32, bits: u32) -> u64 {
+    let first = (u128::from(group) << bits).div_ceil(u128::from(groups)) as u64;
+    // A group has at most 2^24 fractions, so one of them ends in these bits.
+    first + (u64::from(rest).wrapping_sub(first) & ((1 << REST_BITS) - 1))
+}
+
+/// Returns the position of all keys of a fraction in a table of `groups` groups, if it is the same for all.
+pub fn position(fraction: u64, bits: u32, groups: u32) -> Option<Position> {
+    let buckets = u128::from(groups) << BUCKET_BITS;
+    let first = (u128::from(fraction) * buckets) >> bits;
+    let last = ((u128::from(fraction) + 1) * buckets - 1) >> bits;
+    (first == last).then(|| Position::of(first))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slots_round_trip(rest in 0u32..1 << 24, page in 0u32..1 << 31, page_class in 0u8..8, frequency in 0u8..8) {
+            let item = FlashItem { rest, page, page_class };
+            let slot = item.to_slot(frequency);
+            prop_assert_eq!((FlashItem::from_slot(slot), slot.frequency()), (Some(item), frequency));
+            prop_assert!(slot.is_item() && !slot.is_special() && !slot.matches(slot.tag()));
+            prop_assert_eq!(FlashItem::from_slot(slot.with_overflowed().with_frequency(3)), Some(item));
+        }
+
+        #[test]
+        fn group_and_rest_give_the_position_in_grown_tables(
+            hash: u64, bits in 0u32..11, groups in 1u32..6446, growth in 0u32..7 * 16,
+        ) {
+            let hash = KeyHash(hash);
+            let wide = fraction_bits(groups);
+            let grown = groups + groups * growth / 16;
+            let known = fraction(hash, bits, wide);
+            let Some(at) = position(known, wide, grown) else { return Ok(()) };
+            prop_assert_eq!(at, hash.position(bits, grown));
+            let rest = (known & ((1 << REST_BITS) - 1)) as u32;
+            prop_assert_eq!(fraction_from(at.group, grown, rest, wide), known);
+        }
+    }
+
+    #[test]
+    fn few_positions_are_unknown() {
+        let mut random = 1u64;
+        for (groups, growth, most) in [(100, 1, 4), (1000, 8, 32), (6445, 8, 32)] {
+            let wide = fraction_bits(groups);
+            let unknown = (0..1 << 20).filter(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let hash = KeyHash(random ^ random >> 29);
+                position(fraction(hash, 5, wide), wide, groups * growth).is_none()
+            });
+            let unknown = unknown.count();
+            assert!(unknown <= 4 * most, "{unknown} of 2^20, {groups} x {growth}");
+        }
+    }
+}
