@@ -113,6 +113,7 @@ const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
         OptionEffect::Refused("system calls are not filtered; use the service manager's filter"),
     ),
     ("no_drop_privileges", ArgumentKind::Nothing, OptionEffect::Works),
+    ("relaxed_privileges", ArgumentKind::Nothing, OptionEffect::Nothing("system calls are not filtered")),
     ("ext_path", ArgumentKind::Anything, FLASH),
     ("ext_page_size", ArgumentKind::Anything, FLASH),
     ("ext_wbuf_size", ArgumentKind::Anything, FLASH),

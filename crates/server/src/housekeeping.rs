@@ -232,7 +232,9 @@ mod tests {
     #[test]
     fn memory_is_touched_on_request() {
         let store = Arc::new(Store::create(StoreOptions::default()).expect("memory for a test"));
-        let region = std::fs::File::from(store.region().try_clone_to_owned().expect("a descriptor"));
+        let region = std::fs::File::from(
+            store.region().expect("a memory file").try_clone_to_owned().expect("a descriptor"),
+        );
         let allocated = || region.metadata().expect("open").blocks() * 512;
         let (before, handle, housekeeping) = (allocated(), Handle::new(&store), Housekeeping::default());
         thread::scope(|scope| {

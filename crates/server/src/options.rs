@@ -164,6 +164,10 @@ options! {
     #[arg(short = 'e', long, value_name = "FILE", help_heading = "Memory")]
     memory_file: Option<PathBuf>,
 
+    /// Start with an empty region in place of what the file of -e holds, also if that is not a region
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
+    discard: Option<bool>,
+
     /// Worker threads [default: 4]
     #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
     threads: Option<usize>,

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use fabcache_protocol::udp;
 use fabcache_store::liveness::Liveness;
-use fabcache_store::{Handle, ItemInfo, Observer, Store, StoreOptions};
+use fabcache_store::{Handle, ItemInfo, Observer, Opening, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
@@ -74,7 +75,9 @@ impl Server {
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
         let store = Arc::new(make_store(&settings)?);
         if settings.shm.is_some() {
-            store.seal_region().context("cannot seal the memory so that clients can only read it (--shm)")?;
+            store
+                .share_region()
+                .context("cannot seal the memory so that clients can only read it (--shm)")?;
         }
         let clients = settings.connections_max as usize;
         let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients)?;
@@ -207,7 +210,7 @@ impl Observer for StoreObserver {
 }
 
 fn make_store(settings: &Settings) -> Result<Store> {
-    let store = Store::create(StoreOptions {
+    let (store, opening) = Store::open(StoreOptions {
         memory_bytes: settings.memory_bytes,
         memory_bytes_max: settings.memory_bytes_max,
         backing: settings.backing.clone(),
@@ -220,15 +223,29 @@ fn make_store(settings: &Settings) -> Result<Store> {
         lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),
         ..StoreOptions::default()
     })?;
+    if let Some(file) = &settings.backing.file {
+        log_opening(file, opening);
+    }
     if settings.lock_memory {
         store
             .lock_memory()
             .context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
         tracing::info!("all {} bytes of memory are touched and locked", settings.memory_bytes_max);
-    } else if settings.backing.huge_pages {
+    } else if settings.backing.huge_pages && settings.backing.file.is_none() {
         tracing::info!("memory is in huge pages, touched on demand and never swapped");
     }
     Ok(store)
+}
+
+/// Logs what became of the memory file's contents.
+fn log_opening(file: &Path, opening: Opening) {
+    let file = file.display();
+    match opening {
+        Opening::New => tracing::info!("the memory file {file} is new"),
+        Opening::Discarded(reason) => {
+            tracing::warn!("discarded the contents of the memory file {file}: {reason}");
+        }
+    }
 }
 
 /// Takes the liveness word, which shows readers of the memory that its server is alive.

@@ -492,6 +492,7 @@ fn command_line_errors_are_reported() {
             &["\"70000\" is no port from 0 to 65535, in the address \"127.0.0.1:70000\"\n"],
         ),
         ("-e /nonexistent/region -p -1 -l 127.0.0.1", &["the memory file /nonexistent/region: No such file"]),
+        ("--discard", &["--discard", "the memory file (-e), which is not given"]),
         ("-Y /nonexistent/users -p -1 -l 127.0.0.1", &["/nonexistent/users"]),
         ("-Z", &["ssl_chain_cert"]),
         ("-S", &["MEMCACHED_SASL_PWDB"]),

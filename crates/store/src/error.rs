@@ -1,5 +1,9 @@
 //! Errors of a store, grouped by their cause.
 
+use std::path::PathBuf;
+
+use fabcache_layout::format::FORMAT_VERSION;
+
 /// A region could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
@@ -26,7 +30,35 @@ pub enum CreateError {
     )]
     FileInUse {
         /// The file.
-        file: std::path::PathBuf,
+        file: PathBuf,
+    },
+    /// A file beside which, or in which, others could interfere. It was not opened for use.
+    #[error("cannot use {}: {why}", file.display())]
+    Untrusted {
+        /// The file: the memory file, or one beside it.
+        file: PathBuf,
+        /// The reason.
+        why: UntrustedFile,
+    },
+    /// The memory file holds something else than a region that this server can use. Nothing was changed.
+    #[error(
+        "cannot use the memory file {}: {why}; give --discard to start with an empty region in its place, or another \
+         file (-e)",
+        file.display()
+    )]
+    Unusable {
+        /// The memory file.
+        file: PathBuf,
+        /// The reason.
+        why: Unusable,
+    },
+    /// The caller's: the memory that it allocated is too short.
+    #[error("the region takes {needed} bytes, and the memory for it has {bytes}")]
+    GivenTooShort {
+        /// The bytes of the memory.
+        bytes: u64,
+        /// The bytes of the region.
+        needed: u64,
     },
     /// The system could not provide memory.
     #[error("{what}")]
@@ -36,6 +68,78 @@ pub enum CreateError {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// Why a file is not used, whatever it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UntrustedFile {
+    /// The link could be changed, and the file it leads to has another lock file.
+    #[error("it is a symbolic link; give the path of the file itself")]
+    SymbolicLink,
+    /// A directory, device, pipe or socket.
+    #[error("it is not a regular file; give the path of one, or of one that does not exist yet")]
+    NotRegular,
+    /// Each name of a file has another lock file.
+    #[error("it has {0} names (hard links), and must have one; remove the others, or give another file")]
+    Names(libc::nlink_t),
+    /// Another user could write it.
+    #[error(
+        "it belongs to user {owner}, and this server runs as user {user}; change its owner, or remove it"
+    )]
+    Owner {
+        /// The user that owns the file.
+        owner: u32,
+        /// The user that the server runs as.
+        user: u32,
+    },
+    /// Other users could open or write it.
+    #[error(
+        "its mode {mode:04o} lets other users open it; run chmod 600 on it if you trust its contents, or remove it"
+    )]
+    Mode {
+        /// The permission bits.
+        mode: u32,
+    },
+}
+
+/// Why a memory file holds no region that this server can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// Its first bytes are not those of a region.
+    #[error("it holds something else than a region")]
+    Foreign,
+    /// A region of another version of the format.
+    #[error("it holds a region of format {0}, and this server uses format {FORMAT_VERSION}")]
+    Version(u64),
+    /// The header describes a region that does not fit into the file.
+    #[error("its region is damaged, or the file was cut")]
+    Damaged,
+    /// PATH.meta is missing.
+    #[error("the file beside it with its secret (.meta) is missing")]
+    NoMeta,
+    /// PATH.meta is of another region.
+    #[error("the file beside it with its secret (.meta) is of another region")]
+    OtherRegion,
+    /// PATH.meta is not valid.
+    #[error("the file beside it with its secret (.meta) {0}")]
+    Meta(#[from] MetaError),
+}
+
+/// Why the contents of a PATH.meta are not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// It has no bytes.
+    #[error("is empty")]
+    Empty,
+    /// It does not start as one.
+    #[error("is not one of this server's")]
+    Foreign,
+    /// Another version.
+    #[error("has version {0}, which this server does not know")]
+    Version(u64),
+    /// Bytes are missing, or were changed.
+    #[error("is damaged")]
+    Damaged,
 }
 
 fn region_and_advice(bytes: u64, region_bytes: u64) -> String {

@@ -3,6 +3,7 @@
 //! A [`Store`] is shared by all threads; each thread works through its own [`Handle`]. Reads take no lock; a write
 //! locks the group of buckets its key belongs to. The bytes of the region are described by `fabcache-layout`.
 //!
+//! - `opening.rs`: makes a store in its memory, or takes over what a file holds; `backing/`: the memory.
 //! - `index/`: from key to item.
 //! - `segments/`: the heap.
 //! - `read.rs`, `read_many.rs`, `write/`, `upload.rs`: operations of a handle.
@@ -32,6 +33,8 @@ pub mod liveness;
 pub mod maintenance;
 #[cfg(all(test, loom))]
 mod models;
+#[cfg(not(loom))]
+mod opening;
 pub mod read;
 pub mod read_many;
 mod reclaim;
@@ -47,6 +50,8 @@ pub use eviction::EvictionPolicy;
 pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
+#[cfg(not(loom))]
+pub use opening::{DiscardReason, Opening};
 pub use read::{Get, Payload, PinnedValue};
 pub use read_many::{Located, LocatedItem, Probe};
 pub use simulation::SimulationCounts;

@@ -29,7 +29,7 @@ use crate::segments::{ClaimPurpose, Queue, Segments};
 use crate::simulation::{Simulation, SimulationCounts};
 
 #[cfg(not(loom))]
-use crate::backing::{Backing, BackingOptions};
+use crate::backing::{Backing, BackingOptions, Given, Sharing};
 
 /// Options of a store.
 #[derive(Debug)]
@@ -41,6 +41,9 @@ pub struct StoreOptions {
     /// The backing of the memory.
     #[cfg(not(loom))]
     pub backing: BackingOptions,
+    /// Memory that the caller allocated, in place of `backing`.
+    #[cfg(not(loom))]
+    pub given: Option<Given>,
     /// Evict live items when memory is full; else refuse to store (`-M`).
     pub evict: bool,
     /// Which items are evicted.
@@ -67,6 +70,8 @@ impl Default for StoreOptions {
             memory_bytes_max: 64 << 20,
             #[cfg(not(loom))]
             backing: BackingOptions::default(),
+            #[cfg(not(loom))]
+            given: None,
             evict: true,
             eviction: EvictionPolicy::default(),
             cas: true,
@@ -129,7 +134,7 @@ pub struct Store {
     pub(crate) evicted_idle: AtomicU32,
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
     #[cfg(not(loom))]
-    pub(crate) backing: Backing,
+    pub(crate) backing: Box<dyn Backing>,
 }
 
 /// Receives evictions.
@@ -192,36 +197,6 @@ pub struct AgeStatistics {
 }
 
 impl Store {
-    /// Makes a region and an empty store in it.
-    #[cfg(not(loom))]
-    pub fn create(options: StoreOptions) -> Result<Store, CreateError> {
-        let region_bytes = options.memory_bytes_max.max(options.memory_bytes);
-        let max = fabcache_layout::slot::REGION_BYTES_MAX;
-        if region_bytes > max {
-            return Err(CreateError::TooLarge { bytes: region_bytes, max });
-        }
-        let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes, region_bytes };
-        let geometry = Geometry::of(region_bytes, options.memory_bytes).map_err(too_small)?;
-        let backing = Backing::create(&options.backing, region_bytes)?;
-        // SAFETY: the mapping is at least region_bytes long, page-aligned, and unmapped only when `backing` is
-        // dropped, which is the store's last field; whatever shares the memory holds the store by Arc.
-        let memory = unsafe { Memory::new(backing.base(), region_bytes) };
-        let limit =
-            (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
-        let random = |what: &mut [u8]| {
-            getrandom::fill(what).map_err(|error| CreateError::System {
-                what: "cannot get random bytes for the region's secret".into(),
-                source: std::io::Error::other(error.to_string()),
-            })
-        };
-        let mut secret = [0; fabcache_layout::checksum::SECRET_BYTES];
-        random(&mut secret)?;
-        let mut seeds = [[0; 8]; 2];
-        random(seeds.as_flattened_mut())?;
-        let [seed, region_id] = seeds.map(u64::from_le_bytes);
-        Store::assemble(options, memory, geometry, Secret(secret), (seed, region_id), limit, backing)
-    }
-
     /// Makes a store over model memory, all of whose segments are within the limit.
     #[cfg(loom)]
     pub fn model(options: StoreOptions, geometry: Geometry, memory: Memory) -> Result<Store, CreateError> {
@@ -229,14 +204,15 @@ impl Store {
         Store::assemble(options, memory, geometry, secret, (0, 0), geometry.segments)
     }
 
-    fn assemble(
+    /// Writes a new region into zeroed memory, and makes the store for it.
+    pub(crate) fn assemble(
         options: StoreOptions,
         memory: Memory,
         geometry: Geometry,
         secret: Secret,
         (hash_seed, region_id): (u64, u64),
         segments_limit: u32,
-        #[cfg(not(loom))] backing: Backing,
+        #[cfg(not(loom))] backing: Box<dyn Backing>,
     ) -> Result<Store, CreateError> {
         let (bytes, region_bytes) = (options.memory_bytes, geometry.region_bytes);
         let too_small = || CreateError::TooSmall { bytes, region_bytes };
@@ -308,20 +284,20 @@ impl Store {
         KeyHash::of(key, self.hash_seed)
     }
 
-    /// Returns the file of the region, for readers to map.
+    /// Returns the file of the region, for readers to map; none if there is none for them.
     #[cfg(not(loom))]
-    pub fn region(&self) -> std::os::fd::BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.backing)
+    pub fn region(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.backing.for_readers()
     }
 
-    /// Seals the region: its size stays, and a process that receives it can only read it, now and later. Memory freed
-    /// by a lower limit stays with the process from then on.
+    /// Protects the region against processes that receive its file: they can only read it. The size of an anonymous
+    /// memory file stays from then on, and so does memory freed by a lower limit.
     ///
     /// # Errors
-    /// The region is a file that can be opened by name, which cannot be sealed.
+    /// See [`Backing::share`].
     #[cfg(not(loom))]
-    pub fn seal_region(&self) -> std::io::Result<()> {
-        self.backing.seal()
+    pub fn share_region(&self) -> std::io::Result<Sharing> {
+        self.backing.share()
     }
 
     /// Returns where the region begins in this process, for registering it with hardware. It stays mapped as long as
@@ -335,7 +311,7 @@ impl Store {
     /// pinned pages would otherwise read stale ones.
     #[cfg(not(loom))]
     pub fn keep_pages(&self) {
-        self.backing.keep();
+        self.backing.keep_pages();
     }
 
     /// The secret of the items' checksums for remote readers. It must not be public, because its holder can forge

@@ -18,7 +18,7 @@ const GROUP_KEYS_MAX: usize = 4 * 8 + 4 * 8 + 32 * 7;
 
 /// Returns keys whose hash begins with the same bits, found as another process would.
 fn colliding(handle: &Handle, count: usize) -> Vec<String> {
-    let header = header::read(&map_all(handle.store().region())).expect("a region");
+    let header = header::read(&map_all(handle.store().region().expect("a memory file"))).expect("a region");
     let collides =
         |key: &String| KeyHash::of(key.as_bytes(), header.hash_seed).0 >> (64 - COMMON_BITS) == COMMON;
     (0_u64..).map(|n| format!("c{n}")).filter(collides).take(count).collect()

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{SetClock, delete, get, set, set_with, store};
-use fabcache_store::backing::BackingOptions;
 use fabcache_store::clock::TimeSource;
 use fabcache_store::{CreateError, Detail, Expiry, Get, Handle, Payload, PinnedValue, Store, StoreOptions};
 use fabcache_testbed::bytes::pattern;
@@ -51,34 +50,6 @@ fn unavailable_memory_is_a_clear_error() {
         let error = Store::create(options(bytes)).expect_err("too few bytes");
         assert!(matches!(error, CreateError::TooSmall { .. }), "{error}");
     }
-    // A directory is not a memory file, and a file on a full device cannot be sized.
-    for path in ["/", "/dev/full"] {
-        let backing = BackingOptions { file: Some(path.into()), huge_pages: false };
-        let error = Store::create(StoreOptions { backing, ..options(8 << 20) }).expect_err(path);
-        assert!(matches!(error, CreateError::System { .. }), "{error}");
-        assert!(!error.to_string().is_empty());
-    }
-}
-
-#[test]
-fn memory_file_in_use_is_refused_untouched() {
-    let path = std::env::temp_dir().join(format!("fabcache-{}-memory", std::process::id()));
-    let with_file = || {
-        let backing = BackingOptions { file: Some(path.clone()), huge_pages: false };
-        StoreOptions { backing, ..options(8 << 20) }
-    };
-    let first = Arc::new(Store::create(with_file()).expect("a file of its own"));
-    let handle = Handle::new(&first);
-    set(&handle, b"key", b"value").expect("there is room");
-    let error = Store::create(with_file()).expect_err("the first store uses the file");
-    assert!(matches!(error, CreateError::FileInUse { .. }), "{error}");
-    let text = error.to_string();
-    assert!(text.contains(path.to_str().expect("text")) && text.contains("-e"), "{text}");
-    assert_eq!(get(&handle, b"key").expect("it was left alone").1, b"value");
-    drop((handle, first));
-    let again = Arc::new(Store::create(with_file()).expect("the file is free again"));
-    assert!(get(&Handle::new(&again), b"key").is_none(), "it starts empty");
-    std::fs::remove_file(&path).expect("the file is there");
 }
 
 /// Runs a test of this file in a process of its own, under limits that a shell sets.

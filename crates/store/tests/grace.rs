@@ -27,7 +27,7 @@ fn looked_at(grace: Duration, emptied: usize) -> usize {
     let store = Arc::new(Store::create(options).expect("memory for a test"));
     assert_eq!(store.grace(), grace);
     let handle = Handle::new(&store);
-    let memory = map_all(store.region());
+    let memory = map_all(store.region().expect("a memory file"));
     let geometry = header::read(&memory).expect("a region").geometry;
     let count = |segment: u32| memory.load(generation_offset(&geometry, segment), Ordering::Acquire);
     let mut generations: Vec<u64> = (0..geometry.segments).map(count).collect();

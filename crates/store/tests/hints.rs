@@ -39,7 +39,8 @@ fn hit_ratio(exponent: f64, keeps: Option<usize>) -> (f64, f64) {
     let (store, _) = store(1 << 20, true, 1);
     let handle = Handle::new(&store);
     let mut client = Client {
-        mapped: Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region"),
+        mapped: Mapped::open(map_all(store.region().expect("a memory file")), Validation::SameHost)
+            .expect("a region"),
         kept: vec![None; keeps.unwrap_or(0)],
         reported: Vec::new(),
         told_sum: 0,
@@ -140,7 +141,8 @@ fn hints_for_missing_items_do_nothing() {
     let hits = store.sums().since(&before);
     let counted = if hash.0 % 16 == 0 { 255 } else { 0 };
     assert_eq!((hits.small_queue_hits, hits.main_queue_hits), (counted, 0), "a report is for so many reads");
-    let mut reader = Mapped::open(map_all(store.region()), Validation::SameHost).expect("a region");
+    let mut reader = Mapped::open(map_all(store.region().expect("a memory file")), Validation::SameHost)
+        .expect("a region");
     reader.begin(store.now());
     let ReadOutcome::Hit(hit) = reader.get(b"key").0 else { panic!("the item exists") };
     assert_eq!(hit.frequency, Some(FREQUENCY_MAX));

@@ -560,9 +560,9 @@ fn writers_ask_no_more_for_touching_that_the_kernel_refuses() {
         written += 1;
     }
     // The kernel touches no pages beyond the end of the file. None of them is in use yet.
-    rustix::fs::ftruncate(store.region(), 10 << 20).expect("not sealed");
+    rustix::fs::ftruncate(store.region().expect("a memory file"), 10 << 20).expect("not sealed");
     handle.touch_ahead();
-    rustix::fs::ftruncate(store.region(), store.region_bytes()).expect("not sealed");
+    rustix::fs::ftruncate(store.region().expect("a memory file"), store.region_bytes()).expect("not sealed");
     for i in written..written + 300 {
         write(i).expect("memory is free");
         assert!(!is_wanted(), "{i}");
@@ -575,7 +575,8 @@ fn free_segments_are_touched_before_writers_take_them() {
     let (handle, untouched) = observed();
     let store = handle.store();
     let is_wanted = || untouched.0.swap(false, Ordering::Relaxed);
-    let allocated = || rustix::fs::fstat(store.region()).expect("open").st_blocks as u64 * 512;
+    let allocated =
+        || rustix::fs::fstat(store.region().expect("a memory file")).expect("open").st_blocks as u64 * 512;
     let write = |i: u64| set(&handle, &i.to_le_bytes(), &pattern(i, 100_000)).map(|_| ());
 
     write(0).expect("memory is free");
@@ -617,6 +618,8 @@ fn overwritten_values_leave_memory_that_is_used_before_untouched_memory() {
             handle.touch_ahead();
         }
     }
-    let allocated = rustix::fs::fstat(handle.store().region()).expect("open").st_blocks as u64 * 512;
+    let allocated =
+        rustix::fs::fstat(handle.store().region().expect("a memory file")).expect("open").st_blocks as u64
+            * 512;
     assert!(allocated < 20 << 20, "2 MB of live values, and {allocated} bytes were touched");
 }

@@ -21,7 +21,7 @@ use fabcache_testbed::bytes::pattern;
 fn readers(handle: &Handle) -> [Mapped; 2] {
     let store = handle.store();
     [Validation::SameHost, Validation::Remote(store.secret().clone())]
-        .map(|mode| Mapped::open(map_all(store.region()), mode).expect("a region"))
+        .map(|mode| Mapped::open(map_all(store.region().expect("a memory file")), mode).expect("a region"))
 }
 
 fn read(reader: &mut Mapped, handle: &Handle, key: &[u8]) -> Option<(Vec<u8>, Hit)> {
@@ -220,7 +220,7 @@ fn overwritten_state_word_is_not_trusted() {
     for padding in [0, 4] {
         let handle = Handle::new(&store(4 << 20, true, 1).0);
         let store = handle.store();
-        let memory = map_all(store.region());
+        let memory = map_all(store.region().expect("a memory file"));
         let mut mapped = Mapped::open(memory.clone(), Validation::SameHost).expect("a region");
         set(&handle, b"before", &vec![b'x'; 40 + padding]).expect("memory is free");
         set(&handle, b"key", b"value").expect("memory is free");

@@ -23,7 +23,7 @@ const GRACE_NS: u64 = 1_000_000;
 
 /// A remote reader of a store, with a fabric to it.
 fn remote(handle: &Handle, options: RemoteOptions) -> (Remote<Vec<u8>, u64>, Fabric) {
-    let memory = map_all(handle.store().region());
+    let memory = map_all(handle.store().region().expect("a memory file"));
     let life = Liveness::keep(handle.store()).expect("a thread, and robust futexes");
     let birth = header::read(&memory).expect("a region");
     let remote = Remote::new(&birth, handle.store().secret().clone(), options).expect("a sound region");
@@ -232,7 +232,7 @@ fn written_over(options: RemoteOptions, before: impl Fn(&mut Remote<Vec<u8>, u64
     }
     let Location { offset, .. } = location.expect("the item was found");
     let mut item = vec![0; 64];
-    map_all(handle.store().region()).copy_out(offset, &mut item);
+    map_all(handle.store().region().expect("a memory file")).copy_out(offset, &mut item);
     remote.get(b"key", 1, at(&handle));
     let fetch = remote.next_fetch(0).expect("the item");
     assert_eq!(fetch.offset, offset);
@@ -274,7 +274,7 @@ fn overwritten_state_word_does_not_revive_a_flushed_item() {
         }
         let Location { offset, .. } = location.expect("the item was found");
         let mut item = vec![0; 64];
-        map_all(handle.store().region()).copy_out(offset, &mut item);
+        map_all(handle.store().region().expect("a memory file")).copy_out(offset, &mut item);
         handle.flush(Expiry::AT_ONCE);
         remote.get_by_key(b"key", 1, at(&handle));
         let mut first = |_| 0;
@@ -309,7 +309,7 @@ fn status_line_older_than_the_item_does_not_validate_it() {
         let fetches: Vec<_> = std::iter::from_fn(|| remote.next_fetch(0)).collect();
         let line = fetches.iter().find(|fetch| fetch.offset < 4096).expect("a line is requested");
         let mut bytes = vec![0; line.len];
-        map_all(handle.store().region()).copy_out(line.offset, &mut bytes);
+        map_all(handle.store().region().expect("a memory file")).copy_out(line.offset, &mut bytes);
         remote.take(line.id, fabcache_layout::reader::remote::Arrival::Buffer(bytes), at(handle));
         fetches.iter().filter(|fetch| fetch.offset >= 4096).for_each(|fetch| {
             fabric.post_one(*fetch, &mut |_| 0);
@@ -375,7 +375,7 @@ fn concurrent_flushes_wait_once() {
     const LEASE: Duration = Duration::from_millis(50);
     let store = StoreOptions { lease: LEASE, ..StoreOptions::default() };
     let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
-    let memory = map_all(handle.store().region());
+    let memory = map_all(handle.store().region().expect("a memory file"));
     let lease = || {
         let mut line = [0; fabcache_layout::format::STATUS_AND_COUNTS_BYTES];
         memory.copy_out(fabcache_layout::format::STATUS_AT, &mut line);
@@ -555,7 +555,7 @@ fn abandoned_region_is_not_trusted() {
                 fabric.hand_in(&mut remote, now(&handle), false, &mut first);
             }
         }
-        let memory = map_all(handle.store().region());
+        let memory = map_all(handle.store().region().expect("a memory file"));
         remote.get(b"key", 1, at(&handle));
         let line = loop {
             let fetch = remote.next_fetch(0).expect("a line is requested");

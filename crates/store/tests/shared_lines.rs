@@ -61,7 +61,8 @@ fn copy(store: &Store) -> Vec<u8> {
     let mut bytes = vec![0; store.region_bytes() as usize];
     let mut at = 0;
     while at < bytes.len() {
-        let read = rustix::io::pread(store.region(), &mut bytes[at..], at as u64).expect("a memory file");
+        let read = rustix::io::pread(store.region().expect("a memory file"), &mut bytes[at..], at as u64)
+            .expect("a memory file");
         assert!(read > 0, "the file is as long as the region");
         at += read;
     }

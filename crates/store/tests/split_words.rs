@@ -34,7 +34,7 @@ struct Gets {
 
 impl Gets {
     fn new(store: &Arc<Store>) -> Gets {
-        let memory = map_all(store.region());
+        let memory = map_all(store.region().expect("a memory file"));
         let birth = header::read(&memory).expect("a region");
         let options = RemoteOptions::default();
         let remote = Remote::new(&birth, store.secret().clone(), options).expect("a sound region");

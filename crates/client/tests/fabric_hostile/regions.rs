@@ -68,7 +68,9 @@ impl Original {
     /// Returns the region's current bytes.
     fn bytes(&self) -> Vec<u8> {
         self.handle.maintain();
-        let file = File::from(self.store.region().try_clone_to_owned().expect("a descriptor"));
+        let file = File::from(
+            self.store.region().expect("a memory file").try_clone_to_owned().expect("a descriptor"),
+        );
         let mut bytes = vec![0; self.store.region_bytes() as usize];
         file.read_exact_at(&mut bytes, 0).expect("the region has its stated length");
         bytes

@@ -80,7 +80,7 @@ fn torture(scenario: Scenario) {
         Sort::ALL.into_iter().map(|sort| (sort, over(&address, options(sort.mode())))).collect();
     let over = |mode| over(&address, options(mode));
     let writing = [beside(&path.0), over(FabricMode::Request), over(FabricMode::Auto)];
-    writers::fill(scenario, &writing[0], &ledger, stat(&control, "", "hash_power_level"));
+    writers::fill(scenario, &writing[0], &ledger, stat(&control, "fabcache", "index_slots"));
     for (_, cache) in &reading {
         cache.get(&value::key(0)).expect("answered").expect("there");
     }

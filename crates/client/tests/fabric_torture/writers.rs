@@ -18,7 +18,7 @@ const FILLERS: usize = 50_000;
 pub const FLAGS: u32 = 7;
 
 /// Stores each key once; if the index is to grow, fills it to just below the threshold.
-pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, power: u64) {
+pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, index_slots: u64) {
     let numbers: Vec<usize> = (0..ledger.keys()).collect();
     for some in numbers.chunks(FILLED_AT_ONCE) {
         let begun = some.iter().map(|number| {
@@ -35,7 +35,7 @@ pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, power: u64) {
         count(cache, ledger, counter, 1);
     }
     if scenario == Scenario::Roomy {
-        let fillers = ((1 << power) / 8 * 7_usize).saturating_sub(ledger.keys());
+        let fillers = ((1 << index_slots.ilog2()) / 8 * 7_usize).saturating_sub(ledger.keys());
         let names: Vec<Vec<u8>> = (0..fillers).map(|number| filler(WRITERS, number)).collect();
         for some in names.chunks(FILLED_AT_ONCE) {
             let begun = some.iter().map(|name| cache.iset(&name[..], b"", Ttl::NEVER));

@@ -179,10 +179,7 @@ impl Settings {
             evict: !options.disable_evictions.unwrap_or(false),
             eviction: eviction_policy(options)?,
             cas: !options.disable_cas.unwrap_or(false),
-            backing: BackingOptions {
-                file: options.memory_file.clone(),
-                huge_pages: options.enable_largepages.unwrap_or(false),
-            },
+            backing: backing(options)?,
             lock_memory: options.lock_memory.unwrap_or(false),
             threads,
             requests_per_turn,
@@ -214,7 +211,10 @@ impl Settings {
             log_json: log_json(options)?,
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
-            warnings: too_little_memory(memory_bytes, item_bytes_max).into_iter().collect(),
+            warnings: [too_little_memory(memory_bytes, item_bytes_max), large_pages_of_file(options)]
+                .into_iter()
+                .flatten()
+                .collect(),
             lease: FABRIC_LEASE,
             slab_growth_factor,
             slab_min_size,
@@ -428,6 +428,24 @@ fn log_json(options: &Options) -> Result<bool> {
         Some("json") => Ok(true),
         Some(other) => bail!("--log-format takes text or json, not {other:?}"),
     }
+}
+
+/// Returns where the memory comes from.
+fn backing(options: &Options) -> Result<BackingOptions> {
+    let discard = options.discard.unwrap_or(false);
+    if discard && options.memory_file.is_none() {
+        bail!("--discard says something about the memory file (-e), which is not given");
+    }
+    let huge_pages = options.enable_largepages.unwrap_or(false);
+    Ok(BackingOptions { file: options.memory_file.clone(), huge_pages, discard })
+}
+
+/// Returns a warning if both a file and huge pages are asked for.
+fn large_pages_of_file(options: &Options) -> Option<String> {
+    let both = options.memory_file.is_some() && options.enable_largepages.unwrap_or(false);
+    both.then(|| {
+        "-L has no effect on the memory file (-e): a file on hugetlbfs has huge pages, others have not".into()
+    })
 }
 
 fn without_effect(options: &Options, extended: &ExtendedOptions) -> Vec<String> {

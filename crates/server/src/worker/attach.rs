@@ -67,7 +67,8 @@ impl Connection {
 /// Hands the region and a channel over.
 fn share(ctx: &Context, unix: StreamLink, channel: NewChannel) -> Result<Box<dyn Link>, UpgradeFailure> {
     let answer = shm::attached(ctx);
-    match ShmLink::attach(unix, channel, ctx.shared.store.region(), answer.as_bytes()) {
+    let region = ctx.shared.store.region().expect("the server with --shm has shared it");
+    match ShmLink::attach(unix, channel, region, answer.as_bytes()) {
         Ok(link) => {
             ctx.counters().shm_attached.inc();
             Ok(Box::new(link))

@@ -14,7 +14,7 @@ use super::lookup::Search;
 use super::resize::{Growth, Rehash};
 use super::walk::Cursor;
 use super::{Index, NoIndexBlock, NoPlace, SlotSnapshot};
-use crate::backing::{Backing, BackingOptions};
+use crate::backing::{Backing, Memfd};
 use crate::bounds::{CHAIN_BUCKETS_MAX, GROUP_LOCKS_MIN};
 
 thread_local! {
@@ -36,7 +36,7 @@ struct World {
     /// Whether growth may evict, and the keys that it evicted.
     evicts: bool,
     evicted: RefCell<Vec<KeyHash>>,
-    _backing: Backing,
+    _backing: Memfd,
 }
 
 impl Rehash for World {
@@ -57,7 +57,7 @@ impl Rehash for World {
 
 impl World {
     fn new(bytes: u64) -> World {
-        let backing = Backing::create(&BackingOptions::default(), bytes).expect("memory for a test");
+        let backing = Memfd::create(bytes, false).expect("memory for a test");
         // SAFETY: the backing lives as long as the world, and no references into it are formed.
         let memory = unsafe { Memory::new(backing.base(), bytes) };
         let geometry = Geometry::of(bytes, bytes).expect("large enough");

@@ -25,7 +25,7 @@ const PROGRESS_READS: u64 = 5_000_000;
 
 /// Builds the order for a reader process.
 pub fn order(scenario: usize, reads: u64, reader: u64, server: &Server) -> String {
-    let (pid, region) = (std::process::id(), server.store.region().as_raw_fd());
+    let (pid, region) = (std::process::id(), server.store.region().expect("a memory file").as_raw_fd());
     format!(
         "{scenario} {reads} {reader} /proc/{pid}/fd/{region} /proc/{pid}/fd/{}",
         server.ledger.file().as_raw_fd()

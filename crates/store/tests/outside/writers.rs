@@ -143,7 +143,7 @@ impl Writer {
     /// Stores values full of copied items of other locations, of earlier items there, and of forged ones: with a future
     /// version under a guessed checksum.
     fn forge(mut self) {
-        let memory = map_all(self.handle.store().region());
+        let memory = map_all(self.handle.store().region().expect("a memory file"));
         let mut reader = Mapped::open(memory.clone(), Validation::SameHost).expect("a region");
         while self.goes_on() {
             let victim = self.random.below(self.scenario.keys());

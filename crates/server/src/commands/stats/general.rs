@@ -110,8 +110,8 @@ fn requests(ctx: &Context, report: &mut Report<'_>) {
 fn memory(ctx: &Context, report: &mut Report<'_>) {
     let shared = &ctx.shared;
     let usage = shared.store.usage();
-    // The index has as many slots as memcached's table has buckets at this power.
-    report.stat("hash_power_level", usage.index_slots.max(1).ilog2());
+    // The index has as many slots as memcached's table has buckets at this power; memcached starts with 16.
+    report.stat("hash_power_level", usage.index_slots.max(1).ilog2().max(16));
     report.stat("hash_bytes", usage.index_bytes);
     report.stat("hash_is_expanding", u8::from(usage.index_growing));
     for name in NO_SLAB_MOVES {

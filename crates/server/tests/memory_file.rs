@@ -1,0 +1,74 @@
+//! A server on a memory file (`-e`).
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+
+use common::process::{fabcached, spawn, start};
+use common::{Scratch, connect};
+
+const NEW: &str = "is new";
+const DISCARDED: &str = "discarded the contents of the memory file";
+
+/// Returns the log of a server that refuses to start.
+#[track_caller]
+fn refused(arguments: &str) -> String {
+    let mut process = spawn(fabcached(&format!("-l 127.0.0.1 -p -1 {arguments}")));
+    assert!(!process.wait().success(), "{}", process.log());
+    process.log()
+}
+
+#[test]
+fn second_server_is_refused_while_the_first_one_lives() {
+    let scratch = Scratch::new("memory-file-in-use");
+    let arguments = format!("-m 8 -o relaxed_privileges -e {}", scratch.path("region").display());
+    let mut first = start(&arguments);
+    assert!(first.log().contains(NEW), "{}", first.log());
+    let mut client = connect(first.address());
+    client.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    for arguments in [arguments.clone(), format!("{arguments} --discard")] {
+        let said = refused(&arguments);
+        assert!(said.contains("another server uses it"), "{said}");
+    }
+    client.request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    first.child.kill().expect("it runs");
+    first.wait();
+    let second = start(&arguments);
+    assert!(second.log().contains(DISCARDED), "{}", second.log());
+    connect(second.address()).request("get a\r\n", "END\r\n");
+}
+
+#[test]
+fn server_says_how_to_give_up_what_it_refuses() {
+    let scratch = Scratch::new("memory-file-foreign");
+    let file = scratch.file("region", "some text");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("ours");
+    let arguments = format!("-m 8 -e {}", file.display());
+    let said = refused(&arguments);
+    assert!(said.contains("something else than a region") && said.contains("--discard"), "{said}");
+    assert_eq!(std::fs::read(&file).expect("ours"), b"some text");
+    let process = start(&format!("{arguments} --discard"));
+    assert!(process.log().contains(DISCARDED), "{}", process.log());
+    connect(process.address()).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+}
+
+#[test]
+fn server_refuses_an_empty_meta_file() {
+    let scratch = Scratch::new("memory-file-meta");
+    let meta = scratch.file("region.meta", "");
+    let file = scratch.path("region");
+    let said = refused(&format!("-m 128 -I 2m -o relaxed_privileges -e {}", file.display()));
+    assert!(said.contains("region.meta") && said.contains("chmod 600"), "{said}");
+    std::fs::set_permissions(&meta, PermissionsExt::from_mode(0o600)).expect("ours");
+    let said = refused(&format!("-m 128 -I 2m -o relaxed_privileges -e {}", file.display()));
+    assert!(said.contains("is empty") && said.contains("--discard"), "{said}");
+    assert!(!file.exists());
+}
+
+#[test]
+fn huge_pages_of_a_memory_file_come_from_its_file_system() {
+    let scratch = Scratch::new("memory-file-huge");
+    let process = start(&format!("-m 8 -L -e {}", scratch.path("region").display()));
+    assert!(process.log().contains("-L has no effect on the memory file"), "{}", process.log());
+    assert!(!process.log().contains("memory is in huge pages"), "{}", process.log());
+}

@@ -1,0 +1,179 @@
+//! A file with a name: its region outlives the process.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use fabcache_layout::format::HEADER_BYTES;
+use fabcache_layout::header::{self, Birth, HeaderError};
+use rustix::fs::OFlags;
+
+use super::mapping::Mapping;
+use super::sidecar::{Meta, Sidecar, WRITABLE_BY_OTHERS};
+use super::{Backing, Sharing};
+use crate::error::{CreateError, Unusable};
+
+/// The contents of PATH, as found at the start.
+#[derive(Debug)]
+pub enum Contents {
+    /// PATH is missing or empty.
+    Nothing,
+    /// The server that created it ended before it served it.
+    Unfinished,
+    /// A region of this format, and its PATH.meta.
+    Region(Birth, Box<Meta>),
+    /// Something else; only found if it may be discarded.
+    Unusable(Unusable),
+}
+
+/// PATH, locked and checked. Nothing was written.
+#[derive(Debug)]
+pub struct FoundFile {
+    sidecar: Sidecar,
+    /// PATH, if it exists.
+    file: Option<OwnedFd>,
+    /// What it holds.
+    pub contents: Contents,
+}
+
+impl FoundFile {
+    /// Locks and checks PATH. Writes nothing, but may create PATH.lock.
+    ///
+    /// # Errors
+    /// Another server uses PATH, others may write it, the system cannot open it, or, without `discard`, it holds
+    /// anything but a region of this format.
+    pub fn find(path: &Path, discard: bool) -> Result<FoundFile, CreateError> {
+        let sidecar = Sidecar::lock(path)?;
+        let file = sidecar.open("", OFlags::RDWR, WRITABLE_BY_OTHERS)?;
+        let contents = match sidecar.read() {
+            Err(CreateError::Unusable { why, .. }) => Contents::Unusable(why),
+            meta => contents(path, file.as_ref(), meta?)?,
+        };
+        if let Contents::Unusable(why) = &contents
+            && !discard
+        {
+            return Err(CreateError::Unusable { file: path.into(), why: *why });
+        }
+        Ok(FoundFile { sidecar, file, contents })
+    }
+
+    /// Creates PATH.meta and then PATH with a new region of `len` zeroed bytes. What they held is lost. The caller ends
+    /// the creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
+    ///
+    /// # Errors
+    /// The system's. PATH.meta then tells the next server that the region is unfinished.
+    pub fn create(self, meta: &Meta, len: u64) -> Result<RegionFile, CreateError> {
+        debug_assert!(meta.is_creating && meta.state.is_empty());
+        self.sidecar.write(meta)?;
+        // An operator may have created the empty file.
+        let file = match (self.file, self.contents) {
+            (Some(file), Contents::Nothing) => file,
+            _ => self.sidecar.create_anew()?,
+        };
+        let mapping = Mapping::create(file, len, self.sidecar.file_system().page_bytes())?;
+        Ok(RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar })
+    }
+}
+
+/// Returns what the file holds. `meta` is what is beside it.
+fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<Contents, CreateError> {
+    let cannot = |errno: rustix::io::Errno| CreateError::System {
+        what: format!("cannot read the memory file {}", path.display()),
+        source: errno.into(),
+    };
+    let Some(file) = file else { return Ok(Contents::Nothing) };
+    let file_bytes = rustix::fs::fstat(file).map_err(cannot)?.st_size as u64;
+    if file_bytes == 0 {
+        return Ok(Contents::Nothing);
+    }
+    if meta.as_ref().is_some_and(|meta| meta.is_creating) {
+        return Ok(Contents::Unfinished);
+    }
+    let mut bytes = [0; HEADER_BYTES as usize];
+    let mut read = 0;
+    while read < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[read..], read as u64) {
+            Ok(0) => return Ok(Contents::Unusable(Unusable::Foreign)),
+            Ok(more) => read += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(cannot(error)),
+        }
+    }
+    Ok(match (header::from_bytes(&bytes, file_bytes), meta) {
+        (Err(HeaderError::NotARegion), _) => Contents::Unusable(Unusable::Foreign),
+        (Err(HeaderError::Version(version)), _) => Contents::Unusable(Unusable::Version(version)),
+        (Err(HeaderError::Geometry), _) => Contents::Unusable(Unusable::Damaged),
+        (Ok(_), None) => Contents::Unusable(Unusable::NoMeta),
+        (Ok(birth), Some(meta)) if meta.region_id != birth.region_id => Contents::Unusable(Unusable::OtherRegion),
+        (Ok(birth), Some(meta)) => Contents::Region(birth, Box::new(meta)),
+    })
+}
+
+/// A mapped file with a name, and the files beside it.
+#[derive(Debug)]
+pub struct RegionFile {
+    mapping: Mapping,
+    for_readers: OnceLock<OwnedFd>,
+    /// The last field: the lock is held until the memory is unmapped.
+    sidecar: Sidecar,
+}
+
+// SAFETY: the mapping lives as long as this value, at one page-aligned address. Only processes of this user can open the
+// file for writing, and no other server does, which would need the lock. Punching holes zeroes whole pages of the range
+// that is released, and no other method changes a byte.
+unsafe impl Backing for RegionFile {
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.mapping.page_bytes()
+    }
+
+    fn for_readers(&self) -> Option<BorrowedFd<'_>> {
+        self.for_readers.get().map(AsFd::as_fd)
+    }
+
+    /// Opens the file for reading only. It cannot be sealed; its mode lets nobody but this user open it.
+    fn share(&self) -> io::Result<Sharing> {
+        let _ = self.for_readers.set(self.mapping.open_for_readers()?);
+        Ok(Sharing::ReadOnly)
+    }
+
+    fn release(&self, offset: u64, len: u64) -> bool {
+        self.mapping.release(offset, len)
+    }
+
+    fn touch(&self, offset: u64, len: u64) -> bool {
+        self.mapping.touch(offset, len)
+    }
+
+    fn populate(&self, offset: u64, len: u64) -> bool {
+        self.mapping.populate(offset, len)
+    }
+
+    fn keep_pages(&self) {
+        self.mapping.keep_pages();
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        self.mapping.lock()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.sidecar.file_system().is_device() {
+            rustix::fs::fsync(&self.mapping)?;
+        }
+        Ok(())
+    }
+
+    fn sidecar(&self) -> Option<&Sidecar> {
+        Some(&self.sidecar)
+    }
+}

@@ -1,0 +1,91 @@
+//! Memory that somebody else allocated, such as a symmetric heap.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::sidecar::Sidecar;
+use super::{Backing, Sharing};
+
+/// Memory that somebody else allocated. It is neither released nor unmapped here: the owner does that, when this
+/// value is dropped or later.
+#[derive(Debug)]
+pub struct Given {
+    base: NonNull<u8>,
+    len: u64,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the base is only given out as a raw pointer, whose user is responsible for its accesses; the owner is Send.
+unsafe impl Send for Given {}
+// SAFETY: as for Send; the owner is Sync.
+unsafe impl Sync for Given {}
+
+impl Given {
+    /// Uses the `len` bytes at `base`, which `owner` keeps allocated.
+    ///
+    /// # Safety
+    /// While `owner` lives, the `len` bytes from `base` stay mapped, readable and writable, no reference into them
+    /// exists, and nothing writes them but the store that gets this value. All of them are 0.
+    ///
+    /// # Panics
+    /// The base is not aligned to 64 bytes.
+    pub unsafe fn new(base: NonNull<u8>, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Given {
+        assert!(base.as_ptr().addr().is_multiple_of(64), "a region is aligned to cache lines");
+        Given { base, len, _owner: owner }
+    }
+}
+
+// SAFETY: `new` asserts the alignment. Its caller guarantees the rest for as long as the owner lives, and this value holds
+// the owner. No method changes a byte.
+unsafe impl Backing for Given {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn page_bytes(&self) -> u64 {
+        rustix::param::page_size() as u64
+    }
+
+    fn for_readers(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn share(&self) -> io::Result<Sharing> {
+        let why = "the region's memory is not a file of this server";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+
+    fn release(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    fn touch(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    fn populate(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    fn keep_pages(&self) {}
+
+    fn lock(&self) -> io::Result<()> {
+        // SAFETY: the caller of `new` guarantees that the range is mapped.
+        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len as usize) }.map_err(Into::into)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sidecar(&self) -> Option<&Sidecar> {
+        None
+    }
+}

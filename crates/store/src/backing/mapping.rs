@@ -1,0 +1,166 @@
+//! A file that is mapped for reading and writing: what all backings on files share.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::RwLock;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::error::CreateError;
+
+/// A file mapped whole, shared with other processes. Unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    len: u64,
+    page_bytes: u64,
+    /// No page is released any more.
+    keeps_pages: RwLock<bool>,
+}
+
+// SAFETY: the base is only given out as a raw pointer, whose user is responsible for its accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Sizes an empty file to `len` bytes, rounded up to whole pages of `page_bytes`, and maps it.
+    pub fn create(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
+        let mapped = len.next_multiple_of(page_bytes);
+        let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };
+        rustix::fs::ftruncate(&fd, mapped)
+            .map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
+        let small_page_bytes = rustix::param::page_size() as u64;
+        let advice = if page_bytes > small_page_bytes {
+            format!(
+                "cannot map {mapped} bytes of huge pages; reserve {} of them in /proc/sys/vm/nr_hugepages, or use small \
+                 pages",
+                mapped / page_bytes
+            )
+        } else {
+            format!("cannot map {mapped} bytes")
+        };
+        let base = map(&fd, mapped).map_err(failed(advice))?;
+        Ok(Mapping { fd, base, len: mapped, page_bytes, keeps_pages: RwLock::new(false) })
+    }
+
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// See [`Backing::release`](super::Backing::release).
+    pub fn release(&self, offset: u64, len: u64) -> bool {
+        let keeps = self.keeps_pages.read().expect("no thread panics while it releases pages");
+        if *keeps {
+            return false;
+        }
+        let start = offset.next_multiple_of(self.page_bytes);
+        let end = (offset + len) / self.page_bytes * self.page_bytes;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        start >= end || rustix::fs::fallocate(&self.fd, flags, start, end - start).is_ok()
+    }
+
+    /// See [`Backing::touch`](super::Backing::touch).
+    pub fn touch(&self, offset: u64, len: u64) -> bool {
+        let (start, end) = self.pages(offset, len);
+        // Allocating alone first is a sixth cheaper than a page fault for each page, and fails where a fault would kill.
+        if rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, start, end - start).is_err() {
+            return false;
+        }
+        self.advise(start, end, Advice::LinuxPopulateWrite)
+    }
+
+    /// See [`Backing::populate`](super::Backing::populate).
+    pub fn populate(&self, offset: u64, len: u64) -> bool {
+        let (mut start, end) = self.pages(offset, len);
+        // Reading a hole of a shared mapping would allocate its pages.
+        while start < end {
+            let data = match rustix::fs::seek(&self.fd, SeekFrom::Data(start)) {
+                Ok(data) => data.min(end),
+                Err(Errno::NXIO) => return true,
+                Err(_) => return false,
+            };
+            let Ok(hole) = rustix::fs::seek(&self.fd, SeekFrom::Hole(data)) else { return data == end };
+            start = hole.next_multiple_of(self.page_bytes).min(end);
+            let data = data / self.page_bytes * self.page_bytes;
+            if data < start && !self.advise(data, start, Advice::LinuxPopulateRead) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Returns the start and end of the pages that the range touches.
+    fn pages(&self, offset: u64, len: u64) -> (u64, u64) {
+        let start = offset / self.page_bytes * self.page_bytes;
+        let end = (offset + len).next_multiple_of(self.page_bytes).min(self.len);
+        assert!(start < end, "a range of the region");
+        (start, end)
+    }
+
+    /// Populates the pages from `start` to `end`.
+    fn advise(&self, start: u64, end: u64, populate: Advice) -> bool {
+        debug_assert!(start < end && end <= self.len);
+        let at = self.base.as_ptr().wrapping_add(start as usize).cast();
+        // SAFETY: the range lies in our mapping, as `start < end <= self.len`; populating changes no byte of it.
+        unsafe { rustix::mm::madvise(at, (end - start) as usize, populate) }.is_ok()
+    }
+
+    pub fn keep_pages(&self) {
+        *self.keeps_pages.write().expect("no thread panics while it releases pages") = true;
+    }
+
+    /// See [`Backing::lock`](super::Backing::lock).
+    pub fn lock(&self) -> io::Result<()> {
+        // SAFETY: the range is our mapping.
+        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len as usize) }.map_err(Into::into)
+    }
+
+    /// Opens the same file anew, for reading only.
+    pub fn open_for_readers(&self) -> io::Result<OwnedFd> {
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Returns whether the kernel maps the file for writing once more.
+    pub fn can_be_mapped_for_writing(&self) -> bool {
+        let Ok(at) = map(&self.fd, self.page_bytes) else { return false };
+        // SAFETY: the mapping was just made, and nothing refers to it.
+        unsafe { rustix::mm::munmap(at.as_ptr().cast(), self.page_bytes as usize) }.is_ok()
+    }
+}
+
+/// Maps the first `len` bytes of a file for reading and writing.
+fn map(fd: &OwnedFd, len: u64) -> Result<NonNull<u8>, Errno> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let base =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len as usize, access, MapFlags::SHARED, fd, 0) }?;
+    Ok(NonNull::new(base.cast()).expect("a mapping is not at address 0"))
+}
+
+impl AsFd for Mapping {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping, and the store that borrowed it is being dropped.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

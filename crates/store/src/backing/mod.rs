@@ -1,0 +1,108 @@
+//! The region's memory.
+//!
+//! | backing | memory | descriptor for readers |
+//! | --- | --- | --- |
+//! | [`Memfd`] | an anonymous memory file, also on huge pages | sealed |
+//! | [`RegionFile`] | a file with a name, on tmpfs, hugetlbfs or DAX; `sidecar.rs` has the files beside it | read-only |
+//! | [`Given`] | memory that somebody else allocated | none |
+//!
+//! The files are shared mappings (`mapping.rs`), because readers receive the descriptor. Pages are allocated on first
+//! touch.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+pub(crate) mod file;
+mod file_system;
+mod given;
+mod mapping;
+mod memfd;
+mod sidecar;
+
+pub use file::{Contents, FoundFile, RegionFile};
+pub use given::Given;
+pub use memfd::Memfd;
+pub use sidecar::{Meta, Sidecar};
+
+/// Bytes of a huge page.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// The source of the memory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BackingOptions {
+    /// A file to map (on tmpfs, hugetlbfs or DAX); none for anonymous memory.
+    pub file: Option<PathBuf>,
+    /// Use huge pages of 2 MiB.
+    pub huge_pages: bool,
+    /// Start with an empty region in place of a file that cannot be used.
+    pub discard: bool,
+}
+
+/// The protection of a region against processes that received its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// The kernel lets no process but this one write the region, nor change its size.
+    Sealed,
+    /// The descriptor is read-only. A process that may open the file can write it.
+    ReadOnly,
+}
+
+/// Memory of a region.
+///
+/// # Safety
+/// For as long as a value lives, its implementation guarantees:
+/// - [`base`](Backing::base) and [`len`](Backing::len) return the same values at every call; the base is aligned to 64
+///   bytes, and the `len` bytes from it are mapped, readable and writable;
+/// - no reference into these bytes exists, and only writers that follow the region's format write them;
+/// - no method changes a byte of them, except that [`release`](Backing::release) zeroes bytes of its range.
+#[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+pub unsafe trait Backing: Send + Sync + Debug {
+    /// Returns the start of the memory.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Returns the bytes of the memory.
+    fn len(&self) -> u64;
+
+    /// Returns the bytes of a page: [`release`](Backing::release) and [`touch`](Backing::touch) work on whole pages.
+    fn page_bytes(&self) -> u64;
+
+    /// Returns the file for readers to map; none if there is none: then local clients use the channel only.
+    fn for_readers(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes the file for readers one that gives them no write access.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted, the kernel does not enforce seals on huge pages (before 5.13), or there is no file.
+    fn share(&self) -> io::Result<Sharing>;
+
+    /// Gives the pages that lie wholly in the range back to the system; they read as zeros afterwards. True when the
+    /// backing can do that.
+    fn release(&self, offset: u64, len: u64) -> bool;
+
+    /// Allocates and maps the pages of the range, and leaves their bytes as they are. Returns false if that fails.
+    fn touch(&self, offset: u64, len: u64) -> bool;
+
+    /// Maps those pages of the range that are allocated, so that no access to them faults. Returns false if that fails.
+    fn populate(&self, offset: u64, len: u64) -> bool;
+
+    /// Releases no pages from now on.
+    fn keep_pages(&self);
+
+    /// Touches and locks all pages.
+    ///
+    /// # Errors
+    /// The system's, most often that the limit of locked memory is too low.
+    fn lock(&self) -> io::Result<()>;
+
+    /// Writes the memory to its device; without effect on memory that no device backs.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Returns the files beside the region's file; none if the region ends with the process.
+    fn sidecar(&self) -> Option<&Sidecar>;
+}

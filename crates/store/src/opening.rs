@@ -1,0 +1,173 @@
+//! Opening a store: a new region in memory, or in a file.
+//!
+//! ```text
+//! PATH.lock -> checks -> PATH.meta with "creating" -> PATH, magic last -> PATH.meta without "creating"
+//! ```
+//! Nothing is written before the checks have passed. A server that is killed on the way leaves "creating": the next one
+//! creates the region again, and never serves half of one.
+
+use std::path::Path;
+
+use fabcache_layout::checksum::SECRET_BYTES;
+use fabcache_layout::{Geometry, Memory, Secret};
+
+use crate::backing::{Backing, Contents, FoundFile, Memfd, Meta};
+use crate::error::{CreateError, Unusable};
+use crate::store::{Store, StoreOptions};
+
+/// The start of a store's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The region is new, and its file was missing or empty.
+    New,
+    /// The region is new, and takes the place of what its file held.
+    Discarded(DiscardReason),
+}
+
+/// Why the contents of a memory file were discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscardReason {
+    /// They could not be used, and [`discard`](crate::backing::BackingOptions::discard) was given.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
+    /// They could be used, and `discard` was given.
+    #[error("it holds a region, which --discard gives up")]
+    Requested,
+    /// The server that created the region ended before it served it.
+    #[error("it holds a region whose creation was interrupted")]
+    Unfinished,
+    /// The region of a server that ended.
+    #[error("it holds the region of an earlier server")]
+    Earlier,
+}
+
+/// What is drawn at random for each region.
+struct Identity {
+    region_id: u64,
+    secret: Secret,
+    hash_seed: u64,
+}
+
+impl Identity {
+    fn draw() -> Result<Identity, CreateError> {
+        let random = |bytes: &mut [u8]| {
+            getrandom::fill(bytes).map_err(|error| CreateError::System {
+                what: "cannot get random bytes for the region's secret".into(),
+                source: std::io::Error::other(error.to_string()),
+            })
+        };
+        let [mut region_id, mut hash_seed] = [[0; 8]; 2];
+        let mut secret = [0; SECRET_BYTES];
+        random(&mut region_id)?;
+        random(&mut hash_seed)?;
+        random(&mut secret)?;
+        Ok(Identity {
+            region_id: u64::from_le_bytes(region_id),
+            secret: Secret(secret),
+            hash_seed: u64::from_le_bytes(hash_seed),
+        })
+    }
+}
+
+impl Store {
+    /// Makes a store, and tells what became of the contents of its file.
+    ///
+    /// # Errors
+    /// The options do not fit together, the system has too little memory, or the file cannot be used. In the last case
+    /// neither the file nor PATH.meta was changed.
+    pub fn open(mut options: StoreOptions) -> Result<(Store, Opening), CreateError> {
+        let geometry = geometry_of(&options)?;
+        let region_bytes = geometry.region_bytes;
+        let backing: Box<dyn Backing> = match (options.given.take(), options.backing.file.take()) {
+            (Some(given), _) if given.len() < region_bytes => {
+                return Err(CreateError::GivenTooShort { bytes: given.len(), needed: region_bytes });
+            }
+            (Some(given), _) => Box::new(given),
+            (None, Some(file)) => return open_file(options, geometry, &file),
+            (None, None) => Box::new(Memfd::create(region_bytes, options.backing.huge_pages)?),
+        };
+        Ok((create(options, geometry, backing, Identity::draw()?)?, Opening::New))
+    }
+
+    /// Makes a store as [`Store::open`] does, for callers whose memory has no file.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn create(options: StoreOptions) -> Result<Store, CreateError> {
+        Ok(Store::open(options)?.0)
+    }
+}
+
+/// Returns the geometry of a new region.
+fn geometry_of(options: &StoreOptions) -> Result<Geometry, CreateError> {
+    let region_bytes = options.memory_bytes_max.max(options.memory_bytes);
+    let max = fabcache_layout::slot::REGION_BYTES_MAX;
+    if region_bytes > max {
+        return Err(CreateError::TooLarge { bytes: region_bytes, max });
+    }
+    let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes, region_bytes };
+    Geometry::of(region_bytes, options.memory_bytes).map_err(too_small)
+}
+
+/// Opens a store in a file.
+fn open_file(
+    options: StoreOptions,
+    geometry: Geometry,
+    path: &Path,
+) -> Result<(Store, Opening), CreateError> {
+    let discard = options.backing.discard;
+    let found = FoundFile::find(path, discard)?;
+    let opening = match found.contents {
+        Contents::Nothing => Opening::New,
+        Contents::Unfinished => Opening::Discarded(DiscardReason::Unfinished),
+        Contents::Unusable(why) => Opening::Discarded(why.into()),
+        Contents::Region(..) if discard => Opening::Discarded(DiscardReason::Requested),
+        Contents::Region(..) => return take_over(options, geometry, found),
+    };
+    Ok((create_in_file(options, geometry, found)?, opening))
+}
+
+/// Opens a store in the region that a file holds: an empty one takes its place.
+fn take_over(
+    options: StoreOptions,
+    geometry: Geometry,
+    found: FoundFile,
+) -> Result<(Store, Opening), CreateError> {
+    let store = create_in_file(options, geometry, found)?;
+    Ok((store, Opening::Discarded(DiscardReason::Earlier)))
+}
+
+/// Makes an empty store in a new file, in place of what the file held.
+fn create_in_file(options: StoreOptions, geometry: Geometry, found: FoundFile) -> Result<Store, CreateError> {
+    let identity = Identity::draw()?;
+    let meta = Meta {
+        region_id: identity.region_id,
+        is_creating: true,
+        secret: identity.secret.clone(),
+        state: Vec::new(),
+    };
+    let file = found.create(&meta, geometry.region_bytes)?;
+    let store = create(options, geometry, Box::new(file), identity)?;
+    let sidecar = store.backing.sidecar().expect("a file has one");
+    sidecar.write(&Meta { is_creating: false, ..meta })?;
+    Ok(store)
+}
+
+/// Makes an empty store in zeroed memory of at least the region's bytes.
+fn create(
+    options: StoreOptions,
+    geometry: Geometry,
+    backing: Box<dyn Backing>,
+    identity: Identity,
+) -> Result<Store, CreateError> {
+    let region_bytes = geometry.region_bytes;
+    debug_assert!(backing.len() >= region_bytes);
+    // SAFETY: `Backing` guarantees the alignment, and that `len` bytes stay accessible without references into them until
+    // `backing` is dropped. The callers compared `region_bytes` with `len`, or asked for that many. `backing` is the
+    // store's last field; whatever shares the memory holds the store by Arc.
+    let memory = unsafe { Memory::new(backing.base(), region_bytes) };
+    let limit =
+        (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
+    let Identity { region_id, secret, hash_seed } = identity;
+    Store::assemble(options, memory, geometry, secret, (hash_seed, region_id), limit, backing)
+}
