@@ -14,6 +14,7 @@ use crate::{Geometry, Memory, segment, succession};
 #[test]
 fn header_is_read_whole_or_not_at_all() {
     model(|| {
+        let segment_table = crate::format::USED_BYTES + 2 * PARTITION_BYTES;
         let geometry = Geometry {
             region_bytes: crate::format::HEADER_BYTES,
             partition_bits: 1,
@@ -21,8 +22,8 @@ fn header_is_read_whole_or_not_at_all() {
             segment_shift: 9,
             segments: 3,
             directory: crate::format::USED_BYTES,
-            segment_table: crate::format::USED_BYTES + 2 * PARTITION_BYTES,
-            first_segment: 512,
+            segment_table,
+            first_segment: segment_table + 512,
         };
         let birth = Birth { geometry, hash_seed: 7, clock_origin: 9, region_id: 0, incarnation: 1 };
         let memory = Memory::sparse(crate::format::HEADER_BYTES, |offset| offset < 192);

@@ -62,8 +62,7 @@ impl TimeSource for SetClock {
     }
 }
 
-/// Past the header's published line.
-const DIRECTORY: u64 = 192;
+const DIRECTORY: u64 = fabcache_layout::format::USED_BYTES;
 const SEGMENT_SHIFT: u32 = 9;
 /// Without eviction four are kept back.
 const SEGMENTS: u32 = 8;

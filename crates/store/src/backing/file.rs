@@ -106,7 +106,9 @@ fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<C
         (Err(HeaderError::Version(version)), _) => Contents::Unusable(Unusable::Version(version)),
         (Err(HeaderError::Geometry), _) => Contents::Unusable(Unusable::Damaged),
         (Ok(_), None) => Contents::Unusable(Unusable::NoMeta),
-        (Ok(birth), Some(meta)) if meta.region_id != birth.region_id => Contents::Unusable(Unusable::OtherRegion),
+        (Ok(birth), Some(meta)) if meta.region_id != birth.region_id => {
+            Contents::Unusable(Unusable::OtherRegion)
+        }
         (Ok(birth), Some(meta)) => Contents::Region(birth, Box::new(meta)),
     })
 }
