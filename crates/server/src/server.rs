@@ -237,7 +237,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
     Ok(store)
 }
 
-/// Logs what became of the memory file's contents.
+/// Logs how the memory file was opened.
 fn log_opening(file: &Path, opening: Opening) {
     let file = file.display();
     match opening {

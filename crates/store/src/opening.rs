@@ -1,10 +1,10 @@
 //! Opening a store: a new region in memory, or in a file.
 //!
 //! ```text
-//! PATH.lock -> checks -> PATH.meta with "creating" -> PATH, magic last -> PATH.meta without "creating"
+//! PATH.lock -> checks -> PATH removed -> PATH.meta with "creating" -> PATH, magic last -> PATH.meta without "creating"
 //! ```
-//! Nothing is written before the checks have passed. A server that is killed on the way leaves "creating": the next one
-//! creates the region again, and never serves half of one.
+//! Nothing is written before the checks have passed. The next server creates the region again where a killed one left no
+//! PATH or "creating", and never serves half of a region.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub enum DiscardReason {
     Earlier,
 }
 
-/// What is drawn at random for each region.
+/// The random numbers of a new region.
 struct Identity {
     region_id: u64,
     secret: Secret,
@@ -70,7 +70,7 @@ impl Identity {
 }
 
 impl Store {
-    /// Makes a store, and tells what became of the contents of its file.
+    /// Opens a store, and reports whether it replaced the contents of its file.
     ///
     /// # Errors
     /// The options do not fit together, the system has too little memory, or the file cannot be used. In the last case

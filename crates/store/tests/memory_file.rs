@@ -373,6 +373,41 @@ fn region_whose_creation_was_interrupted_is_created_again() {
 }
 
 #[test]
+fn creation_may_end_at_any_step() {
+    let creating = |place: &Place| place.change_meta(|meta| meta.is_creating = true);
+    let without_magic = |place: &Place| write_at(&place.file(), &[0; 8], 0);
+    let removed = |place: &Place| fs::remove_file(place.file()).expect("it was there");
+    let emptied = |place: &Place| fs::write(place.file(), b"").expect("ours");
+    type Step<'s> = &'s dyn Fn(&Place);
+    let steps: [(&[Step<'_>], Opening); 5] = [
+        (&[&removed], Opening::New),
+        (&[&creating, &removed], Opening::New),
+        (&[&creating, &emptied], Opening::New),
+        (&[&creating, &without_magic], Opening::Discarded(DiscardReason::Unfinished)),
+        (&[&creating], Opening::Discarded(DiscardReason::Unfinished)),
+    ];
+    for (number, (steps, wanted)) in steps.into_iter().enumerate() {
+        let place = Place::with_region();
+        steps.iter().for_each(|step| step(&place));
+        let (handle, opening) = place.open(false).expect("nothing of others");
+        assert_eq!(opening, wanted, "{number}");
+        works(&handle);
+        drop(handle);
+        let opening = place.open(false).expect("a region of ours").1;
+        assert_eq!(opening, Opening::Discarded(DiscardReason::Earlier), "{number}");
+    }
+}
+
+#[test]
+fn file_that_replaces_an_unfinished_region_is_unusable() {
+    let place = Place::with_region();
+    place.change_meta(|meta| meta.is_creating = true);
+    write_at(&place.file(), b"elsewise", 0);
+    write_at(&place.file(), b"elsewise", REGION_ID_AT);
+    place.is_unusable(Unusable::Foreign);
+}
+
+#[test]
 fn missing_and_empty_files_are_new() {
     let place = Place::with_region();
     fs::remove_file(place.file()).expect("it was there");

@@ -34,7 +34,7 @@ pub struct FoundFile {
     sidecar: Sidecar,
     /// PATH, if it exists.
     file: Option<OwnedFd>,
-    /// What it holds.
+    /// Its contents.
     pub contents: Contents,
 }
 
@@ -59,25 +59,26 @@ impl FoundFile {
         Ok(FoundFile { sidecar, file, contents })
     }
 
-    /// Creates PATH.meta and then PATH with a new region of `len` zeroed bytes. What they held is lost. The caller ends
-    /// the creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
+    /// Removes PATH, creates PATH.meta anew, and then PATH with a region of `len` zeroed bytes. The caller ends the
+    /// creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
     ///
     /// # Errors
     /// The system's. PATH.meta then tells the next server that the region is unfinished.
     pub fn create(self, meta: &Meta, len: u64) -> Result<RegionFile, CreateError> {
         debug_assert!(meta.is_creating && meta.state.is_empty());
+        // An operator may have created an empty file, which stays.
+        let empty = self.file.filter(|_| matches!(self.contents, Contents::Nothing));
+        if empty.is_none() {
+            self.sidecar.remove()?;
+        }
         self.sidecar.write(meta)?;
-        // An operator may have created the empty file.
-        let file = match (self.file, self.contents) {
-            (Some(file), Contents::Nothing) => file,
-            _ => self.sidecar.create_anew()?,
-        };
+        let file = empty.map_or_else(|| self.sidecar.create(), Ok)?;
         let mapping = Mapping::create(file, len, self.sidecar.file_system().page_bytes())?;
         Ok(RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar })
     }
 }
 
-/// Returns what the file holds. `meta` is what is beside it.
+/// Returns the contents of the file, whose PATH.meta is `meta`.
 fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<Contents, CreateError> {
     let cannot = |errno: rustix::io::Errno| CreateError::System {
         what: format!("cannot read the memory file {}", path.display()),
@@ -87,9 +88,6 @@ fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<C
     let file_bytes = rustix::fs::fstat(file).map_err(cannot)?.st_size as u64;
     if file_bytes == 0 {
         return Ok(Contents::Nothing);
-    }
-    if meta.as_ref().is_some_and(|meta| meta.is_creating) {
-        return Ok(Contents::Unfinished);
     }
     let mut bytes = [0; HEADER_BYTES as usize];
     let mut read = 0;
@@ -101,7 +99,15 @@ fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<C
             Err(error) => return Err(cannot(error)),
         }
     }
-    Ok(match (header::from_bytes(&bytes, file_bytes), meta) {
+    let header = header::from_bytes(&bytes, file_bytes);
+    // The magic is written last: another file that was put there meanwhile is not ours to remove.
+    let is_ours = |meta: &Meta| match &header {
+        Ok(birth) => birth.region_id == meta.region_id,
+        Err(_) => bytes.starts_with(&[0; 8]),
+    };
+    let is_unfinished = meta.as_ref().is_some_and(|meta| meta.is_creating && is_ours(meta));
+    Ok(match (header, meta) {
+        _ if is_unfinished => Contents::Unfinished,
         (Err(HeaderError::NotARegion), _) => Contents::Unusable(Unusable::Foreign),
         (Err(HeaderError::Version(version)), _) => Contents::Unusable(Unusable::Version(version)),
         (Err(HeaderError::Geometry), _) => Contents::Unusable(Unusable::Damaged),

@@ -1,4 +1,4 @@
-//! A file that is mapped for reading and writing: what all backings on files share.
+//! A file that is mapped for reading and writing: the common part of all backings on files.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

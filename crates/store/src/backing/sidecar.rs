@@ -54,13 +54,13 @@ const HEAD_BYTES: usize = HASH_AT + 8;
 /// | 240 | | state, then zeros up to the end of the file |
 #[derive(Clone, Debug)]
 pub struct Meta {
-    /// Tells which region the rest is of.
+    /// Id of the region: its header has the same one.
     pub region_id: u64,
     /// The region is being created: it was never served.
     pub is_creating: bool,
     /// The secret of the items' checksums.
     pub secret: Secret,
-    /// What the server saved when it stopped; empty while it runs. Its own hash is in the region's header.
+    /// State that the server saved at a clean stop; empty while it runs. Its hash is in the region's header.
     pub state: Vec<u8>,
 }
 
@@ -166,13 +166,8 @@ impl Sidecar {
         Ok(Sidecar { path: path.into(), name: name.into(), directory, file_system, _lock: lock })
     }
 
-    /// Returns PATH.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the path of PATH.meta.
-    pub fn meta_path(&self) -> PathBuf {
+    fn meta_path(&self) -> PathBuf {
         with_suffix(&self.path, ".meta")
     }
 
@@ -265,12 +260,16 @@ impl Sidecar {
         Ok(Some(file))
     }
 
-    /// Creates PATH anew. A process that has the removed file open keeps its bytes.
-    pub(super) fn create_anew(&self) -> Result<OwnedFd, CreateError> {
+    /// Removes PATH, if it exists. A process that has it open keeps its bytes.
+    pub(super) fn remove(&self) -> Result<(), CreateError> {
         match rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(cannot("remove", &self.path)(error)),
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(cannot("remove", &self.path)(error)),
         }
+    }
+
+    /// Creates PATH, which does not exist.
+    pub(super) fn create(&self) -> Result<OwnedFd, CreateError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         open(&self.directory, Path::new(&self.name), flags).map_err(cannot("create", &self.path))
     }
@@ -313,7 +312,7 @@ fn check(path: &Path, stat: &Stat, forbidden: u32) -> Result<(), CreateError> {
     Err(CreateError::Untrusted { file: path.into(), why })
 }
 
-/// Returns what makes an error of an action on the memory file.
+/// Returns a function that turns the system's error of an action on the memory file into ours.
 fn cannot(what: &str, path: &Path) -> impl Fn(Errno) -> CreateError {
     move |errno| CreateError::System {
         what: format!("cannot {what} the memory file {}", path.display()),
