@@ -72,6 +72,7 @@ fn general_stats_have_memcacheds_fields() {
         ("threads", "4"),
         ("accepting_conns", "1"),
         ("limit_maxbytes", "67108864"),
+        ("hash_power_level", "16"),
         ("pid", &std::process::id().to_string()),
     ] {
         assert_eq!(c.stat("", name), value, "{name}");
