@@ -36,6 +36,7 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("count_last", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
     ("count_release", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
     ("generation_first", &["unchanged_counter_shows_that_the_item_was_not_overwritten"]),
+    ("limit_first", &["cas_is_not_given_before_its_limit_is_stored"]),
     ("liveness_release", &["reader_of_an_incarnation_sees_its_recovery"]),
     ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
     ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),

@@ -66,7 +66,7 @@ pub(crate) const CLEAN_STOP: u32 = u32::from_le_bytes(*b"STOP");
 pub(crate) const STATE_HASH_AT: u64 = CLEAN_MARK_AT + 8;
 /// Bytes of the saved state.
 pub(crate) const STATE_BYTES_AT: u64 = CLEAN_MARK_AT + 16;
-/// No item has a CAS value above this.
+/// No server of the region gave a CAS value above this.
 pub(crate) const CAS_LIMIT_AT: u64 = CLEAN_MARK_AT + 24;
 /// The flush epoch whose older items are all removed from the index.
 pub(crate) const SWEPT_EPOCH_AT: u64 = CLEAN_MARK_AT + 32;

@@ -190,6 +190,11 @@ pub fn is_alive(memory: &Memory, incarnation: u32) -> bool {
     word as u32 & LIVENESS_HOLDER_MASK != 0 && (word >> 32) as u32 & !UNVERIFIED == incarnation
 }
 
+/// Returns the region's random identity.
+pub fn region_id(memory: &Memory) -> u64 {
+    memory.load(REGION_ID_AT, Ordering::Relaxed)
+}
+
 /// Says that this thread's server maintains the region, and has finished what it had to do first.
 pub fn hold_liveness(memory: &Memory, thread: u32) {
     let order = if without("liveness_release") { Ordering::Relaxed } else { Ordering::Release };

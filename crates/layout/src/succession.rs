@@ -12,9 +12,9 @@ use crate::header;
 use crate::memory::Memory;
 use crate::sync::Ordering;
 
-/// The saved state of a server that stopped cleanly.
+/// What the header says of the state that a server saved when it stopped cleanly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedState {
+pub struct StateRecord {
     /// xxh3 of its bytes, seeded with the region's identity.
     pub hash: u64,
     /// Its number of bytes.
@@ -23,7 +23,7 @@ pub struct SavedState {
 
 /// Marks the region as left by a clean stop of its present incarnation, with this saved state. The caller has stored
 /// everything else.
-pub fn mark_clean(memory: &Memory, state: SavedState) {
+pub fn mark_clean(memory: &Memory, state: StateRecord) {
     memory.store(STATE_HASH_AT, state.hash, Ordering::Relaxed);
     memory.store(STATE_BYTES_AT, state.bytes, Ordering::Relaxed);
     let mark = u64::from(header::incarnation(memory)) | u64::from(CLEAN_STOP) << 32;
@@ -31,10 +31,10 @@ pub fn mark_clean(memory: &Memory, state: SavedState) {
 }
 
 /// Returns the saved state if the last server stopped cleanly.
-pub fn clean_stop(memory: &Memory) -> Option<SavedState> {
+pub fn clean_stop(memory: &Memory) -> Option<StateRecord> {
     let mark = memory.load(CLEAN_MARK_AT, Ordering::Acquire);
     let is_clean = mark == u64::from(header::incarnation(memory)) | u64::from(CLEAN_STOP) << 32;
-    is_clean.then(|| SavedState {
+    is_clean.then(|| StateRecord {
         hash: memory.load(STATE_HASH_AT, Ordering::Relaxed),
         bytes: memory.load(STATE_BYTES_AT, Ordering::Relaxed),
     })
@@ -55,14 +55,25 @@ pub fn set_verified(memory: &Memory) {
     memory.store_u32(INCARNATION_AT, header::incarnation(memory), Ordering::Release);
 }
 
-/// Returns the limit of CAS values: no item has a higher one.
+/// Returns the limit of CAS values: no server of the region gave a higher one.
 pub fn cas_limit(memory: &Memory) -> u64 {
     memory.load(CAS_LIMIT_AT, Ordering::Acquire)
 }
 
-/// Stores the limit of CAS values, before a value above the last one is used.
-pub fn set_cas_limit(memory: &Memory, limit: u64) {
-    memory.store(CAS_LIMIT_AT, limit, Ordering::Release);
+/// Raises the limit of CAS values to at least `limit`, before a value above the last one is given.
+pub fn raise_cas_limit(memory: &Memory, limit: u64) {
+    let mut now = cas_limit(memory);
+    while now < limit {
+        match memory.compare_exchange(CAS_LIMIT_AT, now, limit, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// Stores the last CAS value as the limit: no thread takes any more.
+pub fn end_cas(memory: &Memory, last: u64) {
+    memory.store(CAS_LIMIT_AT, last, Ordering::Release);
 }
 
 /// Returns the flush epoch whose older items are all removed from the index.
@@ -148,7 +159,7 @@ mod tests {
         let memory = header();
         assert_eq!(clean_stop(&memory), None, "a new region");
         assert_eq!(begin_incarnation(&memory), 1);
-        let state = SavedState { hash: 5, bytes: 6 };
+        let state = StateRecord { hash: 5, bytes: 6 };
         mark_clean(&memory, state);
         assert_eq!(clean_stop(&memory), Some(state));
         set_verified(&memory);

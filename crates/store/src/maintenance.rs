@@ -3,8 +3,8 @@
 
 use std::thread;
 
-use fabcache_layout::header;
 use fabcache_layout::sync::{MutexGuard, Ordering};
+use fabcache_layout::{header, succession};
 
 use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, MAINTENANCE_STEP_GROUPS};
 use crate::dump::Cursor;
@@ -45,12 +45,32 @@ impl Store {
             if !may_wait && header::grants_leases(&self.memory) {
                 return;
             }
-            self.flush_at.store(0, Ordering::Release);
             self.start_flush_epoch();
+            self.set_flush_at(0);
         }
         if now > self.now() {
-            header::publish_clock(&self.memory, now);
+            self.publish_second(now);
         }
+    }
+
+    /// Publishes a second of the region's clock, and for a successor when it began.
+    pub(crate) fn publish_second(&self, second: u32) {
+        #[cfg(not(loom))]
+        succession::set_time(&self.memory, self.clock.record(second));
+        header::publish_clock(&self.memory, second);
+    }
+
+    /// Stores the id of the system's boot, for a successor; zeros if the system does not show it.
+    #[cfg(not(loom))]
+    pub(crate) fn note_boot(&self) {
+        succession::set_boot_id(&self.memory, crate::clock::boot_id().unwrap_or_default());
+    }
+
+    /// Sets the second of the next delayed flush, 0 for none, also for a successor. A flush that happens is begun before:
+    /// a successor of a server killed in between flushes again.
+    fn set_flush_at(&self, second: u32) {
+        succession::set_flush_at(&self.memory, second);
+        self.flush_at.store(second, Ordering::Release);
     }
 
     /// Ends the flush epoch, unless nothing was stored in it. The caller holds the lock of flushes.
@@ -111,11 +131,11 @@ impl Handle {
             self.sweep(epoch);
         };
         if expiry == Expiry::NEVER || at > store.now() {
-            store.flush_at.store(at, Ordering::Release);
+            store.set_flush_at(at);
             return;
         }
-        store.flush_at.store(0, Ordering::Release);
         store.start_flush_epoch();
+        store.set_flush_at(0);
     }
 
     /// Regular work: publishes the clock, restores the validity of readers' leases after a flush, frees expired and
@@ -136,7 +156,9 @@ impl Handle {
         };
         self.expire(&mut pause);
         store.free_unpinned();
-        while store.segments.free_count() < store.free_segments_wanted() && self.reclaim_once() {
+        // A server that took a region over may have a lower limit than the one before.
+        let is_short = || store.segments.free_count() < store.free_segments_wanted() || store.is_over_limit();
+        while is_short() && self.reclaim_once() {
             pause();
         }
         let mut groups = 0;
@@ -269,6 +291,18 @@ impl Store {
             self.release_segment(offset);
         }
         over
+    }
+
+    /// Sets the limit of a store that no thread uses yet. Segments in use beyond it stay until they are reclaimed.
+    #[cfg(not(loom))]
+    pub(crate) fn limit_segments(&self, segments: u32) {
+        let (_, released) = self.segments.set_limit(segments);
+        released.into_iter().for_each(|offset| self.release_segment(offset));
+    }
+
+    /// Returns whether more segments are in use than the memory limit allows.
+    fn is_over_limit(&self) -> bool {
+        self.segments.over_limit() > 0
     }
 
     /// Gives the pages of a segment that was retired back to the system.

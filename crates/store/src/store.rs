@@ -14,6 +14,7 @@ use crate::bounds::{
     CONTIGUOUS_ITEM_DIVISOR, EXPECTED_ITEM_BYTES, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN,
     GROUP_LOCKS_MAX, GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN,
 };
+use crate::cas::CasCounter;
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
@@ -83,6 +84,33 @@ impl Default for StoreOptions {
     }
 }
 
+impl StoreOptions {
+    /// The number of locks of the index's groups.
+    pub(crate) fn group_locks(&self) -> usize {
+        (self.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX)
+    }
+
+    /// Takes the source of time.
+    pub(crate) fn take_time(&mut self) -> Box<dyn TimeSource> {
+        std::mem::replace(&mut self.time, Box::new(SystemTimeSource))
+    }
+}
+
+/// What a store is made of, new or restored.
+pub(crate) struct Parts {
+    pub(crate) memory: Memory,
+    pub(crate) geometry: Geometry,
+    pub(crate) hash_seed: u64,
+    pub(crate) secret: Secret,
+    pub(crate) index: Index,
+    pub(crate) segments: Segments,
+    pub(crate) clock: Clock,
+    /// CAS values continue after this one.
+    pub(crate) last_cas: u64,
+    #[cfg(not(loom))]
+    pub(crate) backing: Box<dyn Backing>,
+}
+
 /// A region and the server's private state for it.
 #[derive(Debug)]
 pub struct Store {
@@ -118,7 +146,7 @@ pub struct Store {
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
     /// Written by every write, so on its own cache line.
-    cas: CachePadded<AtomicU64>,
+    cas: CachePadded<CasCounter>,
     pub(crate) cas_enabled: bool,
     evict: bool,
     eviction_policy: EvictionPolicy,
@@ -206,7 +234,7 @@ impl Store {
 
     /// Writes a new region into zeroed memory, and makes the store for it.
     pub(crate) fn assemble(
-        options: StoreOptions,
+        mut options: StoreOptions,
         memory: Memory,
         geometry: Geometry,
         secret: Secret,
@@ -224,30 +252,51 @@ impl Store {
             options.threads.max(1),
             options.grace,
         );
-        let locks = (options.threads * GROUP_LOCKS_PER_THREAD).clamp(GROUP_LOCKS_MIN, GROUP_LOCKS_MAX);
-        let index = Index::new(memory.clone(), geometry, locks, || segments.take_for_index())
+        let index = Index::new(memory.clone(), geometry, options.group_locks(), || segments.take_for_index())
             .map_err(|NoIndexBlock| too_small())?;
         if segments_limit < segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN {
             return Err(too_small());
         }
-        let clock = Clock::start(options.time);
+        let clock = Clock::start(options.take_time());
         let clock_origin = clock.origin();
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin, region_id, incarnation: 1 });
-        header::publish_clock(&memory, FIRST_SECOND);
-        let lease = options.lease.min(LEASE_MAX);
-        let simulated = options.evict && options.eviction == EvictionPolicy::Adaptive;
-        header::grant_leases(&memory, lease);
-        Ok(Store {
+        header::grant_leases(&memory, options.lease.min(LEASE_MAX));
+        let parts = Parts {
             memory,
             geometry,
             hash_seed,
             secret,
             index,
             segments,
+            clock,
+            last_cas: 0,
+            #[cfg(not(loom))]
+            backing,
+        };
+        let store = Store::of_parts(&options, parts);
+        #[cfg(not(loom))]
+        store.note_boot();
+        store.publish_second(FIRST_SECOND);
+        Ok(store)
+    }
+
+    /// Returns a store that begins with these parts.
+    pub(crate) fn of_parts(options: &StoreOptions, parts: Parts) -> Store {
+        let simulated = options.evict && options.eviction == EvictionPolicy::Adaptive;
+        let simulated_items = simulated.then_some(options.memory_bytes / EXPECTED_ITEM_BYTES);
+        let eviction = Eviction::new(options.eviction);
+        let cas = CasCounter::after(&parts.memory, parts.last_cas);
+        Store {
+            ghosts: Ghosts::new(parts.geometry.region_bytes / ITEM_BYTES_MIN),
+            memory: parts.memory,
+            geometry: parts.geometry,
+            hash_seed: parts.hash_seed,
+            secret: parts.secret,
+            index: parts.index,
+            segments: parts.segments,
             reclaim: CachePadded::new(Mutex::new(Reclaim::new(options.eviction))),
             nothing_to_reclaim: AtomicU32::new(0),
-            ghosts: Ghosts::new(geometry.region_bytes / ITEM_BYTES_MIN),
-            simulation: Simulation::new(simulated.then_some(bytes / EXPECTED_ITEM_BYTES)),
+            simulation: Simulation::new(simulated_items),
             flushes: Mutex::new(()),
             swept_epoch: AtomicU64::new(0),
             stored_epoch: AtomicU64::new(0),
@@ -256,26 +305,22 @@ impl Store {
             #[cfg(not(loom))]
             limit_moving: Mutex::new(()),
             flush_at: AtomicU32::new(0),
-            lease,
-            clock,
-            cas: CachePadded::new(AtomicU64::new(0)),
+            lease: options.lease.min(LEASE_MAX),
+            clock: parts.clock,
+            cas: CachePadded::new(cas),
             cas_enabled: options.cas,
             evict: options.evict,
             eviction_policy: options.eviction,
-            small_share: std::sync::atomic::AtomicU64::new(
-                Eviction::new(options.eviction).small_share().to_bits(),
-            ),
-            promotion_reads: std::sync::atomic::AtomicU8::new(
-                Eviction::new(options.eviction).least(Queue::Small),
-            ),
+            small_share: std::sync::atomic::AtomicU64::new(eviction.small_share().to_bits()),
+            promotion_reads: std::sync::atomic::AtomicU8::new(eviction.least(Queue::Small)),
             counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
             evicted_idle: AtomicU32::new(0),
             observer: OnceLock::new(),
             #[cfg(not(loom))]
-            backing,
-        })
+            backing: parts.backing,
+        }
     }
 
     /// The hash of a key in this region.
@@ -454,13 +499,13 @@ impl Store {
 
     /// Returns the last CAS value taken.
     pub(crate) fn last_cas(&self) -> u64 {
-        self.cas.load(Ordering::Relaxed)
+        self.cas.last()
     }
 
     /// Takes `count` CAS values: those after the one returned.
     #[inline]
     pub(crate) fn take_cas(&self, count: u64) -> u64 {
-        self.cas.fetch_add(count, Ordering::Relaxed)
+        self.cas.take(&self.memory, count)
     }
 
     #[cfg(not(loom))]

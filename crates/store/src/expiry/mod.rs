@@ -12,9 +12,9 @@
 
 mod state;
 
-use fabcache_layout::header;
 use fabcache_layout::item::{Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::Ordering;
+use fabcache_layout::{header, succession};
 
 use crate::bounds::{MAINTENANCE_STEP_ITEMS, TTL_BALANCE_SECONDS};
 use crate::counters::StoreCounters;
@@ -170,6 +170,10 @@ impl Store {
 
     /// Unlinks all items of earlier flush epochs.
     fn note_swept(&self, epoch: u64) {
-        self.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
+        let before = self.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
+        // A thread that noted a later epoch may store its own first: an earlier one only makes a successor sweep again.
+        if before < epoch {
+            succession::set_swept_epoch(&self.memory, epoch);
+        }
     }
 }

@@ -8,3 +8,16 @@ pub struct Expirer {
     /// The second in which the TTL buckets were last adapted.
     pub(super) balanced_at: u32,
 }
+
+#[cfg(not(loom))]
+impl Expirer {
+    /// Returns the state of a walk that went so far.
+    pub(crate) fn of_epoch(epoch: u64) -> Expirer {
+        Expirer { epoch, ..Expirer::default() }
+    }
+
+    /// Returns the flush epoch that all segments were walked for, or are due to be.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
