@@ -176,10 +176,14 @@ impl Server {
         }
         drop(self.life);
         self.shared.fabric.close();
-        drop(self.listeners);
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
-        if failed { bail!("a thread of the server had failed; see the log") } else { Ok(()) }
+        if failed {
+            bail!("a thread of the server had failed; see the log");
+        }
+        let kept = keep_items(&self.shared);
+        drop(self.listeners);
+        kept
     }
 }
 
@@ -242,10 +246,35 @@ fn log_opening(file: &Path, opening: Opening) {
     let file = file.display();
     match opening {
         Opening::New => tracing::info!("the memory file {file} is new"),
+        Opening::Kept { items, clock_went_back } => {
+            tracing::info!("took over the memory file {file} with {items} items");
+            if clock_went_back {
+                tracing::warn!(
+                    "the system's clock is earlier than when the last server stopped: items live longer by that time"
+                );
+            }
+        }
         Opening::Discarded(reason) => {
             tracing::warn!("discarded the contents of the memory file {file}: {reason}");
         }
     }
+}
+
+/// Saves what the next server needs to take the memory file over.
+fn keep_items(shared: &Shared) -> Result<()> {
+    let Some(file) = &shared.settings.backing.file else { return Ok(()) };
+    let began = Instant::now();
+    let items = shared
+        .store
+        .keep()
+        .with_context(|| format!("the items in the memory file {} are not kept", file.display()))?;
+    tracing::info!(
+        "kept {} items in the memory file {} in {:?}",
+        items.unwrap_or(0),
+        file.display(),
+        began.elapsed()
+    );
+    Ok(())
 }
 
 /// Takes the liveness word, which shows readers of the memory that its server is alive.

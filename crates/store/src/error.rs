@@ -123,6 +123,22 @@ pub enum Unusable {
     /// PATH.meta is not valid.
     #[error("the file beside it with its secret (.meta) {0}")]
     Meta(#[from] MetaError),
+    /// The region is smaller than the requested memory.
+    #[error(
+        "its region has {bytes} bytes, and -m or --memory-max asks for {wanted}; ask for at most {bytes}"
+    )]
+    Smaller {
+        /// Bytes of the region.
+        bytes: u64,
+        /// The requested bytes.
+        wanted: u64,
+    },
+    /// The index takes more than the requested memory.
+    #[error("the index of its items takes more than -m asks for; ask for at least {needed} bytes")]
+    IndexTooLarge {
+        /// The least memory.
+        needed: u64,
+    },
 }
 
 /// Why the contents of a PATH.meta are not valid.

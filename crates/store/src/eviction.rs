@@ -29,9 +29,12 @@ use crate::bounds::{
     MAIN_SPARE_SEGMENTS, SMALL_QUEUE_SHARE_LARGE, SMALL_QUEUE_SHARE_SMALL, STRICT_PROMOTION_SHARE,
 };
 use crate::segments::Queue;
+#[cfg(not(loom))]
+use fabcache_layout::slot::REGION_BYTES_MAX;
+use serde::{Deserialize, Serialize};
 
 /// Which live items go when memory is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EvictionPolicy {
     /// S3-FIFO with the small queue's share that has more hits.
     #[default]
@@ -64,8 +67,8 @@ impl EvictionPolicy {
     }
 }
 
-/// Statistics of the main queue that decide evictions. The reclaim lock guards them.
-#[derive(Debug)]
+/// Statistics of the main queue that decide evictions. The reclaim lock guards them. A clean stop saves them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Eviction {
     policy: EvictionPolicy,
     /// Item bytes of the main segment that is being emptied, or was last, by frequency.
@@ -123,6 +126,20 @@ impl Eviction {
     pub fn queue(&self, small_segments: u32, main_segments: u32) -> Queue {
         let small_max = (f64::from(small_segments + main_segments) * self.small_share) as u32;
         if main_segments == 0 || small_segments > small_max.max(1) { Queue::Small } else { Queue::Main }
+    }
+
+    /// Returns the saved statistics, if they are of this policy and can be those of a server; else those of the start.
+    #[cfg(not(loom))]
+    pub fn restored(saved: &Eviction, policy: EvictionPolicy) -> Eviction {
+        let is_sound = saved.main_least <= FREQUENCY_MAX
+            && saved.main_least_mean <= u32::from(FREQUENCY_MAX) * MEAN_ONE
+            && (0.0..=1.0).contains(&saved.small_share)
+            && saved.mean_bytes > 0
+            && [saved.mean_bytes, saved.spare, saved.evicted_bytes / MEAN_OF]
+                .into_iter()
+                .chain(saved.bytes)
+                .all(|bytes| bytes <= REGION_BYTES_MAX);
+        if saved.policy == policy && is_sound { saved.clone() } else { Eviction::new(policy) }
     }
 
     /// Returns the part of the segments that the small queue may have.

@@ -15,6 +15,7 @@
 #[cfg(not(loom))]
 pub mod backing;
 pub mod bounds;
+mod cas;
 pub mod clock;
 pub mod counters;
 pub mod dump;
@@ -38,6 +39,8 @@ mod opening;
 pub mod read;
 pub mod read_many;
 mod reclaim;
+#[cfg(not(loom))]
+pub mod restart;
 pub mod segments;
 mod simulation;
 mod store;

@@ -1,4 +1,5 @@
-//! Opening a store: a new region in memory, or in a file.
+//! Opening a store: a new region in memory or in a file, or the region that another server left in its file
+//! (`restart/takeover.rs`).
 //!
 //! ```text
 //! PATH.lock -> checks -> PATH removed -> PATH.meta with "creating" -> PATH, magic last -> PATH.meta without "creating"
@@ -9,10 +10,12 @@
 use std::path::Path;
 
 use fabcache_layout::checksum::SECRET_BYTES;
+use fabcache_layout::header::Birth;
 use fabcache_layout::{Geometry, Memory, Secret};
 
 use crate::backing::{Backing, Contents, FoundFile, Memfd, Meta};
 use crate::error::{CreateError, Unusable};
+use crate::restart::takeover::{self, NotKept};
 use crate::store::{Store, StoreOptions};
 
 /// The start of a store's life.
@@ -22,6 +25,13 @@ pub enum Opening {
     New,
     /// The region is new, and takes the place of what its file held.
     Discarded(DiscardReason),
+    /// The region is that of a server that stopped cleanly, with all its items.
+    Kept {
+        /// The number of items.
+        items: u64,
+        /// The wall clock went back since then, on another boot of the system: the region's clock continues where it was.
+        clock_went_back: bool,
+    },
 }
 
 /// Why the contents of a memory file were discarded.
@@ -36,9 +46,9 @@ pub enum DiscardReason {
     /// The server that created the region ended before it served it.
     #[error("it holds a region whose creation was interrupted")]
     Unfinished,
-    /// The region of a server that ended.
-    #[error("it holds the region of an earlier server")]
-    Earlier,
+    /// The items of an earlier server cannot be kept.
+    #[error(transparent)]
+    NotKept(#[from] NotKept),
 }
 
 /// The random numbers of a new region.
@@ -117,24 +127,39 @@ fn open_file(
 ) -> Result<(Store, Opening), CreateError> {
     let discard = options.backing.discard;
     let found = FoundFile::find(path, discard)?;
-    let opening = match found.contents {
+    let opening = match &found.contents {
         Contents::Nothing => Opening::New,
         Contents::Unfinished => Opening::Discarded(DiscardReason::Unfinished),
-        Contents::Unusable(why) => Opening::Discarded(why.into()),
+        Contents::Unusable(why) => Opening::Discarded((*why).into()),
         Contents::Region(..) if discard => Opening::Discarded(DiscardReason::Requested),
-        Contents::Region(..) => return take_over(options, geometry, found),
+        Contents::Region(birth, meta) => {
+            let (birth, meta) = (*birth, meta.clone());
+            return take_over(options, geometry, found, &birth, &meta);
+        }
     };
     Ok((create_in_file(options, geometry, found)?, opening))
 }
 
-/// Opens a store in the region that a file holds: an empty one takes its place.
+/// Opens a store over the region that a file holds, or over an empty one in its place if its items cannot be kept.
 fn take_over(
-    options: StoreOptions,
+    mut options: StoreOptions,
     geometry: Geometry,
     found: FoundFile,
+    birth: &Birth,
+    meta: &Meta,
 ) -> Result<(Store, Opening), CreateError> {
-    let store = create_in_file(options, geometry, found)?;
-    Ok((store, Opening::Discarded(DiscardReason::Earlier)))
+    match takeover::prepare(&mut options, found, birth, meta)? {
+        Ok(takeover) => {
+            let clock_went_back = takeover.clock_went_back;
+            let store = takeover.begin(&options);
+            let items = store.usage().items;
+            Ok((store, Opening::Kept { items, clock_went_back }))
+        }
+        Err((found, why)) => {
+            let store = create_in_file(options, geometry, found)?;
+            Ok((store, Opening::Discarded(why.into())))
+        }
+    }
 }
 
 /// Makes an empty store in a new file, in place of what the file held.

@@ -12,6 +12,7 @@ use common::{get, set};
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::backing::{BackingOptions, Meta, Sharing, Sidecar};
 use fabcache_store::error::{MetaError, UntrustedFile, Unusable};
+use fabcache_store::restart::NotKept;
 use fabcache_store::{CreateError, DiscardReason, Handle, Opening, Store, StoreOptions};
 use fabcache_testbed::cleanup::Folder;
 use rustix::fs::{FlockOperation, Mode};
@@ -104,7 +105,7 @@ impl Place {
         works(&handle);
         drop(handle);
         let (_, opening) = self.open(false).expect("a region of ours");
-        assert_eq!(opening, Opening::Discarded(DiscardReason::Earlier));
+        assert_eq!(opening, Opening::Discarded(DiscardReason::NotKept(NotKept::Unclean)));
     }
 
     fn change_meta(&self, change: impl FnOnce(&mut Meta)) {
@@ -181,7 +182,7 @@ fn file_in_use_is_refused_untouched() {
     assert_eq!(get(&handle, b"key").expect("it was left alone").1, b"value");
     drop(handle);
     let (handle, opening) = place.open(false).expect("the file is free again");
-    assert_eq!(opening, Opening::Discarded(DiscardReason::Earlier));
+    assert_eq!(opening, Opening::Discarded(DiscardReason::NotKept(NotKept::Unclean)));
     works(&handle);
 }
 
@@ -369,7 +370,7 @@ fn region_whose_creation_was_interrupted_is_created_again() {
     drop(handle);
     assert_eq!(place.snapshot().len(), 2, "no temporary file is left");
     let opening = place.open(false).expect("finished").1;
-    assert_eq!(opening, Opening::Discarded(DiscardReason::Earlier));
+    assert_eq!(opening, Opening::Discarded(DiscardReason::NotKept(NotKept::Unclean)));
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn creation_may_end_at_any_step() {
         works(&handle);
         drop(handle);
         let opening = place.open(false).expect("a region of ours").1;
-        assert_eq!(opening, Opening::Discarded(DiscardReason::Earlier), "{number}");
+        assert_eq!(opening, Opening::Discarded(DiscardReason::NotKept(NotKept::Unclean)), "{number}");
     }
 }
 

@@ -1,17 +1,21 @@
-//! The store against a map, under random operations, clock jumps, flushes and eviction. While memory is not full, the
+//! The store against a map, under random operations, clock jumps, flushes, eviction and clean restarts. While memory is not full, the
 //! store must hold all items of the map; afterwards it may have lost some, but must never be wrong.
 #![cfg(not(loom))]
 
 mod common;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use common::{SetClock, delete, get, plain, set_with, store};
+use fabcache_store::backing::BackingOptions;
 use fabcache_store::bounds::RUN_SETS_MAX;
 use fabcache_store::{
-    Change, Detail, Expiry, Handle, NewValue, OutOfMemory, Probe, Put, Upload, Value, Write,
+    Change, Detail, Expiry, Handle, NewValue, Opening, OutOfMemory, Probe, Put, Store, StoreOptions, Upload,
+    Value, Write,
 };
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::cleanup::Folder;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -28,6 +32,7 @@ enum Op {
     Advance { seconds: u64 },
     Flush { delay: i64 },
     Maintain,
+    Restart,
 }
 
 /// Adds bytes as a link does that receives them into the upload's space.
@@ -79,6 +84,7 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
         2 => (0u64..15).prop_map(|seconds| Op::Advance { seconds }),
         1 => (-1i64..10).prop_map(|delay| Op::Flush { delay }),
         2 => Just(Op::Maintain),
+        1 => Just(Op::Restart),
     ]
 }
 
@@ -99,13 +105,65 @@ struct Model {
     /// Memory was full at some time, so the store may have lost items.
     may_forget: bool,
     value_max: usize,
+    memory_bytes: u64,
+    evict: bool,
+    folder: Folder,
+}
+
+/// Opens the store in the folder.
+fn open(folder: &Folder, memory_bytes: u64, evict: bool, clock: &SetClock) -> (Handle, Opening) {
+    let options = StoreOptions {
+        memory_bytes,
+        memory_bytes_max: memory_bytes,
+        backing: BackingOptions { file: Some(folder.path().join("region")), ..BackingOptions::default() },
+        evict,
+        time: Box::new(clock.clone()),
+        ..StoreOptions::default()
+    };
+    let (store, opening) = Store::open(options).expect("memory for a test");
+    (Handle::new(&Arc::new(store)), opening)
 }
 
 impl Model {
     fn new(memory_bytes: u64, evict: bool, may_forget: bool, value_max: usize) -> Model {
-        let (store, clock) = store(memory_bytes, evict, 1);
-        let handle = Handle::new(&store);
-        Model { handle, clock, known: HashMap::new(), flush_at: None, seed: 0, may_forget, value_max }
+        let folder = Folder::new("fabcache-model").expect("a folder");
+        let clock = SetClock::default();
+        let (handle, opening) = open(&folder, memory_bytes, evict, &clock);
+        assert_eq!(opening, Opening::New);
+        let known = HashMap::new();
+        let seed = 0;
+        Model {
+            handle,
+            clock,
+            known,
+            flush_at: None,
+            seed,
+            may_forget,
+            value_max,
+            memory_bytes,
+            evict,
+            folder,
+        }
+    }
+
+    /// Stops cleanly and starts again: every item and every account is as before.
+    fn restart(&mut self) {
+        let account = |handle: &Handle| {
+            let usage = handle.store().usage();
+            let index =
+                (usage.index_bytes, usage.index_slots, usage.index_chain_buckets, usage.index_growing);
+            (usage.items, usage.item_bytes, usage.segments, usage.segments_index, index)
+        };
+        let before = account(&self.handle);
+        let second = self.now();
+        let kept = self.handle.store().keep().expect("nothing is in use");
+        assert_eq!(kept, Some(before.0));
+        // The file is locked until the store is gone.
+        self.handle = Handle::new(&store(1 << 20, true, 1).0);
+        let (handle, opening) = open(&self.folder, self.memory_bytes, self.evict, &self.clock);
+        self.handle = handle;
+        assert_eq!(opening, Opening::Kept { items: before.0, clock_went_back: false });
+        assert_eq!((account(&self.handle), self.now()), (before, second));
     }
 
     fn now(&self) -> u32 {
@@ -204,6 +262,7 @@ impl Model {
                 }
             }
             Op::Maintain => self.handle.maintain(),
+            Op::Restart => self.restart(),
         }
     }
 

@@ -59,6 +59,30 @@ impl FoundFile {
         Ok(FoundFile { sidecar, file, contents })
     }
 
+    /// Returns PATH.
+    pub fn path(&self) -> &Path {
+        self.sidecar.path()
+    }
+
+    /// Maps the first `len` bytes of PATH, which holds that many.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn map(&self, len: u64) -> Result<Mapping, CreateError> {
+        let failed = |source| CreateError::System {
+            what: format!("cannot map the memory file {}", self.path().display()),
+            source,
+        };
+        let missing = || failed(io::ErrorKind::NotFound.into());
+        let file = self.file.as_ref().ok_or_else(missing)?.try_clone().map_err(failed)?;
+        Mapping::open(file, len, self.sidecar.file_system().page_bytes())
+    }
+
+    /// Returns the file with what [`FoundFile::map`] returned.
+    pub(crate) fn with(self, mapping: Mapping) -> RegionFile {
+        RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar }
+    }
+
     /// Removes PATH, creates PATH.meta anew, and then PATH with a region of `len` zeroed bytes. The caller ends the
     /// creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
     ///

@@ -13,7 +13,7 @@ use crate::error::CreateError;
 
 /// A file mapped whole, shared with other processes. Unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     fd: OwnedFd,
     base: NonNull<u8>,
     len: u64,
@@ -34,6 +34,13 @@ impl Mapping {
         let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };
         rustix::fs::ftruncate(&fd, mapped)
             .map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
+        Mapping::open(fd, len, page_bytes)
+    }
+
+    /// Maps the first `len` bytes of a file that has as many, rounded up to whole pages of `page_bytes`.
+    pub fn open(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
+        let mapped = len.next_multiple_of(page_bytes);
+        let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };
         let small_page_bytes = rustix::param::page_size() as u64;
         let advice = if page_bytes > small_page_bytes {
             format!(

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 pub(crate) mod file;
 mod file_system;
 mod given;
-mod mapping;
+pub(crate) mod mapping;
 mod memfd;
 mod sidecar;
 

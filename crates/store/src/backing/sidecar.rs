@@ -166,6 +166,11 @@ impl Sidecar {
         Ok(Sidecar { path: path.into(), name: name.into(), directory, file_system, _lock: lock })
     }
 
+    /// Returns PATH.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the path of PATH.meta.
     fn meta_path(&self) -> PathBuf {
         with_suffix(&self.path, ".meta")

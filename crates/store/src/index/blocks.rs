@@ -19,11 +19,22 @@ pub struct Blocks {
 impl Blocks {
     /// Returns an empty list.
     pub fn new(geometry: &Geometry) -> Blocks {
+        Blocks::with_free(geometry, Vec::new())
+    }
+
+    /// Returns a list of these blocks, by offset.
+    pub fn with_free(geometry: &Geometry, free: Vec<u64>) -> Blocks {
         Blocks {
             block_bytes: geometry.block_bytes(),
             blocks_per_segment: geometry.blocks_per_segment(),
-            free: Mutex::new(VecDeque::new()),
+            free: Mutex::new(free.into()),
         }
+    }
+
+    /// Returns the free blocks, by offset.
+    #[cfg(not(loom))]
+    pub fn free(&self) -> Vec<u64> {
+        self.free.lock().expect("no thread panics while it holds the blocks").iter().copied().collect()
     }
 
     /// Takes `count` blocks, or none at all.
@@ -67,6 +78,20 @@ pub enum ChainUse {
 }
 
 impl ChainBuckets {
+    /// Returns the buckets of these blocks, of which the first `taken` are in use; none if there are not so many.
+    #[cfg(not(loom))]
+    pub fn with_blocks(blocks: Vec<u64>, block_bytes: u64, taken: u64) -> Option<ChainBuckets> {
+        let buckets_per_block = block_bytes / BUCKET_BYTES;
+        let is_enough = taken <= blocks.len() as u64 * buckets_per_block;
+        is_enough.then_some(ChainBuckets { blocks, buckets_per_block, taken, reserved: 0 })
+    }
+
+    /// Returns the blocks, and how many of their buckets are in use.
+    #[cfg(not(loom))]
+    pub fn blocks(&self) -> (&[u64], u64) {
+        (&self.blocks, self.taken)
+    }
+
     /// Returns the buckets available without another block.
     pub fn ready(&self) -> u64 {
         self.blocks.len() as u64 * self.buckets_per_block - self.taken - self.reserved

@@ -9,6 +9,7 @@
 //! - `lookup.rs`: reading without locks.
 //! - `group.rs`: reading and writing under the group's lock.
 //! - `resize.rs`: growing a table, a group at a time.
+//! - `restore.rs`: saving and restoring the process's part.
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
@@ -19,6 +20,8 @@ pub mod blocks;
 pub mod group;
 pub mod lookup;
 pub mod resize;
+#[cfg(not(loom))]
+pub mod restore;
 pub mod walk;
 
 #[cfg(all(test, loom))]
@@ -114,7 +117,18 @@ impl Index {
         locks: usize,
         take_segment: impl Fn() -> Option<u64>,
     ) -> Result<Index, NoIndexBlock> {
-        let index = Index {
+        let index = Index::empty(memory, geometry, locks);
+        for partition in 0..index.geometry.partitions() {
+            index.make_table(partition, 0, 1, &take_segment)?;
+            let head = Head { current: 0, groups: 1, next_groups: None, version: 0 };
+            index.store_head(partition, head);
+        }
+        Ok(index)
+    }
+
+    /// Returns an index that knows of no table.
+    fn empty(memory: Memory, geometry: Geometry, locks: usize) -> Index {
+        Index {
             partitions: (0..geometry.partitions()).map(|_| CachePadded::default()).collect(),
             locks: (0..locks).map(|_| CachePadded::new(Mutex::new(()))).collect(),
             blocks: Blocks::new(&geometry),
@@ -124,13 +138,7 @@ impl Index {
             chain_buckets: AtomicU64::new(0),
             memory,
             geometry,
-        };
-        for partition in 0..index.geometry.partitions() {
-            index.make_table(partition, 0, 1, &take_segment)?;
-            let head = Head { current: 0, groups: 1, next_groups: None, version: 0 };
-            index.store_head(partition, head);
         }
-        Ok(index)
     }
 
     /// Items in the index.

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use crate::eviction::{Eviction, EvictionPolicy};
+#[cfg(not(loom))]
+use crate::restart::saved_state::SavedReclaim;
 use crate::segments::{Queue, SealedSegment};
 
 /// The state of reclaim.
@@ -29,6 +31,33 @@ impl Reclaim {
     /// Returns the state before anything was reclaimed.
     pub(crate) fn new(policy: EvictionPolicy) -> Reclaim {
         Reclaim { eviction: Eviction::new(policy), ..Reclaim::default() }
+    }
+
+    /// Returns the state to save for the next server. No thread reclaims meanwhile.
+    #[cfg(not(loom))]
+    pub(crate) fn save(&self) -> SavedReclaim {
+        let Reclaim { emptied, opened_before, fruitless_at, .. } = *self;
+        SavedReclaim { emptied, opened_before, fruitless_at, eviction: self.eviction.clone() }
+    }
+
+    /// Returns the state that the last server saved, as far as it suits the policy.
+    #[cfg(not(loom))]
+    pub(crate) fn restored(saved: &SavedReclaim, policy: EvictionPolicy) -> Reclaim {
+        let SavedReclaim { emptied, opened_before, fruitless_at, .. } = *saved;
+        let eviction = Eviction::restored(&saved.eviction, policy);
+        Reclaim { emptied, opened_before, fruitless_at, eviction, ..Reclaim::default() }
+    }
+
+    /// Takes the segments whose generation has ended.
+    #[cfg(not(loom))]
+    pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Returns the part of the segments that the small queue may have.
+    #[cfg(not(loom))]
+    pub(crate) fn eviction(&self) -> &Eviction {
+        &self.eviction
     }
 
     /// Returns whether moving items is known to gain nothing, because more than `emptied_max` segments were emptied

@@ -16,6 +16,8 @@ mod grace_period;
 #[cfg(all(test, loom))]
 mod models;
 mod pins;
+#[cfg(not(loom))]
+pub mod restore;
 pub mod time_marks;
 pub mod ttl;
 
@@ -223,8 +225,27 @@ impl Segments {
         grace: Duration,
     ) -> Segments {
         let limit = limit.min(geometry.segments);
+        let mut segments = Segments::empty(memory, geometry, limit, fills_up, threads, grace);
+        segments.free = Mutex::new((0..limit).collect());
+        segments.free_count = AtomicUsize::new(limit as usize);
+        segments.retired = Mutex::new((limit..geometry.segments).collect());
+        for id in limit..geometry.segments {
+            segments.set_kind(id, Kind::Retired, 0);
+        }
+        segments
+    }
+
+    /// As [`Segments::new`], with no segment in any list. Leaves the region as it is.
+    fn empty(
+        memory: Memory,
+        geometry: Geometry,
+        limit: u32,
+        fills_up: bool,
+        threads: usize,
+        grace: Duration,
+    ) -> Segments {
         let classes = TtlBuckets::new(limit, threads);
-        let segments = Segments {
+        Segments {
             memory,
             geometry,
             segments: (0..geometry.segments).map(|_| CachePadded::new(Segment::new())).collect(),
@@ -233,24 +254,20 @@ impl Segments {
             tails: (0..classes.open_max()).map(|_| AtomicU32::new(NONE)).collect(),
             classes,
             opening: Mutex::new(()),
-            free: Mutex::new((0..limit).collect()),
-            free_count: AtomicUsize::new(limit as usize),
+            free: Mutex::new(VecDeque::new()),
+            free_count: AtomicUsize::new(0),
             wants_touching: std::sync::atomic::AtomicBool::new(false),
             cannot_touch: std::sync::atomic::AtomicBool::new(false),
             grace: GracePeriod::new(grace, geometry.segments),
             limit: AtomicU32::new(limit),
             fills_up,
-            retired: Mutex::new((limit..geometry.segments).collect()),
+            retired: Mutex::new(Vec::new()),
             next_order: AtomicU64::new(1),
             pinned: CachePadded::new(AtomicU32::new(0)),
             index_segments: AtomicU32::new(0),
             opened_for_moves: AtomicU64::new(0),
             gained_bytes: AtomicU64::new(0),
-        };
-        for id in limit..geometry.segments {
-            segments.set_kind(id, Kind::Retired, 0);
         }
-        segments
     }
 
     /// Segments given to the index.

@@ -86,6 +86,14 @@ impl Simulation {
         Simulation { mask: AtomicU64::new(mask), state: CachePadded::new(Mutex::new(state)) }
     }
 
+    /// Continues with this share of the small queue, if it is one of the two.
+    #[cfg(not(loom))]
+    pub fn continue_with(&self, small_share: f64) {
+        let mut state = self.state();
+        let of_share = state.caches.iter().position(|cache| cache.small_share() == small_share);
+        state.current = of_share.unwrap_or(LARGE);
+    }
+
     /// Returns whether a key takes part.
     #[inline]
     pub fn samples(&self, hash: KeyHash) -> bool {

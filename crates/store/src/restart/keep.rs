@@ -1,0 +1,70 @@
+//! A clean stop: the region stays in its file, and what only this process knows of it goes to PATH.meta.
+
+use fabcache_layout::header;
+use fabcache_layout::succession::{self, StateRecord};
+use fabcache_layout::sync::Ordering;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::saved_state::SavedState;
+use crate::backing::Meta;
+use crate::error::CreateError;
+use crate::segments::restore::StillInUse;
+use crate::store::Store;
+
+/// Why the items are not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// A thread that ended left something half done.
+    #[error(transparent)]
+    StillInUse(#[from] StillInUse),
+    /// PATH.meta could not be written.
+    #[error(transparent)]
+    Meta(#[from] CreateError),
+    /// The region could not be written to its device.
+    #[error("cannot write the memory file to its device")]
+    Sync(#[from] std::io::Error),
+}
+
+impl Store {
+    /// Saves the store for the next server, if its region is in a file; returns the number of items kept. All threads
+    /// that used it have ended, and none uses it again.
+    ///
+    /// # Errors
+    /// The items stay in the file, and the next server finds them as after a kill.
+    pub fn keep(&self) -> Result<Option<u64>, KeepError> {
+        let Some(sidecar) = self.backing.sidecar() else { return Ok(None) };
+        // Only tests stop without the last tick.
+        self.tick();
+        let state = self.save()?.encode();
+        let region_id = header::region_id(&self.memory);
+        let hash = xxh3_64_with_seed(&state, region_id);
+        let bytes = state.len() as u64;
+        sidecar.write(&Meta { region_id, is_creating: false, secret: self.secret.clone(), state })?;
+        succession::end_cas(&self.memory, self.last_cas());
+        succession::set_swept_epoch(&self.memory, self.swept_epoch.load(Ordering::Relaxed));
+        succession::set_flush_at(&self.memory, self.flush_at.load(Ordering::Relaxed));
+        self.backing.sync()?;
+        succession::mark_clean(&self.memory, StateRecord { hash, bytes });
+        self.backing.sync()?;
+        Ok(Some(self.index.items()))
+    }
+
+    fn save(&self) -> Result<SavedState, StillInUse> {
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        for id in reclaim.take_waiting() {
+            if !self.segments.free_unpinned(id) {
+                return Err(StillInUse::Sent(id));
+            }
+        }
+        Ok(SavedState {
+            region_id: header::region_id(&self.memory),
+            incarnation: header::incarnation(&self.memory),
+            segments: self.segments.save()?,
+            index: self.index.save(),
+            reclaim: reclaim.save(),
+            stored_epoch: self.stored_epoch.load(Ordering::Relaxed),
+            flushed_order: self.flushed_order.load(Ordering::Relaxed),
+            expired_epoch: self.expirer.lock().expect("no thread panics while it walks").epoch(),
+        })
+    }
+}
