@@ -1,0 +1,102 @@
+//! Opening segments for new items, and sealing full ones.
+
+use fabcache_layout::segment::{self, Kind};
+use fabcache_layout::sync::Ordering;
+
+use super::ttl::Queue;
+use super::{ClaimPurpose, NO_DEADLINE, NONE, NoSpace, PENDING_MASK, SEALED, Segment, Segments};
+use crate::bounds::TAIL_DIVISOR;
+
+impl Segments {
+    /// Replaces the open segment `old` (NONE for none) with a free one, unless another thread did.
+    pub(super) fn replace_open(
+        &self,
+        class: usize,
+        old: u32,
+        now: u32,
+        claim: ClaimPurpose,
+    ) -> Result<(), NoSpace> {
+        let _opening = self.lock(&self.opening);
+        if self.open[class].load(Ordering::Acquire) != old {
+            return Ok(());
+        }
+        let id = self.take_free(claim).ok_or(NoSpace::Full)?;
+        if claim == ClaimPurpose::Move {
+            self.opened_for_moves.fetch_add(1, Ordering::Relaxed);
+        }
+        let segment = &self.segments[id as usize];
+        segment.opened.store(now, Ordering::Relaxed);
+        segment.written.store(now, Ordering::Relaxed);
+        segment.last_expiry.store(0, Ordering::Relaxed);
+        segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
+        segment.endless.store(false, Ordering::Relaxed);
+        segment.is_main.store(self.classes.queue_of(class) == Queue::Main, Ordering::Relaxed);
+        segment.for_moves.store(claim == ClaimPurpose::Move, Ordering::Relaxed);
+        segment.marked.store(0, Ordering::Relaxed);
+        self.lock(&segment.marks).clear();
+        self.deadlines[id as usize].store(NO_DEADLINE, Ordering::Relaxed);
+        segment::set_times(&self.memory, &self.geometry, id, now, 0);
+        self.set_kind(id, Kind::Open, 0);
+        // Release: a thread that reserves here sees the segment as initialized.
+        segment.allocation.store(0, Ordering::Release);
+        self.open[class].store(id, Ordering::Release);
+        let full = if old != NONE && self.is_worth_a_tail(old) {
+            self.tails[class].swap(old, Ordering::AcqRel)
+        } else {
+            old
+        };
+        if full != NONE {
+            self.seal(full);
+        }
+        Ok(())
+    }
+
+    /// Enough is left of an open segment for smaller items than the one that did not fit. Without eviction a tail might
+    /// be what rewrites opened, and that is not for new items.
+    fn is_worth_a_tail(&self, id: u32) -> bool {
+        let capacity = self.geometry.segment_bytes();
+        let used = self.segments[id as usize].allocation.load(Ordering::Relaxed) & 0xffff_ffff;
+        !self.fills_up && capacity - used > capacity / TAIL_DIVISOR
+    }
+
+    fn seal(&self, id: u32) {
+        let segment = &self.segments[id as usize];
+        let word = segment.allocation.fetch_or(SEALED, Ordering::AcqRel);
+        let order = self.next_order.fetch_add(1, Ordering::Relaxed);
+        segment.sealed_order.store(order, Ordering::Relaxed);
+        segment::set_order(&self.memory, &self.geometry, id, order);
+        let last_expiry = self.all_expire(segment).unwrap_or(0);
+        let opened = segment.opened.load(Ordering::Relaxed);
+        segment::set_times(&self.memory, &self.geometry, id, opened, last_expiry);
+        self.set_kind(id, Kind::Sealed, (word & 0xffff_ffff) as u32);
+        if segment.live.load(Ordering::Relaxed) == 0 {
+            self.deadlines[id as usize].fetch_min(0, Ordering::Release);
+        }
+    }
+
+    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them. Whether there were any.
+    pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) -> bool {
+        let _opening = self.lock(&self.opening);
+        let mut sealed = false;
+        for open in self.open.iter().chain(&self.tails) {
+            let id = open.load(Ordering::Acquire);
+            if id == NONE {
+                continue;
+            }
+            let used = self.segments[id as usize].allocation.load(Ordering::Acquire) & 0xffff_ffff;
+            if used > 0 && wanted(id) {
+                open.store(NONE, Ordering::Release);
+                self.seal(id);
+                sealed = true;
+            }
+        }
+        sealed
+    }
+
+    pub(super) fn all_expire(&self, segment: &Segment) -> Option<u32> {
+        // Uncommitted reservations have not recorded their expiry yet.
+        let pending = segment.allocation.load(Ordering::Acquire) & PENDING_MASK != 0;
+        let last = segment.last_expiry.load(Ordering::Relaxed);
+        (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
+    }
+}
