@@ -40,6 +40,7 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("liveness_release", &["reader_of_an_incarnation_sees_its_recovery"]),
     ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
     ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),
+    ("seal_last", &["sealed_is_published_after_the_last_commit"]),
     ("return_release", &["returned_space_is_reserved_once_and_sealed_whole"]),
     ("return_last", &["space_with_a_reservation_behind_it_is_not_returned"]),
     ("index_fence", &["key_is_found_though_its_old_table_is_reused"]),

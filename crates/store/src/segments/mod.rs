@@ -43,6 +43,7 @@ pub const NO_DEADLINE: u32 = u32::MAX;
 const NONE: u32 = u32::MAX;
 
 /// The allocation word: bytes used in the low half, open reservations above, the seal on top.
+const USED_MASK: u64 = 0xffff_ffff;
 const PENDING_ONE: u64 = 1 << 32;
 const PENDING_MASK: u64 = 0x00ff_ffff << 32;
 const SEALED: u64 = 1 << 63;
@@ -501,7 +502,11 @@ impl Segments {
     #[inline]
     pub fn commit_run(&self, reservation: Reservation) {
         let segment = &self.segments[reservation.segment as usize];
-        segment.allocation.fetch_sub(PENDING_ONE, Ordering::Release);
+        // Acquire: the commit that publishes the segment sees what the others noted.
+        let before = segment.allocation.fetch_sub(PENDING_ONE, Ordering::AcqRel);
+        if before & (SEALED | PENDING_MASK) == SEALED | PENDING_ONE && !without("seal_last") {
+            self.publish_sealed(reservation.segment, (before & USED_MASK) as u32);
+        }
     }
 
     /// Commits the items in the first `used` bytes of the reservation and returns the other bytes to the segment. That

@@ -167,6 +167,35 @@ fn published_last_expiry_covers_all_items() {
     });
 }
 
+/// The bytes used of a segment that its table entry names as sealed.
+fn sealed_in_the_table(world: &World, segment: u32) -> Option<u64> {
+    let word = world.memory.load(u64::from(segment) * SEGMENT_ENTRY_BYTES + 8, Ordering::Acquire);
+    (word & 0xff == Kind::Sealed as u64).then_some(word >> 32)
+}
+
+#[test]
+fn sealed_is_published_after_the_last_commit() {
+    check(3, || {
+        let world = World::new();
+        let place = world.write(1);
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.write(2).segment)
+        };
+        world.segments.seal_open(|_| true);
+        if let Some(used) = sealed_in_the_table(&world, place.segment) {
+            let word = world.segments.segments[place.segment as usize].allocation.load(Ordering::Acquire);
+            assert_eq!(word, SEALED | used, "no reservation is pending");
+            for at in (0..used).step_by(ITEM_BYTES as usize) {
+                assert_ne!(world.read(place.offset + at), 0, "committed, so whole");
+            }
+        }
+        let is_in_it = writer.join().expect("written") == place.segment;
+        let used = ITEM_BYTES * (1 + u64::from(is_in_it));
+        assert_eq!(sealed_in_the_table(&world, place.segment), Some(used), "the last commit published it");
+    });
+}
+
 #[test]
 fn committed_items_in_a_sealed_segment_are_whole() {
     check(3, || {

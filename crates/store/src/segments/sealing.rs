@@ -1,10 +1,10 @@
 //! Opening segments for new items, and sealing full ones.
 
 use fabcache_layout::segment::{self, Kind};
-use fabcache_layout::sync::Ordering;
+use fabcache_layout::sync::{Ordering, without};
 
 use super::ttl::Queue;
-use super::{ClaimPurpose, NO_DEADLINE, NONE, NoSpace, PENDING_MASK, SEALED, Segment, Segments};
+use super::{ClaimPurpose, NO_DEADLINE, NONE, NoSpace, PENDING_MASK, SEALED, Segment, Segments, USED_MASK};
 use crate::bounds::TAIL_DIVISOR;
 
 impl Segments {
@@ -59,22 +59,36 @@ impl Segments {
         !self.fills_up && capacity - used > capacity / TAIL_DIVISOR
     }
 
+    /// Ends the reservations of a segment. The last commit in it publishes it as sealed, or the seal, if none is pending.
     fn seal(&self, id: u32) {
         let segment = &self.segments[id as usize];
-        let word = segment.allocation.fetch_or(SEALED, Ordering::AcqRel);
         let order = self.next_order.fetch_add(1, Ordering::Relaxed);
         segment.sealed_order.store(order, Ordering::Relaxed);
+        // Release: the last commit sees the order. Acquire: pairs with the release of each commit.
+        let word = segment.allocation.fetch_or(SEALED, Ordering::AcqRel);
+        if word & PENDING_MASK == 0 || without("seal_last") {
+            self.publish_sealed(id, (word & USED_MASK) as u32);
+        }
+    }
+
+    /// Publishes a segment as sealed, with `used` bytes. All its reservations are committed, so it has no holes, and
+    /// reclaim may take it from now on.
+    #[cold]
+    pub(super) fn publish_sealed(&self, id: u32, used: u32) {
+        let segment = &self.segments[id as usize];
+        let order = segment.sealed_order.load(Ordering::Relaxed);
         segment::set_order(&self.memory, &self.geometry, id, order);
         let last_expiry = self.all_expire(segment).unwrap_or(0);
         let opened = segment.opened.load(Ordering::Relaxed);
         segment::set_times(&self.memory, &self.geometry, id, opened, last_expiry);
-        self.set_kind(id, Kind::Sealed, (word & 0xffff_ffff) as u32);
+        self.set_kind(id, Kind::Sealed, used);
         if segment.live.load(Ordering::Relaxed) == 0 {
             self.deadlines[id as usize].fetch_min(0, Ordering::Release);
         }
     }
 
-    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them. Whether there were any.
+    /// Seals open segments that are `wanted` and hold anything, so that reclaim can have them once their reservations are
+    /// committed. Returns whether there were any.
     pub fn seal_open(&self, wanted: impl Fn(u32) -> bool) -> bool {
         let _opening = self.lock(&self.opening);
         let mut sealed = false;
@@ -93,10 +107,9 @@ impl Segments {
         sealed
     }
 
+    /// Returns the second from which all items of a segment are expired, none if some never expire. All are committed.
     pub(super) fn all_expire(&self, segment: &Segment) -> Option<u32> {
-        // Uncommitted reservations have not recorded their expiry yet.
-        let pending = segment.allocation.load(Ordering::Acquire) & PENDING_MASK != 0;
         let last = segment.last_expiry.load(Ordering::Relaxed);
-        (!pending && last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
+        (last != 0 && !segment.endless.load(Ordering::Relaxed)).then_some(last)
     }
 }
