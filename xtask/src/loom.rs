@@ -38,6 +38,7 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("generation_first", &["unchanged_counter_shows_that_the_item_was_not_overwritten"]),
     ("limit_first", &["cas_is_not_given_before_its_limit_is_stored"]),
     ("liveness_release", &["reader_of_an_incarnation_sees_its_recovery"]),
+    ("generation_before_free", &["reader_of_a_reused_segment_sees_its_generation_end"]),
     ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
     ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),
     ("seal_last", &["sealed_is_published_after_the_last_commit"]),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fabcache_layout::segment::{self, Kind};
-use fabcache_layout::sync::{Ordering, fence, without};
+use fabcache_layout::sync::{Ordering, fence, in_order, without};
 
 use super::{ClaimPurpose, Segments};
 use crate::bounds::{
@@ -125,8 +125,9 @@ impl Segments {
     /// Ends the generation of a segment none of whose items is linked any more. True if it is free now; false if
     /// senders still read it, and [`Segments::free_unpinned`] must be tried later.
     pub fn retire_generation(&self, id: u32) -> bool {
-        self.set_kind(id, Kind::Free, 0);
-        segment::advance_generation(&self.memory, &self.geometry, id);
+        let advance = || segment::advance_generation(&self.memory, &self.geometry, id);
+        // A segment that the table names as free has ended its generation, also if the process dies in between.
+        in_order("generation_before_free", advance, || self.set_kind(id, Kind::Free, 0));
         self.grace.begin(id);
         self.free_unpinned(id)
     }

@@ -239,7 +239,9 @@ fn reader_of_a_reused_segment_sees_its_generation_end() {
                 }
             })
         };
+        let is_free = world.segments.kind(place.segment) == Kind::Free;
         let generation = world.segments.generation(place.segment);
+        assert!(generation != 0 || !is_free, "a free segment has ended its generation");
         let value = world.read(place.offset);
         if generation == 0 && world.segments.still(place.segment, generation) {
             assert_eq!(value, 1, "the generation's contents");
