@@ -33,6 +33,7 @@ const CONTROLS: &[(&str, &str)] = &[
 /// The server's orderings, each with models that must fail without it.
 const ORDERINGS: &[(&str, &[&str])] = &[
     ("dead_first", &["old_version_is_not_read_at_its_location"]),
+    ("dead_checked", &["dead_item_is_not_read_after_its_mark"]),
     ("count_last", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
     ("count_release", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
     ("generation_first", &["unchanged_counter_shows_that_the_item_was_not_overwritten"]),

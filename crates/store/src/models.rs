@@ -221,6 +221,42 @@ fn dead_mark_is_kept_though_an_access_is_noted() {
 }
 
 #[test]
+fn dead_item_is_not_read_after_its_mark() {
+    check(2, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let hash = store.hash(b"a");
+        let at = store.index.lock(hash).find(hash, |_| true).expect("the key exists").slot.offset();
+        let writer = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || set(&Handle::new(&store), b"a", b"2", Expiry::NEVER))
+        };
+        let is_dead = item::load_state(&store.memory, at).has(State::DEAD);
+        let found = get(&main, b"a");
+        assert!(found.as_deref() == Some(b"2") || !is_dead && found.as_deref() == Some(b"1"), "{found:?}");
+        writer.join().expect("written");
+    });
+}
+
+/// A writer that died between the mark and the slot leaves a slot of a dead item.
+#[test]
+fn slot_of_a_dead_item_is_a_miss_and_cleared() {
+    check(1, || {
+        let (store, _) = store();
+        let main = Handle::new(&store);
+        set(&main, b"a", b"1", Expiry::NEVER);
+        let hash = store.hash(b"a");
+        let at = store.index.lock(hash).find(hash, |_| true).expect("the key exists").slot.offset();
+        item::mark_dead(&store.memory, at);
+        assert_eq!(get(&main, b"a"), None);
+        assert!(store.index.lock(hash).find(hash, |_| true).is_none(), "the slot is cleared");
+        set(&main, b"a", b"2", Expiry::NEVER);
+        assert_eq!(get(&main, b"a").as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
 fn batched_read_meets_a_reused_segment() {
     a_read_while_its_segment_is_used_again(1, 8, LATER, true);
 }

@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use fabcache_layout::header;
-use fabcache_layout::item::{self, ChunkEntry, Item, access_window};
+use fabcache_layout::item::{self, ChunkEntry, Item, State, access_window};
+use fabcache_layout::sync::without;
 use fabcache_layout::{KeyHash, Slot};
 
 use crate::bounds::{COPIED_VALUE_BYTES_MAX, QUEUE_HITS_SAMPLE, READ_RETRIES_MAX};
@@ -268,6 +269,11 @@ impl Handle {
         let Some(at) = found else { return Err(self.note_absent(hash, access)) };
         // Under the lock nothing of it can change.
         let seen = store.seen_under_lock(at);
+        if seen.item.state.has(State::DEAD) {
+            // Its writer died before it changed the slot.
+            store.unlink(&group, at, &seen.item);
+            return Err(self.note_absent(hash, access));
+        }
         let now = store.now();
         if let Some(miss) = store.gone(&seen.item, now) {
             return Err(ReadFailure::Miss(miss));
@@ -488,6 +494,10 @@ impl Store {
             same = self.memory.equals(offset + item.key_at(), key);
         }
         if same {
+            // Its writer is about to change the slot.
+            if item.state.has(State::DEAD) && !without("dead_checked") {
+                return Err(ConcurrentChange);
+            }
             return Ok(Some(ItemSnapshot { at, segment, generation, item }));
         }
         if self.segments.still(segment, generation) { Ok(None) } else { Err(ConcurrentChange) }
