@@ -243,6 +243,11 @@ options! {
     #[arg(long, value_name = "GROUP", value_delimiter = ',', help_heading = "Shared memory")]
     shm_groups: Vec<String>,
 
+    /// With a memory file (-e), let clients of the server's own user share memory, which they can write. Without it the
+    /// server refuses them, and root's
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Shared memory")]
+    shm_same_user: Option<bool>,
+
     /// Slots for requests of one client, and for its answers: a power of two [default: 64]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Shared memory")]
     shm_slots: Option<u32>,

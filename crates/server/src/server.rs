@@ -8,8 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_protocol::udp;
+use fabcache_store::backing::Sharing;
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Handle, ItemInfo, Observer, Opening, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
@@ -27,6 +28,7 @@ use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
+use crate::shm::ShmSettings;
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::inbox::Inbox;
 use crate::worker::{ListenerEntry, Worker};
@@ -73,11 +75,12 @@ impl Server {
         let users = settings.auth_file.as_deref().map(Credentials::load).transpose()?;
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
-        let store = Arc::new(make_store(&settings)?);
         if settings.shm.is_some() {
-            store
-                .share_region()
-                .context("cannot seal the memory so that clients can only read it (--shm)")?;
+            process::protection::forbid_access_by_own_user()?;
+        }
+        let store = Arc::new(make_store(&settings)?);
+        if let Some(shm) = &settings.shm {
+            share_region(&store, shm)?;
         }
         let clients = settings.connections_max as usize;
         let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients)?;
@@ -274,6 +277,18 @@ fn keep_items(shared: &Shared) -> Result<()> {
         file.display(),
         began.elapsed()
     );
+    Ok(())
+}
+
+/// Protects the region against the clients that it is shared with.
+fn share_region(store: &Store, shm: &ShmSettings) -> Result<()> {
+    let sharing =
+        store.share_region().context("cannot open the memory so that clients can only read it (--shm)")?;
+    ensure!(
+        (sharing == Sharing::ReadOnly) == shm.is_kept,
+        "the memory is shared in another way than --shm admits clients for"
+    );
+    shm.log_protection();
     Ok(())
 }
 

@@ -20,6 +20,20 @@ const DEFAULT_SLOT_SIZE: &str = "1k";
 const DEFAULT_STAGING: &str = "1m";
 /// Refusals that are logged at most: each reason once for each user, as clients ask again on each connection.
 const REFUSALS_LOGGED_MAX: usize = 64;
+/// The user, and the group, that the kernel reports in place of all that this process's user namespace does not map
+/// (user_namespaces(7)).
+const UNMAPPED: u32 = 65534;
+/// Root may open any file for writing.
+const ROOT: u32 = 0;
+
+/// A client's user is unmapped.
+const UNMAPPED_CLIENT: &str =
+    "user 65534 stands for every user that the server's namespace does not know, and never shares memory";
+/// `--shm-users` and `--shm-groups` do not name the client.
+const UNLISTED_CLIENT: &str = "shared memory is not for this user; see --shm-users and --shm-groups";
+/// A client could write the memory file.
+const WRITING_CLIENT: &str =
+    "this user could write the server's memory file (-e); see --shm-same-user and --shm-users";
 
 /// What `--shm` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +44,10 @@ pub struct ShmSettings {
     pub users: Vec<u32>,
     /// Groups whose processes may share memory.
     pub groups: Vec<u32>,
+    /// The region is a file that outlives the server (`-e`). Otherwise it is sealed.
+    pub is_kept: bool,
+    /// Users that are refused because they could write the region.
+    pub writers: Vec<u32>,
 }
 
 impl ShmSettings {
@@ -42,6 +60,7 @@ impl ShmSettings {
             let lone = [
                 ("--shm-users", !options.shm_users.is_empty()),
                 ("--shm-groups", !options.shm_groups.is_empty()),
+                ("--shm-same-user", options.shm_same_user.unwrap_or(false)),
                 ("--shm-slots", options.shm_slots.is_some()),
                 ("--shm-slot-size", options.shm_slot_size.is_some()),
                 ("--shm-staging", options.shm_staging.is_some()),
@@ -51,42 +70,77 @@ impl ShmSettings {
             }
             return Ok(None);
         }
-        if let Some(file) = &options.memory_file {
+        let is_kept = options.memory_file.is_some();
+        let trusts_writers = options.shm_same_user.unwrap_or(false);
+        if trusts_writers && !is_kept {
             bail!(
-                "--shm shares memory that only this server can write, which the file {} (-e) is not: leave one of them out",
-                file.display()
+                "--shm-same-user says something about the memory file (-e), which is not given: no client can write other memory"
             );
         }
-        let slots = options.shm_slots.unwrap_or(DEFAULT_SLOTS);
-        if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
-            bail!("--shm-slots takes a power of two from {SLOTS_MIN} to {SLOTS_MAX}, not {slots}");
-        }
-        let slot_bytes =
-            lines("--shm-slot-size", options.shm_slot_size.as_deref().unwrap_or(DEFAULT_SLOT_SIZE))?;
-        let slot_bytes = u32::try_from(slot_bytes).unwrap_or(u32::MAX);
-        if !(SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes) {
-            bail!("--shm-slot-size takes from {SLOT_BYTES_MIN} to {SLOT_BYTES_MAX} bytes");
-        }
-        let staging_bytes =
-            lines("--shm-staging", options.shm_staging.as_deref().unwrap_or(DEFAULT_STAGING))?;
-        if !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&staging_bytes) {
-            bail!("--shm-staging takes from {STAGING_BYTES_MIN} to {STAGING_BYTES_MAX} bytes");
-        }
+        let own = own_user(options)?;
         let mut users: Vec<u32> =
             options.shm_users.iter().map(|user| user_of(user)).collect::<Result<_>>()?;
         let groups: Vec<u32> =
             options.shm_groups.iter().map(|group| group_of(group)).collect::<Result<_>>()?;
-        if users.is_empty() && groups.is_empty() {
-            users = vec![own_user(options)?];
+        if trusts_writers || users.is_empty() && groups.is_empty() {
+            users.push(own);
         }
-        let shape = Shape { slots, slot_bytes, staging_bytes };
-        Ok(Some(ShmSettings { shape, users, groups }))
+        let writers = if is_kept && !trusts_writers { vec![own, ROOT] } else { Vec::new() };
+        let settings = ShmSettings { shape: shape(options)?, users, groups, is_kept, writers };
+        settings.check_anybody_is_admitted()?;
+        Ok(Some(settings))
     }
 
-    /// Returns whether a process with these credentials and supplementary groups may share memory.
-    pub fn admits(&self, who: Credentials, groups: &[u32]) -> bool {
-        let is_named = |group: &u32| self.groups.contains(group);
-        self.users.contains(&who.user) || is_named(&who.group) || groups.iter().any(is_named)
+    /// Refuses settings that refuse all clients.
+    fn check_anybody_is_admitted(&self) -> Result<()> {
+        let is_refused = |user: &u32| *user == UNMAPPED || self.writers.contains(user);
+        if self.groups.iter().any(|group| *group != UNMAPPED) || !self.users.iter().all(is_refused) {
+            return Ok(());
+        }
+        if self.writers.is_empty() {
+            bail!("--shm shares memory with nobody: {UNMAPPED_CLIENT}; name another with --shm-users");
+        }
+        bail!(
+            "--shm shares the memory file (-e) with nobody: the server's user and root could write it; name other users with \
+             --shm-users, or trust the server's user with --shm-same-user"
+        )
+    }
+
+    /// Checks that a process with these credentials and supplementary groups may share memory.
+    ///
+    /// # Errors
+    /// The reason if it may not, or if the system does not report its credentials.
+    pub fn check(&self, who: Option<Credentials>, groups: &[u32]) -> Result<(), &'static str> {
+        let is_named = |group: &u32| *group != UNMAPPED && self.groups.contains(group);
+        let who = who.ok_or(UNLISTED_CLIENT)?;
+        if who.user == UNMAPPED {
+            return Err(UNMAPPED_CLIENT);
+        }
+        if !self.users.contains(&who.user) && !is_named(&who.group) && !groups.iter().any(is_named) {
+            return Err(UNLISTED_CLIENT);
+        }
+        if self.writers.contains(&who.user) { Err(WRITING_CLIENT) } else { Ok(()) }
+    }
+
+    /// Returns the protection of the region against its clients, as `stats fabcache` names it.
+    pub fn protection(&self) -> &'static str {
+        if self.is_kept { "kept" } else { "sealed" }
+    }
+
+    /// Logs how the region is protected against its clients.
+    pub fn log_protection(&self) {
+        match (self.is_kept, self.writers.is_empty()) {
+            (false, _) => tracing::info!("shared memory is sealed: clients cannot write it"),
+            (true, false) => {
+                tracing::info!(
+                    "shared memory is kept in a file (-e): clients that could write it are refused"
+                );
+            }
+            (true, true) => tracing::warn!(
+                "shared memory is kept in a file (-e): clients of the server's user can write it, and are trusted \
+                 (--shm-same-user)"
+            ),
+        }
     }
 
     /// Returns the peer's supplementary groups, if groups are configured; none if the system does not report them.
@@ -103,6 +157,24 @@ impl ShmSettings {
             Vec::new()
         })
     }
+}
+
+/// Returns the shape of the channels.
+fn shape(options: &Options) -> Result<Shape> {
+    let slots = options.shm_slots.unwrap_or(DEFAULT_SLOTS);
+    if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
+        bail!("--shm-slots takes a power of two from {SLOTS_MIN} to {SLOTS_MAX}, not {slots}");
+    }
+    let slot_bytes = lines("--shm-slot-size", options.shm_slot_size.as_deref().unwrap_or(DEFAULT_SLOT_SIZE))?;
+    let slot_bytes = u32::try_from(slot_bytes).unwrap_or(u32::MAX);
+    if !(SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes) {
+        bail!("--shm-slot-size takes from {SLOT_BYTES_MIN} to {SLOT_BYTES_MAX} bytes");
+    }
+    let staging_bytes = lines("--shm-staging", options.shm_staging.as_deref().unwrap_or(DEFAULT_STAGING))?;
+    if !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&staging_bytes) {
+        bail!("--shm-staging takes from {STAGING_BYTES_MIN} to {STAGING_BYTES_MAX} bytes");
+    }
+    Ok(Shape { slots, slot_bytes, staging_bytes })
 }
 
 /// A size in whole cache lines.
@@ -160,20 +232,69 @@ mod tests {
         Ok(ShmSettings::new(&Options { shm: Some(true), ..options })?.expect("it is on"))
     }
 
+    fn of(user: u32, group: u32) -> Option<Credentials> {
+        Some(Credentials { user, group })
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
     #[test]
     fn only_the_servers_user_is_allowed_by_default() {
         let own = Uid::effective().as_raw();
-        let of = |user, group| Credentials { user, group };
         let usual = settings(Options::default()).expect("defaults");
-        assert!(usual.admits(of(own, 7), &[]) && !usual.admits(of(own + 1, 7), &[12]));
-        let named =
-            Options { shm_users: vec!["4711".into()], shm_groups: vec!["12".into()], ..Options::default() };
+        assert_eq!(usual.check(of(own, 7), &[]), Ok(()));
+        assert_eq!(usual.check(of(own + 1, 7), &[12]), Err(UNLISTED_CLIENT));
+        let named = Options { shm_users: names(&["4711"]), shm_groups: names(&["12"]), ..Options::default() };
         let named = settings(named).expect("numbers");
-        assert!(named.admits(of(4711, 1), &[]) && named.admits(of(99_999, 12), &[]));
-        assert!(named.admits(of(99_999, 1), &[11, 12]) && !named.admits(of(own, 99_998), &[11]));
-        let root =
-            settings(Options { shm_users: vec!["root".into()], ..Options::default() }).expect("a user");
+        for (who, groups) in [(of(4711, 1), &[][..]), (of(99_999, 12), &[]), (of(99_999, 1), &[11, 12])] {
+            assert_eq!(named.check(who, groups), Ok(()));
+        }
+        assert_eq!(named.check(of(own, 99_998), &[11]), Err(UNLISTED_CLIENT));
+        let root = settings(Options { shm_users: names(&["root"]), ..Options::default() }).expect("a user");
         assert_eq!(root.users, [0]);
+    }
+
+    #[test]
+    fn unmapped_users_are_refused_although_they_are_named() {
+        for memory_file in [None, Some("/dev/shm/x".into())] {
+            let (shm_users, shm_groups) = (names(&["65534", "4711"]), names(&["65534", "12"]));
+            let options = Options { shm_users, shm_groups, memory_file, ..Options::default() };
+            let named = settings(options).expect("numbers");
+            assert_eq!(named.check(of(65534, 12), &[12]), Err(UNMAPPED_CLIENT));
+            assert_eq!(named.check(of(99_999, 65534), &[65534]), Err(UNLISTED_CLIENT));
+            assert_eq!(named.check(of(4711, 65534), &[65534]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn clients_that_could_write_the_memory_file_must_be_trusted() {
+        let own = Uid::effective().as_raw();
+        let on_file = |shm_users: &[&str], same_user: Option<bool>| {
+            let shm_users = names(shm_users);
+            let memory_file = Some("/dev/shm/x".into());
+            settings(Options { shm_users, memory_file, shm_same_user: same_user, ..Options::default() })
+        };
+        let own_name = own.to_string();
+        let refusing = on_file(&["4711", "0", &own_name], None).expect("numbers");
+        assert_eq!(refusing.check(of(4711, 1), &[]), Ok(()));
+        assert_eq!(refusing.check(of(0, 1), &[]), Err(WRITING_CLIENT));
+        assert_eq!(refusing.check(of(own, 1), &[]), Err(WRITING_CLIENT));
+        let trusting = on_file(&["4711"], Some(true)).expect("numbers");
+        assert_eq!(trusting.check(of(4711, 1), &[]), Ok(()));
+        assert_eq!(trusting.check(of(own, 1), &[]), Ok(()));
+        assert_eq!(trusting.check(of(4712, 1), &[]), Err(UNLISTED_CLIENT));
+        assert_eq!(on_file(&[], Some(true)).expect("the server's user").users, [own]);
+        for users in [&[][..], &["0"], &[&own_name], &["65534", "root"]] {
+            let error = format!("{:#}", on_file(users, None).expect_err("it admits nobody"));
+            assert!(
+                ["--shm-users", "--shm-same-user", "-e"].iter().all(|option| error.contains(option)),
+                "{error}"
+            );
+        }
+        let unmapped = settings(Options { shm_users: names(&["65534"]), ..Options::default() });
+        assert!(format!("{:#}", unmapped.expect_err("it admits nobody")).contains("--shm-users"));
     }
 
     #[test]
@@ -185,7 +306,7 @@ mod tests {
             (Options { shm_staging: Some("1".into()), ..Options::default() }, "--shm-staging"),
             (Options { shm_users: vec!["no such user".into()], ..Options::default() }, "no such user"),
             (Options { shm_groups: vec!["no such group".into()], ..Options::default() }, "no such group"),
-            (Options { memory_file: Some("/dev/shm/x".into()), ..Options::default() }, "-e"),
+            (Options { shm_same_user: Some(true), ..Options::default() }, "-e"),
         ] {
             assert!(error(options.clone()).contains(named), "{}", error(options));
         }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use common::process::start;
-use common::{Scratch, connect_unix, serve, try_serve, wait_until};
+use common::{Scratch, connect, connect_unix, serve, try_serve, wait_until};
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::format::FORMAT_VERSION;
 
@@ -112,5 +112,36 @@ fn refusals_of_shared_memory_are_logged_once_with_the_user() {
         let log = process.log();
         let logged: Vec<&str> = log.lines().filter(|logged| logged.contains(&line)).collect();
         assert!(logged.len() == 1 && logged[0].contains(why), "{log}");
+    }
+}
+
+#[test]
+fn protection_of_shared_memory_is_named() {
+    let scratch = Scratch::new("protection");
+    let on_file = format!("--shm -e {} --discard", scratch.path("region").display());
+    for (flags, region, said) in [
+        ("--shm".into(), "sealed", "shared memory is sealed"),
+        ("--shm -r".into(), "sealed", "there are no core dumps (-r) with --shm"),
+        (format!("{on_file} --shm-users 4242"), "kept", "clients that could write it are refused"),
+        (format!("{on_file} --shm-same-user"), "kept", "are trusted (--shm-same-user)"),
+        ("-r".into(), "private", "ready"),
+    ] {
+        let process = start(&format!("-m 8 -s {} {flags}", scratch.path("socket").display()));
+        assert!(process.log().contains(said), "{flags}: {}", process.log());
+        assert_eq!(process.log().contains("core dumps"), flags.contains("--shm -r"), "{}", process.log());
+        assert_eq!(connect(process.address()).stat("fabcache", "region"), region);
+    }
+}
+
+#[test]
+fn memory_file_that_could_be_shared_with_nobody_is_refused() {
+    let scratch = Scratch::new("nobody");
+    let (socket, region) = (scratch.path("socket"), scratch.path("region"));
+    let own = rustix::process::geteuid().as_raw();
+    for users in [String::new(), format!("--shm-users {own},65534")] {
+        let error = try_serve(&format!("-s {} --shm -e {} {users}", socket.display(), region.display()));
+        let error = format!("{:#}", error.err().expect("it would share its memory with nobody"));
+        assert!(error.contains("--shm-users") && error.contains("--shm-same-user"), "{error}");
+        assert!(!region.exists());
     }
 }

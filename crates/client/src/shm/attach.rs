@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
 use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::reader::Protection;
 use fabcache_protocol::binary::RESPONSE;
 
 use super::items::Items;
@@ -15,6 +16,9 @@ use crate::message::Encoding;
 use crate::packet::{self, AdminCommand};
 use crate::region_clock::{RegionClock, precise_monotonic_ns};
 use crate::socket::{Socket, exchange, request_line};
+
+/// A word of the answer: the region is a file without seals.
+const KEPT: &str = "kept";
 
 /// Memory that a server shares.
 #[derive(Debug)]
@@ -52,10 +56,11 @@ pub fn attach(
     else {
         return Err(Failure::protocol(line.as_bytes()).into());
     };
+    let protection = if words.any(|word| word == KEPT) { Protection::Kept } else { Protection::Sealed };
     let clock = RegionClock::answered(clock_ns, precise_monotonic_ns());
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
-        _ => Arc::new(Items::open(region.as_fd(), region_bytes, clock)?),
+        _ => Arc::new(Items::open(region.as_fd(), region_bytes, protection, clock)?),
     };
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));

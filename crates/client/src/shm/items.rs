@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
-use fabcache_layout::reader::{Mapped, PREFETCHED_KEYS, ReadOutcome, Region, Validation, reads_to_report};
+use fabcache_layout::reader::{
+    Mapped, PREFETCHED_KEYS, Protection, ReadOutcome, Region, Validation, reads_to_report,
+};
 
 use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
 use crate::read_result::ReadResult;
@@ -82,9 +84,14 @@ impl Items {
     /// Maps the region of a file descriptor that a server handed over.
     ///
     /// # Errors
-    /// The region has another version, could still be truncated, or the system fails.
-    pub fn open(file: BorrowedFd<'_>, bytes: u64, clock: RegionClock) -> io::Result<Items> {
-        let region = Arc::new(Region::map(file, bytes)?);
+    /// The region has another version, lacks this protection, or the system fails.
+    pub fn open(
+        file: BorrowedFd<'_>,
+        bytes: u64,
+        protection: Protection,
+        clock: RegionClock,
+    ) -> io::Result<Items> {
+        let region = Arc::new(Region::map(file, bytes, protection)?);
         let items = Items { region, file: identity(file)?, clock, readers: AtomicU64::new(0) };
         // Reject an unreadable region now.
         items.reader(0).map(|_| items)

@@ -7,7 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use fabcache_client::{Client, Options};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, set_dumpable_behavior,
+};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{Running, client, with_time_limit};
@@ -15,14 +17,26 @@ use super::{Running, client, with_time_limit};
 const SOCKET: &str = "FABCACHE_TEST_SOCKET";
 const FLAGS: &str = "FABCACHE_TEST_FLAGS";
 
+/// A server with this variable in its environment stays closed to other processes of its user. Tests read `/proc` of the
+/// others.
+pub const SHIELDED: &str = "FABCACHE_TEST_SHIELDED";
+
 /// The server process of [`Server::start`]: body of the ignored test `serve` of each test program.
 pub fn serve() {
     // The server must not outlive the test, however that ends.
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let end_with_test = || {
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    };
+    end_with_test();
     obey_limits();
     let path = std::env::var(SOCKET).expect("run by another test");
     let flags = std::env::var(FLAGS).expect("run by another test");
     let _server = Running::start(&format!("-s {path} --shm {flags}"));
+    // A change of the user undid it.
+    end_with_test();
+    if std::env::var_os(SHIELDED).is_none() {
+        set_dumpable_behavior(DumpableBehavior::Dumpable).expect("Linux has it");
+    }
     loop {
         std::thread::park();
     }
@@ -37,7 +51,8 @@ fn obey_limits() {
 
 /// Runs the test program again, for one ignored test.
 pub fn again(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    // Another user may start it by this name, whatever its directory allows.
+    let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", test, "--ignored", "--nocapture"]).stdout(Stdio::null());
     command
 }

@@ -4,6 +4,7 @@
 mod common;
 mod hostile;
 mod killed;
+mod other_users;
 mod rules;
 mod workers;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fabcache_client::{Client, Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::mapping::Mapping;
-use fabcache_layout::reader::Region;
+use fabcache_layout::reader::{Protection, Region};
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -24,14 +24,14 @@ fn sharing(name: &str, more: &str) -> (Running, String) {
     (Running::start(&format!("-s {path} --shm {more}")), path)
 }
 
-fn connect(path: &str) -> UnixStream {
+pub fn connect(path: &str) -> UnixStream {
     let socket = UnixStream::connect(path).expect("it listens");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
     socket
 }
 
 /// Sends a request and returns the reply, up to a line end.
-fn exchange(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
+pub fn exchange(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String {
     socket.write_all(request.as_ref()).expect("sent");
     let mut answer = Vec::new();
     while !answer.ends_with(b"\n") {
@@ -46,7 +46,8 @@ fn exchange(mut socket: impl Read + Write, request: impl AsRef<[u8]>) -> String 
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn map(file: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<*mut core::ffi::c_void> {
+/// Maps the first page of a file.
+pub fn map(file: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<*mut core::ffi::c_void> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
     unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, file, 0) }
 }
@@ -261,7 +262,7 @@ fn stopping_server_ends_its_channels() {
     let (server, path) = sharing("stops", "");
     let mut raw = Raw::attach(&path).expect("it is let in");
     assert_eq!(raw.request("mn\r\n"), "MN\r\n");
-    let region = Region::map(raw.region.as_fd(), raw.region_bytes).expect("a region");
+    let region = Region::map(raw.region.as_fd(), raw.region_bytes, Protection::Sealed).expect("a region");
     assert!(region.is_alive());
     raw.put(b"set half 0 0 10\r\nab");
     drop(server);

@@ -55,7 +55,7 @@ pub use mapped::Mapped;
 pub use metadata_cache::MetadataCache;
 pub use prefetch::PREFETCHED_KEYS;
 #[cfg(not(loom))]
-pub use region::Region;
+pub use region::{Protection, Region};
 pub use remote::Remote;
 
 use crate::bounds::REMOTE_SEGMENTS_MAX;

@@ -37,29 +37,35 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
             refuse("memory is shared with clients that come by a Unix socket only")
         }
         Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => refuse(&OTHER_VERSIONS),
-        Some(shm) if !session.credentials.is_some_and(|who| shm.admits(who, &session.groups)) => {
-            refuse("shared memory is not for this user; see --shm-users and --shm-groups")
+        Some(shm) => {
+            let is_admitted = shm.check(session.credentials, &session.groups);
+            match is_admitted.map(|()| NewChannel::create(&shm.shape)) {
+                Err(why) => refuse(why),
+                Ok(Ok(channel)) => {
+                    session.offer = Some(UpgradeOffer {
+                        encoding: saved(encoding),
+                        way: Upgrade::Shm(Box::new(channel)),
+                    });
+                    return;
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!("cannot share memory with a client: {error}");
+                    Refusal::Server("no memory or descriptor is left for a channel")
+                }
+            }
         }
-        Some(shm) => match NewChannel::create(&shm.shape) {
-            Ok(channel) => {
-                session.offer =
-                    Some(UpgradeOffer { encoding: saved(encoding), way: Upgrade::Shm(Box::new(channel)) });
-                return;
-            }
-            Err(error) => {
-                tracing::warn!("cannot share memory with a client: {error}");
-                Refusal::Server("no memory or descriptor is left for a channel")
-            }
-        },
     };
     ctx.counters().shm_refused.inc();
     encoding.reply(&refused(refusal), &mut ctx.out);
 }
 
-/// The line that goes with the descriptors: bytes of the region, and what its clock says, in nanoseconds.
+/// The line that goes with the descriptors: bytes of the region, the nanoseconds of its clock, and `kept` if the region
+/// is a file without seals.
 pub fn attached(ctx: &Context) -> String {
     let store = &ctx.shared.store;
-    format!("SHM {} {}\r\n", store.region_bytes(), store.clock_ns())
+    let is_kept = ctx.shared.settings.shm.as_ref().is_some_and(|shm| shm.is_kept);
+    let kept = if is_kept { " kept" } else { "" };
+    format!("SHM {} {}{kept}\r\n", store.region_bytes(), store.clock_ns())
 }
 
 /// Counts reads that the server did not see as if it had served them.

@@ -1,4 +1,4 @@
-//! The process: its user, limits, CPUs, heap, background, and the service manager; the processes of its clients.
+//! The process: its user, protection, limits, CPUs, heap, background, and the service manager; the processes of its clients.
 
 pub mod background;
 pub mod cpus;
@@ -8,4 +8,5 @@ pub mod limits;
 pub mod peer;
 pub mod pidfile;
 pub mod privileges;
+pub mod protection;
 pub mod signals;

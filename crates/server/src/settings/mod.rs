@@ -211,10 +211,14 @@ impl Settings {
             log_json: log_json(options)?,
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended),
-            warnings: [too_little_memory(memory_bytes, item_bytes_max), large_pages_of_file(options)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            warnings: [
+                too_little_memory(memory_bytes, item_bytes_max),
+                large_pages_of_file(options),
+                core_dumps_of_shared_memory(options),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             lease: FABRIC_LEASE,
             slab_growth_factor,
             slab_min_size,
@@ -445,6 +449,15 @@ fn large_pages_of_file(options: &Options) -> Option<String> {
     let both = options.memory_file.is_some() && options.enable_largepages.unwrap_or(false);
     both.then(|| {
         "-L has no effect on the memory file (-e): a file on hugetlbfs has huge pages, others have not".into()
+    })
+}
+
+/// Returns a warning if both core dumps and shared memory are asked for.
+fn core_dumps_of_shared_memory(options: &Options) -> Option<String> {
+    let both = options.enable_coredumps.unwrap_or(false) && options.shm.unwrap_or(false);
+    both.then(|| {
+        "there are no core dumps (-r) with --shm: what allows them lets other processes of this user write the memory"
+            .into()
     })
 }
 

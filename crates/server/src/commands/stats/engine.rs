@@ -2,6 +2,7 @@
 //! the store in its own.
 
 use super::{Context, ITEM_CLASS, Report};
+use crate::shm::ShmSettings;
 
 /// What memcached calls a chunk: the unit in which space is given out.
 const CHUNK_BYTES: u64 = 4;
@@ -90,6 +91,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let (sums, store) = shared.sums_since_reset();
     report.stat("version", env!("CARGO_PKG_VERSION"));
     report.stat("eviction", if shared.settings.evict { shared.settings.eviction.name() } else { "off" });
+    report.stat("region", shared.settings.shm.as_ref().map_or("private", ShmSettings::protection));
     for (name, value) in [
         ("memory_limit_bytes", usage.memory_limit),
         ("segment_bytes", usage.segment_bytes),
