@@ -12,11 +12,14 @@ use fabcache_layout::reader::{Protection, Region};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Result;
 use rustix::mm::{MprotectFlags, ProtFlags};
-use rustix::process::{Gid, Uid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, UnshareFlags, capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    unshare_unsafe,
+};
 
 use crate::common::Running;
-use crate::common::process::{Leftover, Process, SHIELDED, Server, at, socket_path, stat};
+use crate::common::process::{Leftover, Process, SHIELDED, Server, again, at, socket_path, stat};
 use crate::common::raw::{Raw, request};
 use crate::rules::{connect, exchange, map};
 
@@ -24,6 +27,8 @@ use crate::rules::{connect, exchange, map};
 const OTHER: u32 = 4711;
 /// The user, and the group, that stand for all unmapped ones.
 const UNMAPPED: u32 = 65534;
+/// The server's socket, for a process of its own.
+const SOCKET: &str = "FABCACHE_TEST_SOCKET";
 /// Every Linux has this user.
 const SERVER_USER: &str = "daemon";
 
@@ -57,7 +62,11 @@ impl MemoryFile {
     }
 
     fn path(&self) -> PathBuf {
-        self.0.join("region")
+        self.named("region")
+    }
+
+    fn named(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 }
 
@@ -121,6 +130,51 @@ fn unmap(page: *mut c_void) -> Result<()> {
     unsafe { rustix::mm::munmap(page, 4096) }
 }
 
+/// Attaches to the server, and makes each attempt on its region; it may read.
+fn attempt_all(socket: &str) {
+    let raw = Raw::attach(socket).expect("it is let in");
+    let before = rustix::fs::fstat(&raw.region).expect("open");
+    for (what, attempt) in ATTEMPTS {
+        assert!(attempt(raw.region.as_fd()).is_err(), "a client can {what}");
+    }
+    let after = rustix::fs::fstat(&raw.region).expect("open");
+    assert_eq!((after.st_mode, after.st_size as u64), (before.st_mode, raw.region_bytes));
+    let cache = at(socket);
+    assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
+    assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
+}
+
+#[test]
+#[ignore = "it is a part of others"]
+fn root_of_a_user_namespace() {
+    let capabilities = capabilities(None).expect("known").effective;
+    assert!(capabilities.contains(CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER));
+    attempt_all(&std::env::var(SOCKET).expect("run by another test"));
+}
+
+/// Runs [`root_of_a_user_namespace`] in a user namespace that maps `OTHER` to root.
+fn attempt_all_in_a_namespace(socket: &str) {
+    let mut command = again("other_users::root_of_a_user_namespace");
+    command.env(SOCKET, socket).uid(OTHER).gid(OTHER);
+    let enter = || {
+        // SAFETY: a new user namespace leaves descriptors and memory as they are.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?;
+        // The change of the user made root the owner of the files below.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        let write = |path: &str, text: &[u8]| {
+            let file = rustix::fs::open(path, OFlags::WRONLY, Mode::empty())?;
+            rustix::io::write(file, text).map(drop)
+        };
+        Ok(write("/proc/self/uid_map", b"0 4711 1")?)
+    };
+    // SAFETY: after the fork, the closure only makes system calls, and allocates nothing.
+    unsafe { command.pre_exec(enter) };
+    match command.status() {
+        Ok(status) => assert!(status.success(), "root of a user namespace"),
+        Err(error) => eprintln!("skipped: a user namespace cannot be entered: {error}"),
+    }
+}
+
 #[test]
 fn clients_of_other_users_cannot_write_the_region() {
     if !is_root() {
@@ -140,19 +194,14 @@ fn clients_of_other_users_cannot_write_the_region() {
         let (_server, socket) = serving_other(name, path.as_deref(), |_| {});
         at(&socket.0).set(b"key", b"value", Ttl::NEVER).expect("stored");
         as_user(OTHER, || {
+            attempt_all(&socket.0);
             let raw = Raw::attach(&socket.0).expect("it is let in");
-            for (what, attempt) in ATTEMPTS {
-                assert!(attempt(raw.region.as_fd()).is_err(), "{name}: a client can {what}");
-            }
-            let stat = rustix::fs::fstat(&raw.region).expect("open");
-            assert_eq!((stat.st_mode & 0o777, stat.st_size as u64), (mode, raw.region_bytes));
+            assert_eq!(rustix::fs::fstat(&raw.region).expect("open").st_mode & 0o777, mode);
             if let Some(path) = &path {
                 assert!(File::open(path).is_err(), "a client can open the file by its name");
             }
-            let cache = at(&socket.0);
-            assert_eq!(cache.get(b"key").expect("answered").expect("there").value, b"value");
-            assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
         });
+        attempt_all_in_a_namespace(&socket.0);
         as_user(UNMAPPED, || {
             let refusal = exchange(connect(&socket.0), request());
             assert!(refusal.starts_with("CLIENT_ERROR user 65534"), "{refusal}");
@@ -201,8 +250,9 @@ fn clients_of_the_servers_user_get_a_kept_region_if_trusted() {
     let own = rustix::process::geteuid().as_raw();
     let file = MemoryFile::new("same-user", own);
     let socket = socket_path("same-user");
-    let flags = format!("-m 8 -s {socket} --shm -e {}", file.path().display());
-    let server = Running::start(&format!("{flags} --shm-users {OTHER},{own}"));
+    // A process that another test is about to start holds the lock of the first server's file for a moment.
+    let flags = |name| format!("-m 8 -s {socket} --shm -e {}", file.named(name).display());
+    let server = Running::start(&format!("{} --shm-users {OTHER},{own}", flags("refusing")));
     let refusal = exchange(connect(&socket), request());
     assert!(refusal.starts_with("CLIENT_ERROR") && refusal.contains("--shm-same-user"), "{refusal}");
     let cache = at(&socket);
@@ -212,7 +262,7 @@ fn clients_of_the_servers_user_get_a_kept_region_if_trusted() {
     assert_eq!(stat(&cache, "fabcache", "shm_refused"), 2);
     drop(server);
 
-    let _server = Running::start(&format!("{flags} --discard --shm-same-user"));
+    let _server = Running::start(&format!("{} --shm-same-user", flags("trusting")));
     let required = Options { shared_memory: SharedMemory::Required, ..crate::common::with_time_limit() };
     let cache = fabcache_client::Client::new([format!("unix://{socket}")], required).expect("an address");
     cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
