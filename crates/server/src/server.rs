@@ -257,6 +257,9 @@ fn log_opening(file: &Path, opening: Opening) {
                 );
             }
         }
+        Opening::Recovered { items, dropped, why } => {
+            tracing::warn!("recovered {items} items of the memory file {file}, and dropped {dropped}: {why}");
+        }
         Opening::Discarded(reason) => {
             tracing::warn!("discarded the contents of the memory file {file}: {reason}");
         }

@@ -15,7 +15,8 @@ use fabcache_layout::{Geometry, Memory, Secret};
 
 use crate::backing::{Backing, Contents, FoundFile, Memfd, Meta};
 use crate::error::{CreateError, Unusable};
-use crate::restart::takeover::{self, NotKept};
+use crate::restart::takeover::{self, Items};
+use crate::restart::{NotKept, Unclean};
 use crate::store::{Store, StoreOptions};
 
 /// The start of a store's life.
@@ -31,6 +32,15 @@ pub enum Opening {
         items: u64,
         /// The wall clock went back since then, on another boot of the system: the region's clock continues where it was.
         clock_went_back: bool,
+    },
+    /// The region is that of a server that was killed, with the items that could be checked.
+    Recovered {
+        /// The number of items.
+        items: u64,
+        /// Items that were not kept: expired, flushed, half written, or in the middle of a change.
+        dropped: u64,
+        /// Why no saved state was used.
+        why: Unclean,
     },
 }
 
@@ -151,9 +161,13 @@ fn take_over(
     match takeover::prepare(&mut options, found, birth, meta)? {
         Ok(takeover) => {
             let clock_went_back = takeover.clock_went_back;
-            let store = takeover.begin(&options);
+            let (store, found) = takeover.begin(&options);
             let items = store.usage().items;
-            Ok((store, Opening::Kept { items, clock_went_back }))
+            let opening = match found {
+                Items::Kept => Opening::Kept { items, clock_went_back },
+                Items::Recovered { why, dropped } => Opening::Recovered { items, dropped, why },
+            };
+            Ok((store, opening))
         }
         Err((found, why)) => {
             let store = create_in_file(options, geometry, found)?;

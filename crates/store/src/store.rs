@@ -570,6 +570,27 @@ impl Store {
         key
     }
 
+    /// The hash of the key whose item is at `offset`. The caller holds the lock of its slot.
+    pub(crate) fn hash_at(&self, offset: u64) -> KeyHash {
+        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
+        self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
+    }
+
+    /// Evicts an item for which a growing table has no room.
+    pub(crate) fn evict_for_growth(
+        &self,
+        counters: &StoreCounters,
+        hash: KeyHash,
+        seen: SlotSnapshot,
+        unlink: impl FnOnce(),
+    ) {
+        let offset = seen.slot.offset();
+        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
+        self.note_eviction(counters, hash, seen, &item);
+        self.kill_chunks(offset, &item);
+        self.end_item(offset, &item, unlink);
+    }
+
     /// Takes a segment for the index, if one is free.
     pub(crate) fn index_segment(&self) -> Option<u64> {
         self.segments.take_for_index()
@@ -583,17 +604,11 @@ impl Rehash for Handle {
     }
 
     fn hash_at(&self, offset: u64) -> KeyHash {
-        let store = &*self.store;
-        let item = Item::read(&store.memory, offset).expect("a slot points into the region");
-        store.hash(store.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
+        self.store.hash_at(offset)
     }
 
     fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        let (store, offset) = (&*self.store, seen.slot.offset());
-        let item = Item::read(&store.memory, offset).expect("a slot points into the region");
-        store.note_eviction(self.counters(), hash, seen, &item);
-        store.kill_chunks(offset, &item);
-        store.end_item(offset, &item, unlink);
+        self.store.evict_for_growth(self.counters(), hash, seen, unlink);
     }
 }
 

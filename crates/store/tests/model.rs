@@ -10,6 +10,7 @@ use std::sync::Arc;
 use common::{SetClock, delete, get, plain, set_with, store};
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::bounds::RUN_SETS_MAX;
+use fabcache_store::restart::Unclean;
 use fabcache_store::{
     Change, Detail, Expiry, Handle, NewValue, Opening, OutOfMemory, Probe, Put, Store, StoreOptions, Upload,
     Value, Write,
@@ -33,6 +34,7 @@ enum Op {
     Flush { delay: i64 },
     Maintain,
     Restart,
+    Kill,
 }
 
 /// Adds bytes as a link does that receives them into the upload's space.
@@ -85,6 +87,7 @@ fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
         1 => (-1i64..10).prop_map(|delay| Op::Flush { delay }),
         2 => Just(Op::Maintain),
         1 => Just(Op::Restart),
+        1 => Just(Op::Kill),
     ]
 }
 
@@ -143,6 +146,46 @@ impl Model {
             memory_bytes,
             evict,
             folder,
+        }
+    }
+
+    /// Ends without saving anything and starts again: items are as before, but for long values with a part in a segment
+    /// that was open, and what finds no room when it is moved out of one.
+    fn kill(&mut self) {
+        let before = self.handle.store().usage();
+        let (last_cas, second) = (set_with(&self.handle, b"last", b"", 0, Expiry::NEVER).ok(), self.now());
+        self.handle = Handle::new(&store(1 << 20, true, 1).0);
+        let (handle, opening) = open(&self.folder, self.memory_bytes, self.evict, &self.clock);
+        self.handle = handle;
+        let Opening::Recovered { items, why: Unclean::NotStopped, .. } = opening else {
+            panic!("{opening:?}")
+        };
+        let after = self.handle.store().usage();
+        assert!(
+            items <= before.items + 1 && after.item_bytes <= before.item_bytes + 32,
+            "{before:?} {after:?}"
+        );
+        assert_eq!(self.now(), second);
+        if last_cas.is_some() {
+            delete(&self.handle, b"last");
+        }
+        let whole_max = before.segment_bytes as usize / 4 - 300;
+        for key in self.known.keys().copied().collect::<Vec<_>>() {
+            let is_lost = self.valid(key).is_some() && get(&self.handle, &name(key)).is_none();
+            if is_lost {
+                let known = self.known.remove(&key).expect("one of its keys");
+                let is_whole = known.value.len() <= whole_max;
+                assert!(
+                    !is_whole || self.may_forget || !self.evict,
+                    "key {key} of {} bytes is lost",
+                    known.value.len()
+                );
+            }
+        }
+        let next = set_with(&self.handle, b"last", b"", 0, Expiry::NEVER).ok();
+        assert!(next.zip(last_cas).is_none_or(|(next, last)| next > last), "{next:?} after {last_cas:?}");
+        if next.is_some() {
+            delete(&self.handle, b"last");
         }
     }
 
@@ -263,6 +306,7 @@ impl Model {
             }
             Op::Maintain => self.handle.maintain(),
             Op::Restart => self.restart(),
+            Op::Kill => self.kill(),
         }
     }
 

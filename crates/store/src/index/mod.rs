@@ -9,7 +9,7 @@
 //! - `lookup.rs`: reading without locks.
 //! - `group.rs`: reading and writing under the group's lock.
 //! - `resize.rs`: growing a table, a group at a time.
-//! - `restore.rs`: saving and restoring the process's part.
+//! - `restore.rs`: saving and restoring the process's part; `recover.rs`: rebuilding it after a kill.
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
@@ -19,6 +19,8 @@
 pub mod blocks;
 pub mod group;
 pub mod lookup;
+#[cfg(not(loom))]
+pub mod recover;
 pub mod resize;
 #[cfg(not(loom))]
 pub mod restore;

@@ -42,6 +42,16 @@ impl BlockNames {
         std::mem::take(&mut self.is_free[at as usize]).then_some(offset)
     }
 
+    /// Returns the blocks that nothing names, by offset.
+    pub fn free(&self) -> Vec<u64> {
+        let blocks = self.geometry.blocks_per_segment();
+        let offset = |at: u64| {
+            let segment = (at / blocks) as u32;
+            self.geometry.segment_offset(segment) + at % blocks * self.geometry.block_bytes()
+        };
+        (0u64..).zip(&self.is_free).filter(|(_, is_free)| **is_free).map(|(at, _)| offset(at)).collect()
+    }
+
     /// Names the blocks of a table. Returns false if one cannot be named.
     pub fn name_table(&mut self, memory: &Memory, partition: usize, table: usize, groups: u32) -> bool {
         let blocks = groups.div_ceil(1 << self.geometry.block_shift) as usize;

@@ -31,6 +31,10 @@ impl Store {
             })
         });
         let Some(at) = found else {
+            // Its server was killed before it linked it. It does not count as alive.
+            if self.segments.is_inherited(victim.id) {
+                return Ok(());
+            }
             // A value still being received: its client gets the error that memory is full.
             if victim.purpose != ReclaimPurpose::Evict {
                 return Err(ImmovableItem);

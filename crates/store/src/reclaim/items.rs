@@ -234,7 +234,7 @@ impl Store {
 
     /// Copies an item to an open segment of a queue, a chained one with the given chunks, and links it there with a
     /// frequency.
-    pub(super) fn rewrite(
+    pub(crate) fn rewrite(
         &self,
         group: &LockedGroup<'_>,
         hash: KeyHash,

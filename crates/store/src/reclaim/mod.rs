@@ -42,7 +42,7 @@ pub enum StepOutcome {
 }
 
 /// An item could not be moved, and may not be dropped.
-struct ImmovableItem;
+pub(crate) struct ImmovableItem;
 
 impl Handle {
     /// Frees memory until a writer with this claim finds a segment, and more of it after `tries` unsuccessful ones: a

@@ -80,6 +80,8 @@ pub struct SavedSegment {
     pub shortest_ttl: u32,
     /// An item without expiry is in it.
     pub endless: bool,
+    /// It may hold items and chunks that were never linked, as its server was killed.
+    pub is_inherited: bool,
     /// The second at which it is to be walked for expired items.
     pub deadline: u32,
 }

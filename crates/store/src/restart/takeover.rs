@@ -1,14 +1,17 @@
 //! A start over the region that another server left in its file.
 //!
-//! Nothing is written to the region before the saved state has been checked against it. The first write begins the
-//! next incarnation, and with it the saved state is used up.
+//! After a clean stop nothing is written to the region before the saved state has been checked against it, and the first
+//! write, which begins the next incarnation, uses the state up. After a kill the index is checked instead
+//! (`recovery.rs`), if the system is the same: another boot may have lost any part of what was written last.
 
 use fabcache_layout::format::LEASE_MAX;
 use fabcache_layout::header::{self, Birth};
+use fabcache_layout::segment::Kind;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::recovery::{Damaged, ItemChecks, Stranded};
 use super::saved_state::{SavedState, StateError};
 use crate::backing::{FoundFile, Meta};
 use crate::bounds::SEGMENTS_FOR_ITEMS_MIN;
@@ -20,24 +23,51 @@ use crate::reclaim::Reclaim;
 use crate::segments::{Queue, Segments};
 use crate::store::{Parts, Store, StoreOptions};
 
-/// Why the items of a region were not kept.
+/// Why no saved state is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotKept {
+pub enum Unclean {
     /// The last server did not stop cleanly.
     #[error("the server that used it did not stop cleanly")]
-    Unclean,
+    NotStopped,
     /// The state that it saved cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// The region that a file holds, mapped, and a store of its items. Nothing was written yet.
+/// Why the items of a region are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotKept {
+    /// Without a saved state only memory of the same boot is trusted.
+    #[error("{0}, and the system was started again since then")]
+    OtherBoot(Unclean),
+    /// A part of the region that recovery needs is damaged.
+    #[error("{0}, and {1}")]
+    Damaged(Unclean, Damaged),
+}
+
+/// What a store knew before its server ended.
+enum Knowledge {
+    /// All of it, as saved by a clean stop.
+    Saved(Box<SavedState>),
+    /// What the index shows.
+    Recovered { why: Unclean, stranded: Vec<Stranded>, open: Vec<u32>, dropped: u64 },
+}
+
+/// The region that a file holds, mapped, and the parts of a store of its items.
 pub(crate) struct Takeover {
-    state: SavedState,
+    knowledge: Knowledge,
     parts: Parts,
     segments_limit: u32,
     /// The wall clock went back since the last server stopped, on another boot of the system.
     pub(crate) clock_went_back: bool,
+}
+
+/// What became of the items.
+pub(crate) enum Items {
+    /// All are there.
+    Kept,
+    /// Those that could be checked are there.
+    Recovered { why: Unclean, dropped: u64 },
 }
 
 /// Prepares to take over the region that the file holds.
@@ -62,55 +92,76 @@ pub(crate) fn prepare(
     // long as the memory: as a part of the backing, which is the store's last field, or until this function returns
     // without a store.
     let memory = unsafe { Memory::new(mapping.base(), geometry.region_bytes) };
-    let restored = saved_state(&memory, birth, meta).and_then(|state| {
-        let segments = Segments::restore(
-            memory.clone(),
-            geometry,
-            &state.segments,
-            !options.evict,
-            options.threads.max(1),
-            options.grace,
-        )?;
-        let is_index = |id| segments.kind(id) == fabcache_layout::segment::Kind::Index;
-        let index = Index::restore(memory.clone(), geometry, options.group_locks(), &state.index, is_index)?;
-        if index.items() != segments.live().0 {
-            return Err(StateError::Disagrees("the number of items").into());
-        }
-        Ok((state, segments, index))
-    });
-    let (state, segments, index) = match restored {
-        Ok(restored) => restored,
-        Err(why) => return Ok(Err((found, why))),
-    };
+    let is_same_boot = boot_id().is_some_and(|id| id == succession::boot_id(&memory));
+    let (record, published) = (succession::time(&memory), header::clock(&memory));
+    let time = options.take_time();
+    let elapsed = elapsed_since(record, published, is_same_boot, &*time, birth.clock_origin);
+    let clock = Clock::resume(time, birth.clock_origin, elapsed.ns);
     let segments_limit =
         (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
-    let least = segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN;
+    let least = index_segments(&memory, birth) + SEGMENTS_FOR_ITEMS_MIN;
     if segments_limit < least {
         let needed = geometry.first_segment + (u64::from(least) << geometry.segment_shift);
         return unusable(&found, Unusable::IndexTooLarge { needed });
     }
-    let is_same_boot = boot_id() == Some(succession::boot_id(&memory));
-    let (record, published) = (succession::time(&memory), header::clock(&memory));
-    let time = options.take_time();
-    let elapsed = elapsed_since(record, published, is_same_boot, &*time, birth.clock_origin);
-    let last_cas = succession::cas_limit(&memory);
+    let restored = restore(options, &memory, birth, meta);
+    let known = match restored {
+        Ok((state, segments, index)) => Ok((Knowledge::Saved(Box::new(state)), segments, index)),
+        Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
+        Err(why) => recover(options, &memory, birth, clock.now(), why)
+            .map_err(|damaged| NotKept::Damaged(why, damaged)),
+    };
+    let (knowledge, segments, index) = match known {
+        Ok(known) => known,
+        Err(why) => return Ok(Err((found, why))),
+    };
     let parts = Parts {
+        last_cas: succession::cas_limit(&memory),
         memory,
         geometry,
         hash_seed: birth.hash_seed,
         secret: meta.secret.clone(),
         index,
         segments,
-        clock: Clock::resume(time, birth.clock_origin, elapsed.ns),
-        last_cas,
+        clock,
         backing: Box::new(found.with(mapping)),
     };
-    Ok(Ok(Takeover { state, parts, segments_limit, clock_went_back: elapsed.went_back }))
+    Ok(Ok(Takeover { knowledge, parts, segments_limit, clock_went_back: elapsed.went_back }))
+}
+
+/// Returns how many segments the table gives to the index.
+fn index_segments(memory: &Memory, birth: &Birth) -> u32 {
+    let geometry = &birth.geometry;
+    let is_index = |id: &u32| {
+        let segment_use = fabcache_layout::segment::load_use(memory, geometry, *id);
+        segment_use.is_some_and(|segment_use| segment_use.kind == Kind::Index)
+    };
+    (0..geometry.segments).filter(is_index).count() as u32
+}
+
+/// Restores what the last server saved, if it stopped cleanly; reads the region only.
+fn restore(
+    options: &StoreOptions,
+    memory: &Memory,
+    birth: &Birth,
+    meta: &Meta,
+) -> Result<(SavedState, Segments, Index), Unclean> {
+    let state = saved_state(memory, birth, meta)?;
+    let (fills_up, threads) = (!options.evict, options.threads.max(1));
+    let segments =
+        Segments::restore(memory.clone(), birth.geometry, &state.segments, fills_up, threads, options.grace)?;
+    let is_index = |id| segments.kind(id) == Kind::Index;
+    let locks = options.group_locks();
+    let index = Index::restore(memory.clone(), birth.geometry, locks, &state.index, is_index)?;
+    if index.items() != segments.live().0 {
+        return Err(StateError::Disagrees("the number of items").into());
+    }
+    Ok((state, segments, index))
 }
 
 /// Returns the state that the last server saved, if it stopped cleanly.
-fn saved_state(memory: &Memory, birth: &Birth, meta: &Meta) -> Result<SavedState, NotKept> {
-    let record = succession::clean_stop(memory).ok_or(NotKept::Unclean)?;
+fn saved_state(memory: &Memory, birth: &Birth, meta: &Meta) -> Result<SavedState, Unclean> {
+    let record = succession::clean_stop(memory).ok_or(Unclean::NotStopped)?;
     let is_its = record.bytes == meta.state.len() as u64
         && record.hash == xxh3_64_with_seed(&meta.state, birth.region_id);
     if !is_its {
@@ -123,29 +174,79 @@ fn saved_state(memory: &Memory, birth: &Birth, meta: &Meta) -> Result<SavedState
     Ok(state)
 }
 
+/// Recovers what the index points to, in a region whose server was killed, at second `now` of its clock.
+fn recover(
+    options: &StoreOptions,
+    memory: &Memory,
+    birth: &Birth,
+    now: u32,
+    why: Unclean,
+) -> Result<(Knowledge, Segments, Index), Damaged> {
+    let (geometry, threads) = (birth.geometry, options.threads.max(1));
+    let segments = Segments::recover(memory.clone(), geometry, !options.evict, threads, options.grace)?;
+    succession::begin_incarnation(memory);
+    let checks = ItemChecks {
+        memory,
+        segments: &segments,
+        hash_seed: birth.hash_seed,
+        flush_epoch: header::flush_epoch(memory),
+        now,
+        stranded: Mutex::new(Vec::new()),
+    };
+    let is_index = |id| segments.kind(id) == Kind::Index;
+    let locks = options.group_locks();
+    let (index, dropped) = Index::recover(memory.clone(), geometry, locks, is_index, threads, &checks)?;
+    let stranded = checks.stranded.into_inner().expect("no thread panics while it adds to the list");
+    let open = segments.found_open();
+    Ok((Knowledge::Recovered { why, stranded, open, dropped }, segments, index))
+}
+
 impl Takeover {
     /// Takes the region over.
-    pub(crate) fn begin(self, options: &StoreOptions) -> Store {
-        let Takeover { state, parts, segments_limit, .. } = self;
+    pub(crate) fn begin(self, options: &StoreOptions) -> (Store, Items) {
+        let Takeover { knowledge, parts, segments_limit, .. } = self;
         let memory = parts.memory.clone();
-        succession::begin_incarnation(&memory);
+        if let Knowledge::Saved(_) = knowledge {
+            succession::begin_incarnation(&memory);
+        }
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
         store.note_boot();
-        store.publish_second(store.clock.now());
-        store.swept_epoch = AtomicU64::new(succession::swept_epoch(&memory));
-        store.stored_epoch = AtomicU64::new(state.stored_epoch);
-        store.flushed_order = AtomicU64::new(state.flushed_order);
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
-        store.expirer = Mutex::new(Expirer::of_epoch(state.expired_epoch));
-        let reclaim = Reclaim::restored(&state.reclaim, options.eviction);
-        let (share, reads) = (reclaim.eviction().small_share(), reclaim.eviction().least(Queue::Small));
-        store.simulation.continue_with(share);
-        store.small_share.store(share.to_bits(), Ordering::Relaxed);
-        store.promotion_reads.store(reads, Ordering::Relaxed);
-        *store.reclaim = Mutex::new(reclaim);
+        store.publish_second(store.clock.now());
+        let items = match knowledge {
+            Knowledge::Saved(state) => {
+                store.continue_with(&state, options);
+                Items::Kept
+            }
+            Knowledge::Recovered { why, stranded, open, dropped } => {
+                // No slot points to an item of an earlier epoch any more.
+                let epoch = header::flush_epoch(&memory);
+                store.swept_epoch = AtomicU64::new(epoch);
+                succession::set_swept_epoch(&memory, epoch);
+                store.stored_epoch = AtomicU64::new(epoch);
+                store.expirer = Mutex::new(Expirer::of_epoch(epoch));
+                Items::Recovered { why, dropped: dropped + store.finish_recovery(&stranded, &open) }
+            }
+        };
         store.limit_segments(segments_limit);
         succession::set_verified(&memory);
-        store
+        (store, items)
+    }
+}
+
+impl Store {
+    /// Continues with what the last server saved.
+    fn continue_with(&mut self, state: &SavedState, options: &StoreOptions) {
+        self.swept_epoch = AtomicU64::new(succession::swept_epoch(&self.memory));
+        self.stored_epoch = AtomicU64::new(state.stored_epoch);
+        self.flushed_order = AtomicU64::new(state.flushed_order);
+        self.expirer = Mutex::new(Expirer::of_epoch(state.expired_epoch));
+        let reclaim = Reclaim::restored(&state.reclaim, options.eviction);
+        let (share, reads) = (reclaim.eviction().small_share(), reclaim.eviction().least(Queue::Small));
+        self.simulation.continue_with(share);
+        self.small_share.store(share.to_bits(), Ordering::Relaxed);
+        self.promotion_reads.store(reads, Ordering::Relaxed);
+        *self.reclaim = Mutex::new(reclaim);
     }
 }

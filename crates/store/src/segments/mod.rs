@@ -17,6 +17,8 @@ mod grace_period;
 mod models;
 mod pins;
 #[cfg(not(loom))]
+pub mod recover;
+#[cfg(not(loom))]
 pub mod restore;
 mod sealing;
 pub mod time_marks;
@@ -128,6 +130,8 @@ struct Segment {
     /// Whether it was opened for items that reclaim moves.
     for_moves: AtomicBool,
     kind: AtomicU32,
+    /// Sealed by a server that was killed: see [`Segments::is_inherited`]. Models leave it out.
+    is_inherited: std::sync::atomic::AtomicBool,
     /// Its pages are allocated and mapped, as far as is known. A hint, so models leave it out.
     is_touched: std::sync::atomic::AtomicBool,
     marks: Mutex<TimeMarks>,
@@ -150,6 +154,7 @@ impl Segment {
             is_main: AtomicBool::new(false),
             for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
+            is_inherited: std::sync::atomic::AtomicBool::new(false),
             is_touched: std::sync::atomic::AtomicBool::new(false),
             marks: Mutex::new(TimeMarks::default()),
             marked: AtomicU32::new(0),
@@ -272,6 +277,11 @@ impl Segments {
         }
     }
 
+    /// Returns the region's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     /// Segments given to the index.
     pub fn index_segments(&self) -> u32 {
         self.index_segments.load(Ordering::Relaxed)
@@ -303,6 +313,12 @@ impl Segments {
             let live = segment.live.load(Ordering::Relaxed);
             (items + (live >> 32), bytes + (live & 0xffff_ffff))
         })
+    }
+
+    /// Returns whether the segment was sealed by a server that was killed: it may hold items and chunks that were never
+    /// linked, and do not count as alive.
+    pub fn is_inherited(&self, id: u32) -> bool {
+        self.segments[id as usize].is_inherited.load(Ordering::Relaxed)
     }
 
     /// The generation of a segment, with acquire.
@@ -556,7 +572,9 @@ impl Segments {
         let died = items * LIVE_ITEM + bytes;
         // Release: pairs with the acquire of `is_dead`.
         let order = if without("count_release") { Ordering::Relaxed } else { Ordering::Release };
-        if self.segments[id as usize].live.fetch_sub(died, order) == died {
+        let before = self.segments[id as usize].live.fetch_sub(died, order);
+        debug_assert!(before >= died, "more died in segment {id} than lived there");
+        if before == died {
             self.deadlines[id as usize].fetch_min(0, Ordering::Release);
         }
     }

@@ -55,6 +55,7 @@ impl Segments {
                 last_expiry: segment.last_expiry.load(Ordering::Relaxed),
                 shortest_ttl: segment.shortest_ttl.load(Ordering::Relaxed),
                 endless: segment.endless.load(Ordering::Relaxed),
+                is_inherited: self.is_inherited(id),
                 deadline: self.deadlines[id as usize].load(Ordering::Relaxed),
             });
         }
@@ -146,6 +147,7 @@ impl Segments {
         segment.written = AtomicU32::new(saved.written);
         segment.last_expiry = AtomicU32::new(saved.last_expiry);
         segment.shortest_ttl = AtomicU32::new(saved.shortest_ttl);
+        segment.is_inherited.store(saved.is_inherited, Ordering::Relaxed);
         segment.endless.store(saved.endless, Ordering::Relaxed);
         segment.is_main.store(is_main, Ordering::Relaxed);
         segment.for_moves.store(is_for_moves, Ordering::Relaxed);

@@ -31,6 +31,7 @@ impl Segments {
         segment.shortest_ttl.store(u32::MAX, Ordering::Relaxed);
         segment.endless.store(false, Ordering::Relaxed);
         segment.is_main.store(self.classes.queue_of(class) == Queue::Main, Ordering::Relaxed);
+        segment.is_inherited.store(false, Ordering::Relaxed);
         segment.for_moves.store(claim == ClaimPurpose::Move, Ordering::Relaxed);
         segment.marked.store(0, Ordering::Relaxed);
         self.lock(&segment.marks).clear();
