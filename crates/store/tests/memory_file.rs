@@ -12,7 +12,6 @@ use common::{get, set};
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::backing::{BackingOptions, Meta, Sharing, Sidecar};
 use fabcache_store::error::{MetaError, UntrustedFile, Unusable};
-use fabcache_store::restart::NotKept;
 use fabcache_store::{CreateError, DiscardReason, Handle, Opening, Store, StoreOptions};
 use fabcache_testbed::cleanup::Folder;
 use rustix::fs::{FlockOperation, Mode};

@@ -213,7 +213,6 @@ impl Takeover {
         let mut store = Store::of_parts(options, parts);
         store.note_boot();
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
-        store.publish_second(store.clock.now());
         let items = match knowledge {
             Knowledge::Saved(state) => {
                 store.continue_with(&state, options);
@@ -230,6 +229,9 @@ impl Takeover {
             }
         };
         store.limit_segments(segments_limit);
+        // A delayed flush that is due happens before the first request.
+        store.tick_with_flushes();
+        store.publish_second(store.clock.now());
         succession::set_verified(&memory);
         (store, items)
     }
