@@ -1,0 +1,418 @@
+//! A clean stop keeps the items in the memory file (`-e`), and the next server has them.
+
+mod common;
+
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::process::{Process, fabcached, spawn, start};
+use common::{Client, Scratch, connect, wait_until};
+use rustix::process::Signal;
+
+/// Requests that are sent before their answers are read: far below what the buffers of a socket hold.
+const PIPELINE: u64 = 1024;
+
+/// A memory file, and the servers that use it one after another.
+struct MemoryFile {
+    scratch: Scratch,
+}
+
+impl MemoryFile {
+    fn new(name: &str) -> MemoryFile {
+        MemoryFile { scratch: Scratch::new(&format!("restart-{name}")) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.scratch.path("region")
+    }
+
+    fn arguments(&self, more: &str) -> String {
+        format!("-o relaxed_privileges -e {} {more}", self.path().display())
+    }
+
+    /// Starts a server that finds no memory file.
+    #[track_caller]
+    fn start_new(&self, arguments: &str) -> Process {
+        let process = start(&self.arguments(arguments));
+        assert!(process.log().contains("is new"), "{}", process.log());
+        process
+    }
+
+    /// Starts a server, which takes over this many items.
+    #[track_caller]
+    fn start_again(&self, arguments: &str, items: u64) -> Process {
+        let process = start(&self.arguments(arguments));
+        self.check_takeover(&process, items);
+        process
+    }
+
+    #[track_caller]
+    fn check_takeover(&self, process: &Process, items: u64) {
+        let line = format!("took over the memory file {} with {items} items", self.path().display());
+        assert!(process.log().contains(&line), "no {line:?} in {}", process.log());
+    }
+
+    /// Stops a server by a signal; returns how many items it keeps.
+    #[track_caller]
+    fn stop(&self, process: Process, signal: Signal) -> u64 {
+        process.signal(signal);
+        self.wait(process)
+    }
+
+    /// Waits for the end of a server; returns how many items it keeps.
+    #[track_caller]
+    fn wait(&self, mut process: Process) -> u64 {
+        assert_eq!(process.wait().code(), Some(0), "{}", process.log());
+        let (log, end) = (process.log(), format!(" items in the memory file {}", self.path().display()));
+        let kept = log.lines().find_map(|line| line.split_once("kept ")?.1.split_once(&end)?.0.parse().ok());
+        kept.unwrap_or_else(|| panic!("no items are kept: {log}"))
+    }
+
+    /// Returns how many bytes of the file system the region takes.
+    fn allocated_bytes(&self) -> u64 {
+        std::fs::metadata(self.path()).expect("a server uses it").blocks() * 512
+    }
+
+    /// Returns the bytes of the region and of the saved state.
+    fn bytes(&self) -> [Vec<u8>; 2] {
+        ["region", "region.meta"]
+            .map(|name| std::fs::read(self.scratch.path(name)).expect("a server kept it"))
+    }
+}
+
+type Tcp = Client<TcpStream>;
+
+/// Returns a value that no other key has, of this many bytes.
+fn value(key: &str, bytes: usize) -> Vec<u8> {
+    let mut value = format!("{key} ").repeat(bytes.div_ceil(key.len() + 1)).into_bytes();
+    value.truncate(bytes);
+    value
+}
+
+fn set(client: &mut Tcp, key: &str, value: &[u8]) {
+    client.say([format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat());
+    client.hear("STORED\r\n");
+}
+
+fn check(client: &mut Tcp, key: &str, value: &[u8]) {
+    client.say(format!("get {key}\r\n"));
+    client.hear([format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat());
+}
+
+/// Returns an item's flags, value and CAS.
+fn gets(client: &mut Tcp, key: &str) -> (u32, String, u64) {
+    client.say(format!("gets {key}\r\n"));
+    let answer = client.hear_until("END\r\n");
+    let (head, value) = answer.split_once("\r\n").expect("lines end so");
+    let words: Vec<&str> = head.split(' ').collect();
+    let ["VALUE", name, flags, _, cas] = words[..] else { panic!("{answer:?}") };
+    assert_eq!(name, key);
+    let value = value.strip_suffix("\r\nEND\r\n").expect("a value");
+    (flags.parse().expect("flags"), value.to_owned(), cas.parse().expect("a number"))
+}
+
+/// Returns a number from the answer to a meta get with one flag that returns it.
+fn meta_number(client: &mut Tcp, key: &str, flag: char) -> u64 {
+    client.say(format!("mg {key} {flag}\r\n"));
+    let answer = client.hear_until("\r\n");
+    let number = answer.strip_prefix(&format!("HD {flag}")).and_then(|text| text.trim_end().parse().ok());
+    number.unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+/// Sends a request for each number, many at a time, and expects the same answer to each.
+fn repeat(client: &mut Tcp, numbers: std::ops::Range<u64>, request: impl Fn(u64) -> String, answer: &str) {
+    for first in numbers.clone().step_by(PIPELINE as usize) {
+        let end = numbers.end.min(first + PIPELINE);
+        client.say((first..end).map(&request).collect::<String>());
+        client.hear(answer.repeat((end - first) as usize));
+    }
+}
+
+#[test]
+fn values_of_all_lengths_are_kept() {
+    let file = MemoryFile::new("lengths");
+    let server = file.start_new("-m 128 -I 2m");
+    let mut client = connect(server.address());
+    let mut kept: Vec<(String, Vec<u8>)> = (1..=20)
+        .flat_map(|power| [1 << power, (1 << power) + 1])
+        .map(|bytes| (format!("length{bytes}"), bytes))
+        // Chains of chunks whose last one has few bytes and many.
+        .chain((0..16).map(|step| (format!("chain{step}"), 768_000 + 4096 * step + step)))
+        .map(|(key, bytes)| (key.clone(), value(&key, bytes)))
+        .collect();
+    for (key, value) in &kept {
+        set(&mut client, key, value);
+    }
+    client.request("set nothing 0 0 0\r\n\r\n", "STORED\r\n");
+    let (deleted, _) = kept.pop().expect("there are many");
+    client.request(format!("delete {deleted}\r\n"), "DELETED\r\n");
+
+    let items = file.stop(server, Signal::TERM);
+    assert_eq!(items, kept.len() as u64 + 1);
+    let server = file.start_again("-m 128 -I 2m", items);
+    let mut client = connect(server.address());
+    assert_eq!(client.count("", "curr_items"), items);
+    for (key, value) in &kept {
+        check(&mut client, key, value);
+    }
+    client.request("get nothing\r\n", "VALUE nothing 0 0\r\n\r\nEND\r\n");
+    client.request(format!("get {deleted}\r\n"), "END\r\n");
+    // The chunks of a kept chain are free when it is overwritten or deleted.
+    for (key, _) in &kept {
+        let other = value("other", 700_000);
+        set(&mut client, key, &other);
+        check(&mut client, key, &other);
+        client.request(format!("delete {key}\r\n"), "DELETED\r\n");
+    }
+    assert_eq!(client.count("", "curr_items"), 1);
+}
+
+#[test]
+fn index_keeps_its_size_without_items() {
+    const ITEMS: u64 = 1 << 17;
+    let file = MemoryFile::new("index");
+    let server = file.start_new("-m 128");
+    let mut client = connect(server.address());
+    assert_eq!(client.count("", "hash_power_level"), 16);
+    repeat(&mut client, 0..ITEMS, |number| format!("set n{number} 0 0 0\r\n\r\n"), "STORED\r\n");
+    wait_until("the index has grown", || client.count("", "hash_is_expanding") == 0);
+    assert_eq!(client.count("", "hash_power_level"), 17);
+    repeat(&mut client, 0..ITEMS, |number| format!("delete n{number}\r\n"), "DELETED\r\n");
+    set(&mut client, "last", b"value");
+
+    assert_eq!(file.stop(server, Signal::USR1), 1);
+    let server = file.start_again("-m 128", 1);
+    let mut client = connect(server.address());
+    assert_eq!(client.count("", "hash_power_level"), 17);
+    check(&mut client, "last", b"value");
+    repeat(&mut client, 0..1000, |number| format!("get n{number}\r\n"), "END\r\n");
+    repeat(&mut client, 0..1000, |number| format!("set n{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    assert_eq!(client.count("", "curr_items"), 1001);
+}
+
+#[test]
+fn time_passes_while_no_server_runs() {
+    let file = MemoryFile::new("time");
+    let server = file.start_new("-m 16");
+    let mut client = connect(server.address());
+    client.request("set short 0 3 1\r\nx\r\nset long 0 300 1\r\ny\r\n", "STORED\r\nSTORED\r\n");
+    client.request("set endless 0 0 1\r\nz\r\n", "STORED\r\n");
+    file.stop(server, Signal::TERM);
+
+    std::thread::sleep(Duration::from_secs(4));
+    let server = start(&file.arguments("-m 16"));
+    let mut client = connect(server.address());
+    client.request("get short\r\n", "END\r\n");
+    client.request("get long endless\r\n", "VALUE long 0 1\r\ny\r\nVALUE endless 0 1\r\nz\r\nEND\r\n");
+    let left = meta_number(&mut client, "long", 't');
+    // The lower limit is for a slow machine.
+    assert!((200..=296).contains(&left), "{left} of 300 seconds are left after 4");
+    client.request("mg endless t\r\n", "HD t-1\r\n");
+}
+
+#[test]
+fn delayed_flush_happens_while_no_server_runs() {
+    let file = MemoryFile::new("flush");
+    let server = file.start_new("-m 16");
+    let mut client = connect(server.address());
+    repeat(&mut client, 0..1000, |number| format!("set n{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    client.request("flush_all 3\r\nget n1\r\n", "OK\r\nVALUE n1 0 1\r\nx\r\nEND\r\n");
+    file.stop(server, Signal::INT);
+
+    std::thread::sleep(Duration::from_secs(4));
+    let server = start(&file.arguments("-m 16"));
+    let mut client = connect(server.address());
+    repeat(&mut client, 0..1000, |number| format!("get n{number}\r\n"), "END\r\n");
+    set(&mut client, "later", b"stays");
+    assert_eq!(file.stop(server, Signal::TERM), 1);
+    let server = file.start_again("-m 16", 1);
+    check(&mut connect(server.address()), "later", b"stays");
+}
+
+#[test]
+fn delayed_flush_happens_in_a_later_server() {
+    let file = MemoryFile::new("later-flush");
+    let server = file.start_new("-m 16");
+    // A minute is longer than the restart takes, so the items are there.
+    connect(server.address()).request("set a 0 0 1\r\nx\r\nflush_all 60\r\n", "STORED\r\nOK\r\n");
+    let items = file.stop(server, Signal::TERM);
+    let server = file.start_again("-m 16", items);
+    let mut client = connect(server.address());
+    client.request(
+        "get a\r\nflush_all 2\r\nget a\r\n",
+        "VALUE a 0 1\r\nx\r\nEND\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+    );
+    let items = file.stop(server, Signal::TERM);
+    let server = file.start_again("-m 16", items);
+    let mut client = connect(server.address());
+    wait_until("the flush happens", || {
+        client.say("get a\r\n");
+        client.hear_until("END\r\n") == "END\r\n"
+    });
+}
+
+#[test]
+fn watchers_do_not_hinder_a_graceful_stop() {
+    let file = MemoryFile::new("watcher");
+    let server = file.start_new("-m 16");
+    let mut watcher = connect(server.address());
+    watcher.request("watch fetchers mutations evictions\r\n", "OK\r\n");
+    let mut client = connect(server.address());
+    set(&mut client, "seen", b"value");
+    check(&mut client, "seen", b"value");
+    watcher.hear_until("key=seen");
+    assert_eq!(file.stop(server, Signal::USR1), 1);
+    let server = file.start_again("-m 16", 1);
+    check(&mut connect(server.address()), "seen", b"value");
+}
+
+#[test]
+fn flags_and_cas_values_are_kept_and_later_ones_are_greater() {
+    let file = MemoryFile::new("cas");
+    let server = file.start_new("-m 16");
+    let mut client = connect(server.address());
+    for (number, flags) in [0, 1, 0xffff, u32::MAX].into_iter().enumerate() {
+        client.request(format!("set f{number} {flags} 0 1\r\n{number}\r\n"), "STORED\r\n");
+    }
+    let before: Vec<_> = (0..4).map(|number| gets(&mut client, &format!("f{number}"))).collect();
+    assert_eq!(before.iter().map(|item| item.0).collect::<Vec<_>>(), [0, 1, 0xffff, u32::MAX]);
+    // The greatest value is that of an item which is not kept.
+    set(&mut client, "gone", b"x");
+    let greatest = gets(&mut client, "gone").2;
+    assert!(before.iter().all(|item| item.2 < greatest));
+    client.request("delete gone\r\n", "DELETED\r\n");
+    file.stop(server, Signal::TERM);
+
+    let server = file.start_again("-m 16", 4);
+    let mut client = connect(server.address());
+    let after: Vec<_> = (0..4).map(|number| gets(&mut client, &format!("f{number}"))).collect();
+    assert_eq!(after, before);
+    set(&mut client, "new", b"x");
+    let new = gets(&mut client, "new").2;
+    assert!(new > greatest, "{new} is not above {greatest}");
+    // A client that read before the restart may replace what it read, but only once.
+    let cas = before[2].2;
+    client.request(format!("cas f2 7 0 1 {cas}\r\nn\r\n"), "STORED\r\n");
+    client.request(format!("cas f2 8 0 1 {cas}\r\nm\r\n"), "EXISTS\r\n");
+    let (flags, value, cas) = gets(&mut client, "f2");
+    assert_eq!((flags, value.as_str()), (7, "n"));
+    assert!(cas > new, "{cas} is not above {new}");
+}
+
+#[test]
+fn server_with_less_memory_evicts_until_the_items_fit() {
+    const ITEMS: u64 = 40;
+    let key = |number| format!("big{number}");
+    let file = MemoryFile::new("less");
+    let server = file.start_new("-m 64");
+    let mut client = connect(server.address());
+    for number in 0..ITEMS {
+        set(&mut client, &key(number), &value(&key(number), 1_000_000));
+    }
+    assert_eq!(client.count("", "curr_items"), ITEMS);
+    let items = file.stop(server, Signal::TERM);
+
+    let server = file.start_again("-m 16", items);
+    let mut client = connect(server.address());
+    assert_eq!(client.count("", "limit_maxbytes"), 16 << 20);
+    wait_until("the items fit", || client.count("", "bytes") <= 16 << 20);
+    let mut found = 0;
+    for number in 0..ITEMS {
+        client.say(format!("get {}\r\n", key(number)));
+        // Eviction may go on meanwhile.
+        if client.hear_until("\r\n") != "END\r\n" {
+            client.hear([&value(&key(number), 1_000_000)[..], b"\r\nEND\r\n"].concat());
+            found += 1;
+        }
+    }
+    assert!((1..=16).contains(&found), "{found} items of 1 MB in 16 MiB");
+    for number in ITEMS..2 * ITEMS {
+        set(&mut client, &key(number), &value(&key(number), 1_000_000));
+        let bytes = client.count("", "bytes");
+        assert!(bytes <= 16 << 20, "{bytes} bytes of items");
+    }
+    wait_until("the file takes no more than the limit", || file.allocated_bytes() <= 17 << 20);
+    let items = file.stop(server, Signal::TERM);
+    // The file still has room for as much as at first.
+    let server = file.start_again("-m 64", items);
+    let mut client = connect(server.address());
+    for number in 0..ITEMS {
+        set(&mut client, &format!("more{number}"), &value("more", 1_000_000));
+    }
+    let left = client.count("", "curr_items");
+    assert!(left >= ITEMS, "{left} items are left");
+}
+
+#[test]
+fn server_with_more_memory_than_the_file_is_refused() {
+    let file = MemoryFile::new("more");
+    let server = file.start_new("-m 16");
+    set(&mut connect(server.address()), "a", b"kept");
+    let items = file.stop(server, Signal::TERM);
+    let before = file.bytes();
+    for arguments in ["-m 32", "-m 16 --memory-max 32"] {
+        let mut refused = spawn(fabcached(&format!("-l 127.0.0.1 -p -1 {}", file.arguments(arguments))));
+        assert!(!refused.wait().success(), "{}", refused.log());
+        let log = refused.log();
+        let size = format!("ask for at most {}", before[0].len());
+        for words in [file.path().to_str().expect("it is text"), "-m or --memory-max asks for", &size] {
+            assert!(log.contains(words), "no {words:?} in {log}");
+        }
+        assert!(before == file.bytes(), "the refused server changed the file");
+    }
+    let server = file.start_again("-m 16", items);
+    check(&mut connect(server.address()), "a", b"kept");
+}
+
+#[test]
+fn every_clean_stop_keeps_the_items_and_restarts_repeat() {
+    let file = MemoryFile::new("stops");
+    let by_signal = [Signal::TERM, Signal::INT, Signal::USR1].map(Ok);
+    let by_command = ["shutdown\r\n", "shutdown graceful\r\n"].map(Err);
+    let mut server = file.start_new("-m 16 -A");
+    for (number, stop) in by_signal.into_iter().chain(by_command).enumerate() {
+        let mut client = connect(server.address());
+        assert_eq!(client.count("", "curr_items"), number as u64, "before {stop:?}");
+        set(&mut client, &format!("item{number}"), b"stays");
+        client.request("set gone 0 0 1\r\nx\r\ndelete gone\r\n", "STORED\r\nDELETED\r\n");
+        match stop {
+            Ok(signal) => server.signal(signal),
+            Err(command) => client.say(command),
+        }
+        let items = file.wait(server);
+        assert_eq!(items, number as u64 + 1, "after {stop:?}");
+        server = file.start_again("-m 16 -A", items);
+        let mut client = connect(server.address());
+        (0..=number).for_each(|earlier| check(&mut client, &format!("item{earlier}"), b"stays"));
+        client.request("get gone\r\n", "END\r\n");
+    }
+}
+
+#[test]
+fn one_of_two_servers_that_start_at_once_has_the_items() {
+    let file = MemoryFile::new("two");
+    let server = file.start_new("-m 16");
+    let mut client = connect(server.address());
+    repeat(&mut client, 0..1000, |number| format!("set n{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    file.stop(server, Signal::TERM);
+
+    for _ in 0..5 {
+        let mut both =
+            [(); 2].map(|()| spawn(fabcached(&format!("-l 127.0.0.1 -p -1 {}", file.arguments("-m 16")))));
+        let is_up = |server: &Process| server.log().contains("ready for memcached clients at");
+        let has_ended = |server: &mut Process| server.child.try_wait().expect("our child").is_some();
+        wait_until("one server serves and the other one has ended", || {
+            both.iter().any(is_up) && both.iter_mut().any(has_ended)
+        });
+        let [first, second] = both;
+        let (server, mut refused) = if is_up(&first) { (first, second) } else { (second, first) };
+        assert!(!refused.wait().success() && !is_up(&refused), "{}", refused.log());
+        assert!(refused.log().contains("another server uses it"), "{}", refused.log());
+        file.check_takeover(&server, 1000);
+        let mut client = connect(server.address());
+        repeat(&mut client, 0..1000, |number| format!("mg n{number} v\r\n"), "VA 1\r\nx\r\n");
+        assert_eq!(file.stop(server, Signal::TERM), 1000);
+    }
+}
