@@ -13,6 +13,7 @@ mod protocols;
 mod python;
 mod rdma;
 mod report;
+mod restart;
 mod servers;
 mod snippets;
 mod torture;
@@ -59,6 +60,8 @@ enum Task {
     Rdma(rdma::Args),
     /// Check reports of measurements in a browser
     Report(report::Args),
+    /// Run memcached's own test of a restart with fabcached
+    Restart(restart::Args),
     /// Run the code blocks of the documents
     Snippets(snippets::Args),
     /// Read a region from another process while it is written at full rate
@@ -81,6 +84,7 @@ fn main() -> Result<()> {
         Task::Python(args) => python::run(&args),
         Task::Rdma(args) => rdma::run(&args),
         Task::Report(args) => report::run(&args),
+        Task::Restart(args) => restart::run(&args),
         Task::Snippets(args) => snippets::run(&args),
         Task::Torture(args) => torture::run(&args),
     }
