@@ -346,24 +346,31 @@ fn server_with_less_memory_evicts_until_the_items_fit() {
 }
 
 #[test]
-fn server_with_more_memory_than_the_file_is_refused() {
-    let file = MemoryFile::new("more");
+fn server_with_too_much_or_too_little_memory_is_refused() {
+    const ITEMS: u64 = 60_000;
+    let file = MemoryFile::new("refused");
     let server = file.start_new("-m 16");
-    set(&mut connect(server.address()), "a", b"kept");
+    let mut client = connect(server.address());
+    repeat(&mut client, 0..ITEMS, |number| format!("set n{number} 0 0 1\r\nx\r\n"), "STORED\r\n");
     let items = file.stop(server, Signal::TERM);
+    assert_eq!(items, ITEMS);
     let before = file.bytes();
-    for arguments in ["-m 32", "-m 16 --memory-max 32"] {
+    let too_much = format!("asks for 33554432; ask for at most {}", before[0].len());
+    let too_little = "the index of its items takes more than -m asks for; ask for at least ";
+    let cases =
+        [("-m 32", &too_much[..]), ("-m 16 --memory-max 32", &too_much), ("-m 1 -I 128k", too_little)];
+    for (arguments, why) in cases {
         let mut refused = spawn(fabcached(&format!("-l 127.0.0.1 -p -1 {}", file.arguments(arguments))));
         assert!(!refused.wait().success(), "{}", refused.log());
-        let log = refused.log();
-        let size = format!("ask for at most {}", before[0].len());
-        for words in [file.path().to_str().expect("it is text"), "-m or --memory-max asks for", &size] {
+        let (log, path) = (refused.log(), file.path());
+        for words in [path.to_str().expect("it is text"), why] {
             assert!(log.contains(words), "no {words:?} in {log}");
         }
         assert!(before == file.bytes(), "the refused server changed the file");
     }
     let server = file.start_again("-m 16", items);
-    check(&mut connect(server.address()), "a", b"kept");
+    let mut client = connect(server.address());
+    repeat(&mut client, 0..ITEMS, |number| format!("mg n{number} v\r\n"), "VA 1\r\nx\r\n");
 }
 
 #[test]
