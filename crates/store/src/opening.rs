@@ -8,6 +8,7 @@
 //! PATH or "creating", and never serves half of a region.
 
 use std::path::Path;
+use std::time::Instant;
 
 use fabcache_layout::checksum::SECRET_BYTES;
 use fabcache_layout::header::Birth;
@@ -90,23 +91,16 @@ impl Identity {
 }
 
 impl Store {
-    /// Opens a store, and reports whether it replaced the contents of its file.
+    /// Opens a store: a new one, or that of the server that used its file before.
     ///
     /// # Errors
     /// The options do not fit together, the system has too little memory, or the file cannot be used. In the last case
     /// neither the file nor PATH.meta was changed.
-    pub fn open(mut options: StoreOptions) -> Result<(Store, Opening), CreateError> {
-        let geometry = geometry_of(&options)?;
-        let region_bytes = geometry.region_bytes;
-        let backing: Box<dyn Backing> = match (options.given.take(), options.backing.file.take()) {
-            (Some(given), _) if given.len() < region_bytes => {
-                return Err(CreateError::GivenTooShort { bytes: given.len(), needed: region_bytes });
-            }
-            (Some(given), _) => Box::new(given),
-            (None, Some(file)) => return open_file(options, geometry, &file),
-            (None, None) => Box::new(Memfd::create(region_bytes, options.backing.huge_pages)?),
-        };
-        Ok((create(options, geometry, backing, Identity::draw()?)?, Opening::New))
+    pub fn open(options: StoreOptions) -> Result<(Store, Opening), CreateError> {
+        let began = Instant::now();
+        let (mut store, opening) = open(options)?;
+        store.opening = (opening, began.elapsed());
+        Ok((store, opening))
     }
 
     /// Makes a store as [`Store::open`] does, for callers whose memory has no file.
@@ -116,6 +110,20 @@ impl Store {
     pub fn create(options: StoreOptions) -> Result<Store, CreateError> {
         Ok(Store::open(options)?.0)
     }
+}
+
+fn open(mut options: StoreOptions) -> Result<(Store, Opening), CreateError> {
+    let geometry = geometry_of(&options)?;
+    let region_bytes = geometry.region_bytes;
+    let backing: Box<dyn Backing> = match (options.given.take(), options.backing.file.take()) {
+        (Some(given), _) if given.len() < region_bytes => {
+            return Err(CreateError::GivenTooShort { bytes: given.len(), needed: region_bytes });
+        }
+        (Some(given), _) => Box::new(given),
+        (None, Some(file)) => return open_file(options, geometry, &file),
+        (None, None) => Box::new(Memfd::create(region_bytes, options.backing.huge_pages)?),
+    };
+    Ok((create(options, geometry, backing, Identity::draw()?)?, Opening::New))
 }
 
 /// Returns the geometry of a new region.

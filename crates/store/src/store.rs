@@ -31,6 +31,8 @@ use crate::simulation::{Simulation, SimulationCounts};
 
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions, Given, Sharing};
+#[cfg(not(loom))]
+use crate::opening::Opening;
 
 /// Options of a store.
 #[derive(Debug)]
@@ -161,6 +163,9 @@ pub struct Store {
     /// Seconds that the last evicted item had not been accessed.
     pub(crate) evicted_idle: AtomicU32,
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
+    /// How the store began, and how long that took.
+    #[cfg(not(loom))]
+    pub(crate) opening: (Opening, Duration),
     #[cfg(not(loom))]
     pub(crate) backing: Box<dyn Backing>,
 }
@@ -319,6 +324,8 @@ impl Store {
             evicted_idle: AtomicU32::new(0),
             observer: OnceLock::new(),
             #[cfg(not(loom))]
+            opening: (Opening::New, Duration::ZERO),
+            #[cfg(not(loom))]
             backing: parts.backing,
         }
     }
@@ -327,6 +334,18 @@ impl Store {
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(key, self.hash_seed)
+    }
+
+    /// Returns how the store began, and how long that took.
+    #[cfg(not(loom))]
+    pub fn opening(&self) -> (Opening, Duration) {
+        self.opening
+    }
+
+    /// Returns which server since the region's creation this is.
+    #[cfg(not(loom))]
+    pub fn incarnation(&self) -> u32 {
+        header::incarnation(&self.memory)
     }
 
     /// Returns the file of the region, for readers to map; none if there is none for them.
