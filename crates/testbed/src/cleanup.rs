@@ -119,12 +119,20 @@ impl Folder {
     /// # Errors
     /// It cannot be created.
     pub fn new(name: &str) -> Result<Folder> {
+        Folder::new_in(&std::env::temp_dir(), name)
+    }
+
+    /// Creates a folder in `parent`, whose name begins with `name`.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn new_in(parent: &Path, name: &str) -> Result<Folder> {
         use std::os::unix::fs::DirBuilderExt;
         use std::sync::atomic::{AtomicU32, Ordering};
 
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("{name}-{}-{number}", std::process::id()));
+        let path = parent.join(format!("{name}-{}-{number}", std::process::id()));
         let created = std::fs::DirBuilder::new().mode(0o700).create(&path);
         created.with_context(|| format!("cannot create the folder {}", path.display()))?;
         registry().folders.push(path.clone());

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::cleanup::{self, STOP_TIME_MAX};
 use crate::ports;
@@ -100,24 +102,32 @@ impl ServerProcess {
         Some(format!("{status}{}", self.output.tail()))
     }
 
-    /// Returns how the server ended, if it ends within this time.
+    /// Returns how the server ended, if it ends within this time. It returns as soon as the server ends.
     pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + within;
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
-            if Instant::now() >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return None;
             }
-            std::thread::sleep(POLL_PERIOD);
+            if sleep_until_exit(Pid::from_child(&self.child), left).is_err() {
+                std::thread::sleep(POLL_PERIOD.min(left));
+            }
         }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        // Fails if the server has ended, which `wait` reports.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
     }
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        // Fails if the server has ended, which `wait` reports.
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        self.signal(Signal::TERM);
     }
 
     /// Returns how the server ended, if it ends within this time and once its output is complete.
@@ -154,6 +164,13 @@ impl Drop for ServerProcess {
         }
         cleanup::forget_server(Pid::from_child(&self.child));
     }
+}
+
+/// Sleeps until a child process has ended, at most for this time.
+fn sleep_until_exit(pid: Pid, time_max: Duration) -> Result<(), Errno> {
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let time_max = Timespec::try_from(time_max).map_err(|_| Errno::INVAL)?;
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time_max)).map(drop)
 }
 
 /// Returns whether a server failed to start because a process took its port meanwhile: it may succeed on another one.
