@@ -14,6 +14,7 @@
 //! - `latency/`: the time of one call; `dissect/`: its parts; `nonblocking/`: windows of non-blocking calls.
 //! - `engine/`: many clients at once, used by `throughput/`, `multiget/` and `mixture/` (mixed value sizes).
 //! - `blocks/`: large values in blocks; `hybrid/`: working sets larger than memory; `compare/`: servers side by side.
+//! - `restart/`: servers with a memory file, stopped and started again.
 //!
 //! **Benchmarks of one part**
 //! - `store/`: the store by itself; `memory/`: items held for the memory used.
@@ -44,6 +45,7 @@ pub mod policies;
 pub mod process;
 pub mod random;
 pub mod report;
+pub mod restart;
 pub mod results;
 pub mod server;
 pub mod shm;

@@ -4,12 +4,16 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use fabcache_testbed::server::ServerProcess;
+use rustix::process::Signal;
 
 use crate::process::{Cpus, Process};
+
+/// A server that still runs so long after a signal has failed to stop.
+const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// A server to measure: any program that takes memcached's flags.
 #[derive(Clone, Debug)]
@@ -56,6 +60,23 @@ impl Server {
         Ok(Server(ServerProcess::start(name, command, is_up)?))
     }
 
+    /// Sends a signal, and returns the time until the process ended.
+    ///
+    /// # Errors
+    /// The server does not end within a minute, or it fails; a server that SIGKILL ends does not fail.
+    pub fn stop(mut self, signal: Signal) -> Result<Duration> {
+        let begun = Instant::now();
+        self.0.signal(signal);
+        let ended = self.0.wait(STOP_TIME_MAX);
+        let taken = begun.elapsed();
+        let Some(status) = ended else {
+            bail!("the server still runs {STOP_TIME_MAX:?} after signal {}", signal.as_raw());
+        };
+        let is_stopped = status.success() || signal == Signal::KILL;
+        ensure!(is_stopped, "signal {} ended the server: {status}{}", signal.as_raw(), self.output_tail());
+        Ok(taken)
+    }
+
     /// Returns the exit status and the end of the output, if the server ends within this time.
     pub fn ended(&mut self, within: Duration) -> Option<String> {
         self.0.ended(within)
@@ -97,7 +118,8 @@ impl Server {
 }
 
 impl MeasuredProgram {
-    fn command(&self, listening: &[&str], flags: &[&str]) -> Command {
+    /// Returns the command that starts the program with these listeners and flags.
+    pub(crate) fn command(&self, listening: &[&str], flags: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["-u", "root"]).args(listening).args(flags).args(&self.flags);
         command

@@ -66,6 +66,7 @@ fn layout(subcommand: &str) -> Layout {
             Layout { x: &["window"], lines: &["mode"], shows_rate: false, joins: true, draws_all: false }
         }
         "dissect" => Layout { x: &["value_bytes"], shows_rate: false, ..rate },
+        "restart" => Layout { x: &["items"], lines: &["stop"], shows_rate: false, ..rate },
         "throughput" | "mixture" | "trace" => rate,
         _ => Layout { draws_all: true, ..rate },
     }

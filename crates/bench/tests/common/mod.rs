@@ -44,7 +44,8 @@ impl TestServer {
     }
 }
 
-struct NoProgress;
+/// Reports nothing.
+pub struct NoProgress;
 
 impl Progress for NoProgress {
     fn begin(&self, _: u64) {}

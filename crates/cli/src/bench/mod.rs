@@ -16,6 +16,7 @@ mod nonblocking;
 pub mod output;
 mod policies;
 mod report;
+mod restart;
 mod shm;
 mod sizes;
 mod store;
@@ -59,6 +60,8 @@ pub enum Command {
     Compare(Box<compare::Arguments>),
     /// Measures gets of working sets larger than the servers' memory, with a penalty for misses
     Hybrid(hybrid::Arguments),
+    /// Measures restarts of servers that keep their items in a memory file (-e)
+    Restart(restart::Arguments),
     /// Replays traces on servers, for hit ratio and speed
     Trace(Box<trace::Arguments>),
     /// Measures miss ratios of the store and of reference policies
@@ -95,6 +98,7 @@ pub fn run(command: Command) -> Result<()> {
         }
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Hybrid(arguments) => hybrid::run(&arguments),
+        Command::Restart(arguments) => restart::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Store(arguments) => store::run(&arguments),
