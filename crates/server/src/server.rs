@@ -231,7 +231,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         ..StoreOptions::default()
     })?;
     if let Some(file) = &settings.backing.file {
-        log_opening(file, opening);
+        log_opening(file, opening, store.opening().1);
     }
     if settings.lock_memory {
         store
@@ -245,12 +245,12 @@ fn make_store(settings: &Settings) -> Result<Store> {
 }
 
 /// Logs how the memory file was opened.
-fn log_opening(file: &Path, opening: Opening) {
+fn log_opening(file: &Path, opening: Opening, took: Duration) {
     let file = file.display();
     match opening {
         Opening::New => tracing::info!("the memory file {file} is new"),
         Opening::Kept { items, clock_went_back } => {
-            tracing::info!("took over the memory file {file} with {items} items");
+            tracing::info!("took over the memory file {file} with {items} items in {took:?}");
             if clock_went_back {
                 tracing::warn!(
                     "the system's clock is earlier than when the last server stopped: items live longer by that time"
@@ -258,7 +258,9 @@ fn log_opening(file: &Path, opening: Opening) {
             }
         }
         Opening::Recovered { items, dropped, why } => {
-            tracing::warn!("recovered {items} items of the memory file {file}, and dropped {dropped}: {why}");
+            tracing::warn!(
+                "recovered {items} items of the memory file {file}, and dropped {dropped}, in {took:?}: {why}"
+            );
         }
         Opening::Discarded(reason) => {
             tracing::warn!("discarded the contents of the memory file {file}: {reason}");

@@ -62,6 +62,27 @@ pub enum DiscardReason {
     NotKept(#[from] NotKept),
 }
 
+impl Opening {
+    /// Returns its name in statistics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Opening::New => "new",
+            Opening::Kept { .. } => "kept",
+            Opening::Recovered { .. } => "recovered",
+            Opening::Discarded(_) => "discarded",
+        }
+    }
+
+    /// Returns how many items of the last server were kept, and how many found there were not.
+    pub fn items(&self) -> (u64, u64) {
+        match *self {
+            Opening::New | Opening::Discarded(_) => (0, 0),
+            Opening::Kept { items, .. } => (items, 0),
+            Opening::Recovered { items, dropped, .. } => (items, dropped),
+        }
+    }
+}
+
 /// The random numbers of a new region.
 struct Identity {
     region_id: u64,

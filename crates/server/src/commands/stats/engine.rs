@@ -92,7 +92,14 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     report.stat("version", env!("CARGO_PKG_VERSION"));
     report.stat("eviction", if shared.settings.evict { shared.settings.eviction.name() } else { "off" });
     report.stat("region", shared.settings.shm.as_ref().map_or("private", ShmSettings::protection));
+    let (opening, opened_in) = shared.store.opening();
+    let (items_kept, items_dropped) = opening.items();
+    report.stat("region_start", opening.name());
     for (name, value) in [
+        ("region_start_us", opened_in.as_micros() as u64),
+        ("region_incarnation", shared.store.incarnation().into()),
+        ("region_items_kept", items_kept),
+        ("region_items_dropped", items_dropped),
         ("memory_limit_bytes", usage.memory_limit),
         ("segment_bytes", usage.segment_bytes),
         ("segments", u64::from(usage.segments)),
