@@ -34,8 +34,8 @@ fn second_server_is_refused_while_the_first_one_lives() {
     first.child.kill().expect("it runs");
     first.wait();
     let second = start(&arguments);
-    assert!(second.log().contains(DISCARDED), "{}", second.log());
-    connect(second.address()).request("get a\r\n", "END\r\n");
+    assert!(second.log().contains("recovered 1 items"), "{}", second.log());
+    connect(second.address()).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]

@@ -505,11 +505,12 @@ fn fabcache_statistics_are_separate() {
     let mut c = server.connect();
     c.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     let own = c.stats("fabcache");
-    all_numbers(&own, &["version", "eviction", "region"]);
+    all_numbers(&own, &["version", "eviction", "region", "region_start"]);
     let own: BTreeMap<_, _> = own.into_iter().collect();
     assert_eq!((own["version"].as_str(), own["items"].as_str()), (env!("CARGO_PKG_VERSION"), "1"));
     assert_eq!((own["eviction"].as_str(), own["small_queue_share_permille"].as_str()), ("lru", "0"));
     assert_eq!(own["region"], "private");
+    assert_eq!((own["region_start"].as_str(), own["region_incarnation"].as_str()), ("new", "1"));
     // Without a small queue, and of one key in 16.
     for i in 0..500 {
         c.request(format!("set k{i} 0 0 1\r\nx\r\n"), "STORED\r\n");
