@@ -26,6 +26,9 @@ const PARTITIONS_MIN: u64 = 8;
 /// Blocks larger than this would not fit a segment.
 const BLOCK_SHIFT_MAX: u32 = 9;
 
+/// The index can have this part of memory: that of items of a few bytes.
+const INDEX_DIVISOR_MAX: u64 = 3;
+
 const PAGE_BYTES: u64 = 4096;
 
 /// The largest value that a header from outside may have: far more partitions than are ever created.
@@ -59,25 +62,29 @@ pub struct Geometry {
 pub struct TooSmall;
 
 impl Geometry {
-    /// Returns the geometry of a region of `region_bytes`, for segments and partitions that suit `memory_bytes`, the
-    /// part in use at first.
+    /// Returns the geometry of a region of `region_bytes`, for segments that suit `memory_bytes`, the part in use at first.
     pub fn of(region_bytes: u64, memory_bytes: u64) -> Result<Geometry, TooSmall> {
+        Geometry::with_room(region_bytes, memory_bytes, region_bytes)
+    }
+
+    /// As [`Geometry::of`], for a region that may grow to `room_bytes`: its tables have room for that.
+    pub fn with_room(region_bytes: u64, memory_bytes: u64, room_bytes: u64) -> Result<Geometry, TooSmall> {
         let memory_bytes = memory_bytes.min(region_bytes);
         let of_small_memory = (memory_bytes / SEGMENTS_OF_SMALL_MEMORY_MIN).min(SEGMENT_BYTES_WANTED);
         let segment_bytes = (memory_bytes / SEGMENTS_MIN).max(of_small_memory);
         let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let segment_shift = segment_bytes.ilog2();
         let mut block_shift = 0;
-        while region_bytes / (PARTITION_MEMORY_BYTES << block_shift) > PARTITIONS_WANTED
+        while room_bytes / (PARTITION_MEMORY_BYTES << block_shift) > PARTITIONS_WANTED
             && block_shift < BLOCK_SHIFT_MAX
         {
             block_shift += 1;
         }
-        let partitions = (region_bytes / (PARTITION_MEMORY_BYTES << block_shift)).max(PARTITIONS_MIN);
+        let partitions = (room_bytes / (PARTITION_MEMORY_BYTES << block_shift)).max(PARTITIONS_MIN);
         let partition_bits = partitions.next_power_of_two().ilog2();
         let directory = HEADER_BYTES;
         let segment_table = directory + (PARTITION_BYTES << partition_bits);
-        let segments_most = region_bytes >> segment_shift;
+        let segments_most = room_bytes >> segment_shift;
         let align = if 1 << segment_shift >= SEGMENT_BYTES_MAX { SEGMENT_BYTES_MAX } else { PAGE_BYTES };
         let first_segment = (segment_table + segments_most * SEGMENT_ENTRY_BYTES).next_multiple_of(align);
         let segments = region_bytes.checked_sub(first_segment).ok_or(TooSmall)? >> segment_shift;
@@ -94,6 +101,27 @@ impl Geometry {
             segment_table,
             first_segment,
         })
+    }
+
+    /// Returns the geometry of the same region with more bytes at its end, if its tables have room for them.
+    pub fn grown(&self, region_bytes: u64) -> Option<Geometry> {
+        let grown = Geometry {
+            region_bytes,
+            segments: (region_bytes.checked_sub(self.first_segment)? >> self.segment_shift)
+                .try_into()
+                .ok()?,
+            ..*self
+        };
+        (region_bytes <= self.room_bytes() && grown.is_sound()).then_some(grown)
+    }
+
+    /// Returns the bytes that the region may grow to.
+    pub fn room_bytes(&self) -> u64 {
+        let segments = (self.first_segment - self.segment_table) / SEGMENT_ENTRY_BYTES;
+        let index_bytes_max = self.block_bytes() * (BLOCKS_PER_TABLE_MAX << self.partition_bits) as u64;
+        (self.first_segment + (segments << self.segment_shift))
+            .min(index_bytes_max * INDEX_DIVISOR_MAX)
+            .min(REGION_BYTES_MAX)
     }
 
     /// Returns whether all parts are within the region, aligned and in order. Check a geometry from outside before
@@ -221,11 +249,29 @@ mod tests {
                 assert!(g.first_segment.is_multiple_of(g.block_unit_bytes()), "{bytes}");
                 assert!(bytes / g.block_unit_bytes() <= 1 << 32, "{bytes}");
                 let index_max = g.block_bytes() * BLOCKS_PER_TABLE_MAX as u64 * g.partitions() as u64;
-                assert!(index_max >= bytes / 3, "{bytes}: the index reaches {index_max}");
+                assert!(index_max >= bytes / INDEX_DIVISOR_MAX, "{bytes}: the index reaches {index_max}");
                 assert!(g.is_sound(), "{g:?}");
             }
         }
         assert_eq!(Geometry::of(64 << 10, 64 << 10), Err(TooSmall));
+    }
+
+    #[test]
+    fn regions_grow_into_their_room() {
+        for shift in 20..40 {
+            let bytes = 1u64 << shift;
+            let g = Geometry::with_room(bytes, bytes, 4 * bytes).expect("large enough");
+            assert!(g.is_sound() && g.room_bytes() >= 4 * bytes - g.segment_bytes(), "{g:?}");
+            assert!(g.first_segment * 10 < bytes, "tables take {} of {bytes}", g.first_segment);
+            for larger in [bytes + g.segment_bytes(), 2 * bytes, 3 * bytes + 12_345, g.room_bytes()] {
+                let grown = g.grown(larger).expect("it has room");
+                assert_eq!((grown.region_bytes, grown.first_segment), (larger, g.first_segment));
+                let end = grown.segment_end(grown.segments - 1);
+                assert!(end <= larger && end + g.segment_bytes() > larger, "{grown:?}");
+            }
+            assert_eq!(g.grown(g.room_bytes() + 1), None);
+            assert_eq!(g.grown(0), None);
+        }
     }
 
     #[test]

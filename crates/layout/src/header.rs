@@ -45,14 +45,10 @@ pub struct Birth {
 /// Writes the header of a new region; the magic last, with release.
 pub fn write(memory: &Memory, birth: &Birth) {
     let g = &birth.geometry;
-    let shape = u64::from(g.partition_bits)
-        | u64::from(g.block_shift) << 8
-        | u64::from(g.segment_shift) << 16
-        | u64::from(g.segments) << 32;
     for (at, value) in [
         (FORMAT_AT, FORMAT_VERSION),
         (REGION_BYTES_AT, g.region_bytes),
-        (SHAPE_AT, shape),
+        (SHAPE_AT, shape(g)),
         (DIRECTORY_AT, g.directory),
         (SEGMENT_TABLE_AT, g.segment_table),
         (FIRST_SEGMENT_AT, g.first_segment),
@@ -64,6 +60,20 @@ pub fn write(memory: &Memory, birth: &Birth) {
     }
     memory.store_u32(INCARNATION_AT, birth.incarnation, Ordering::Relaxed);
     memory.store(MAGIC_AT, MAGIC, Ordering::Release);
+}
+
+/// Stores the geometry of a region that has grown at its end. The server does it between the beginning of its incarnation
+/// and its liveness; the entries of the new segments are stored before.
+pub fn grow(memory: &Memory, geometry: &Geometry) {
+    memory.store(REGION_BYTES_AT, geometry.region_bytes, Ordering::Release);
+    memory.store(SHAPE_AT, shape(geometry), Ordering::Release);
+}
+
+fn shape(g: &Geometry) -> u64 {
+    u64::from(g.partition_bits)
+        | u64::from(g.block_shift) << 8
+        | u64::from(g.segment_shift) << 16
+        | u64::from(g.segments) << 32
 }
 
 /// Reads the header of a mapped region.

@@ -123,18 +123,20 @@ pub enum Unusable {
     /// PATH.meta is not valid.
     #[error("the file beside it with its secret (.meta) {0}")]
     Meta(#[from] MetaError),
-    /// The region is smaller than the requested memory.
+    /// The region cannot grow to the requested memory.
     #[error(
-        "its region has {bytes} bytes, and -m or --memory-max asks for {wanted}; ask for at most {bytes}"
+        "its region can grow to {} MiB, and -m or --memory-max asks for {}; ask for less",
+        bytes >> 20,
+        wanted.div_ceil(1 << 20)
     )]
-    Smaller {
-        /// Bytes of the region.
+    NoRoom {
+        /// Bytes that the region can grow to.
         bytes: u64,
         /// The requested bytes.
         wanted: u64,
     },
     /// The index takes more than the requested memory.
-    #[error("the index of its items takes more than -m asks for; ask for at least {needed} bytes")]
+    #[error("the index of its items takes more than -m asks for; ask for at least {} MiB", needed.div_ceil(1 << 20))]
     IndexTooLarge {
         /// The least memory.
         needed: u64,

@@ -20,6 +20,9 @@ use crate::restart::takeover::{self, Items};
 use crate::restart::{NotKept, Unclean};
 use crate::store::{Store, StoreOptions};
 
+/// The tables of a region in a file have room for so many times its bytes: a thousandth of memory for each.
+const ROOM_TO_GROW: u64 = 4;
+
 /// The start of a store's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -155,7 +158,10 @@ fn geometry_of(options: &StoreOptions) -> Result<Geometry, CreateError> {
         return Err(CreateError::TooLarge { bytes: region_bytes, max });
     }
     let too_small = |_| CreateError::TooSmall { bytes: options.memory_bytes, region_bytes };
-    Geometry::of(region_bytes, options.memory_bytes).map_err(too_small)
+    // A later server with the same file may have more memory.
+    let room = if options.backing.file.is_some() { ROOM_TO_GROW } else { 1 };
+    let room_bytes = region_bytes.saturating_mul(room).min(max);
+    Geometry::with_room(region_bytes, options.memory_bytes, room_bytes).map_err(too_small)
 }
 
 /// Opens a store in a file.

@@ -64,18 +64,19 @@ impl FoundFile {
         self.sidecar.path()
     }
 
-    /// Maps the first `len` bytes of PATH, which holds that many.
+    /// Maps the first `len` bytes of PATH; makes it longer first if `grows`, else it has as many.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn map(&self, len: u64) -> Result<Mapping, CreateError> {
+    pub(crate) fn map(&self, len: u64, grows: bool) -> Result<Mapping, CreateError> {
         let failed = |source| CreateError::System {
             what: format!("cannot map the memory file {}", self.path().display()),
             source,
         };
         let missing = || failed(io::ErrorKind::NotFound.into());
         let file = self.file.as_ref().ok_or_else(missing)?.try_clone().map_err(failed)?;
-        Mapping::open(file, len, self.sidecar.file_system().page_bytes())
+        let page_bytes = self.sidecar.file_system().page_bytes();
+        if grows { Mapping::create(file, len, page_bytes) } else { Mapping::open(file, len, page_bytes) }
     }
 
     /// Returns the file with what [`FoundFile::map`] returned.

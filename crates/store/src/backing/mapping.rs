@@ -28,7 +28,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Sizes an empty file to `len` bytes, rounded up to whole pages of `page_bytes`, and maps it.
+    /// Sizes a file to `len` bytes, at least as many as it has, rounded up to whole pages of `page_bytes`, and maps it.
     pub fn create(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
         let mapped = len.next_multiple_of(page_bytes);
         let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };

@@ -4,9 +4,11 @@
 //! write, which begins the next incarnation, uses the state up. After a kill the index is checked instead
 //! (`recovery.rs`), if the system is the same: another boot may have lost any part of what was written last.
 
+use std::ops::Range;
+
 use fabcache_layout::format::LEASE_MAX;
 use fabcache_layout::header::{self, Birth};
-use fabcache_layout::segment::Kind;
+use fabcache_layout::segment::{self, Kind, Use};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -53,6 +55,9 @@ enum Knowledge {
     Recovered { why: Unclean, stranded: Vec<Stranded>, open: Vec<u32>, dropped: u64 },
 }
 
+/// A segment that the memory limit has to admit first.
+const RETIRED: Use = Use { kind: Kind::Retired, is_main: false, is_for_moves: false, used: 0 };
+
 /// The region that a file holds, mapped, and the parts of a store of its items.
 pub(crate) struct Takeover {
     knowledge: Knowledge,
@@ -81,13 +86,15 @@ pub(crate) fn prepare(
     birth: &Birth,
     meta: &Meta,
 ) -> Result<Result<Takeover, (FoundFile, NotKept)>, CreateError> {
-    let geometry = birth.geometry;
+    let found_geometry = birth.geometry;
     let unusable = |found: &FoundFile, why| Err(CreateError::Unusable { file: found.path().into(), why });
     let wanted = options.memory_bytes_max.max(options.memory_bytes);
-    if wanted > geometry.region_bytes {
-        return unusable(&found, Unusable::Smaller { bytes: geometry.region_bytes, wanted });
-    }
-    let mapping = found.map(geometry.region_bytes)?;
+    let grows = wanted > found_geometry.region_bytes;
+    let grown = if grows { found_geometry.grown(wanted) } else { Some(found_geometry) };
+    let Some(geometry) = grown else {
+        return unusable(&found, Unusable::NoRoom { bytes: found_geometry.room_bytes(), wanted });
+    };
+    let mapping = found.map(geometry.region_bytes, grows)?;
     // SAFETY: the mapping has at least that many bytes, is aligned to a page, and no references into it exist. It lives as
     // long as the memory: as a part of the backing, which is the store's last field, or until this function returns
     // without a store.
@@ -104,7 +111,13 @@ pub(crate) fn prepare(
         let needed = geometry.first_segment + (u64::from(least) << geometry.segment_shift);
         return unusable(&found, Unusable::IndexTooLarge { needed });
     }
-    let restored = restore(options, &memory, birth, meta);
+    // In the room of the table, which is no part of the region yet.
+    for id in found_geometry.segments..geometry.segments {
+        segment::set_use(&memory, &geometry, id, RETIRED);
+    }
+    let birth = &Birth { geometry, ..*birth };
+    let new_segments = found_geometry.segments..geometry.segments;
+    let restored = restore(options, &memory, birth, meta, new_segments);
     let known = match restored {
         Ok((state, segments, index)) => Ok((Knowledge::Saved(Box::new(state)), segments, index)),
         Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
@@ -133,7 +146,7 @@ pub(crate) fn prepare(
 fn index_segments(memory: &Memory, birth: &Birth) -> u32 {
     let geometry = &birth.geometry;
     let is_index = |id: &u32| {
-        let segment_use = fabcache_layout::segment::load_use(memory, geometry, *id);
+        let segment_use = segment::load_use(memory, geometry, *id);
         segment_use.is_some_and(|segment_use| segment_use.kind == Kind::Index)
     };
     (0..geometry.segments).filter(is_index).count() as u32
@@ -145,8 +158,10 @@ fn restore(
     memory: &Memory,
     birth: &Birth,
     meta: &Meta,
+    new_segments: Range<u32>,
 ) -> Result<(SavedState, Segments, Index), Unclean> {
-    let state = saved_state(memory, birth, meta)?;
+    let mut state = saved_state(memory, birth, meta)?;
+    state.segments.retired.extend(new_segments.rev());
     let (fills_up, threads) = (!options.evict, options.threads.max(1));
     let segments =
         Segments::restore(memory.clone(), birth.geometry, &state.segments, fills_up, threads, options.grace)?;
@@ -209,6 +224,7 @@ impl Takeover {
         if let Knowledge::Saved(_) = knowledge {
             succession::begin_incarnation(&memory);
         }
+        header::grow(&memory, &parts.geometry);
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
         store.note_boot();
