@@ -225,7 +225,7 @@ impl Decoder {
     }
 
     /// Returns whether plain requests may be decoded in a run: the protocol is known and allowed, and no part of the next
-    /// request was seen. Mixed connections and datagrams are short.
+    /// request was seen. On connections of mixed protocols and in datagrams pipelines are too short to gain from runs.
     #[inline]
     fn may_be_plain(&self) -> bool {
         self.protocol.is_some()

@@ -34,7 +34,7 @@ pub struct PlainGet<'a> {
     pub key: &'a [u8],
     /// The flags of an `mg`, which has at least one; the answers to them need the item alone. The header of a packet.
     pub flags_or_header: &'a [u8],
-    /// A miss of the `mg` is not answered.
+    /// A miss of the `mg` is not answered. False for a packet, whose header says it.
     pub quiet: bool,
     /// The answer carries the CAS value.
     pub cas: bool,

@@ -39,7 +39,7 @@ pub const LISTED_CONNECTIONS_MAX: usize = 64;
 pub const SIZES_MAX: usize = 1024;
 
 /// Unsent answers of one connection beyond which its requests wait. One answer, or a part of a long one, may come on
-/// top.
+/// top, or the short ones of a run of writes.
 pub const QUEUED_BYTES_MAX: u64 = 256 << 10;
 
 /// Unsent answers of all connections, long values apart, beyond which each waits until all of its own are sent.
