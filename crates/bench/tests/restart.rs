@@ -76,7 +76,7 @@ fn kept_and_lost_items_are_told_apart() {
         let figure = |name: &str| sample.figures.get(name).copied();
         assert_eq!((sample.operations, sample.verified + sample.misses), (10_000, 10_000), "{sample:?}");
         assert!(figure("stop_ms") > Some(0.0) && figure("first_answer_ms") > Some(0.0), "{sample:?}");
-        assert!(figure("before_per_s") > Some(0.0), "{sample:?}");
+        assert!(figure("hits_before_per_s") > Some(0.0), "{sample:?}");
         let stop = sample.case.parameters["stop"].to_string();
         match (sample.target.as_str(), stop.as_str()) {
             ("keeps", "clean") => {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "latency",
     "throughput",
     "multiget",
@@ -13,6 +13,7 @@ const FILES: [&str; 10] = [
     "blocks",
     "trace",
     "dissect",
+    "restart",
     "unknown",
     "hostile",
 ];
@@ -115,6 +116,7 @@ fn varying_conditions_select_the_figures() {
         ("blocks", "Blocking bytes a second and bytes a second"),
         ("trace", "Hit ratio"),
         ("dissect", "Where the time goes: set"),
+        ("restart", "Recovery: restart"),
         ("unknown", "Hops walked: fetch"),
     ] {
         let html = page_of(name);

@@ -59,7 +59,7 @@ mod figure {
     /// Part of the sampled items that were found after the start.
     pub const HIT_RATIO: &str = "hit_ratio";
     /// Hits per second before the stop.
-    pub const BEFORE_PER_S: &str = "before_per_s";
+    pub const HITS_BEFORE_PER_S: &str = "hits_before_per_s";
 }
 
 /// How a server is stopped.
@@ -128,8 +128,8 @@ impl Restart {
         let items = self.items.iter().copied().max().context("no number of items")?;
         let needed = self.megabytes(items)?;
         let directory = self.directory.display();
-        let free =
-            rustix::fs::statvfs(&self.directory).with_context(|| format!("cannot read {directory}"))?;
+        let free = rustix::fs::statvfs(&self.directory)
+            .with_context(|| format!("cannot keep memory files in {directory}; give another --dir"))?;
         let free = (free.f_bavail * free.f_frsize) >> 20;
         ensure!(
             needed <= free,
@@ -249,7 +249,7 @@ impl Restarts<'_> {
             (figure::FIRST_ANSWER_MS, Some(ms(second.first_answer))),
             (figure::RECOVERY_MS, recovered_at.map(|at| ms(at - second.begun))),
             (figure::HIT_RATIO, Some(hits / sample.operations as f64)),
-            (figure::BEFORE_PER_S, Some(before_per_s)),
+            (figure::HITS_BEFORE_PER_S, Some(before_per_s)),
         ]
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))

@@ -11,7 +11,7 @@ const ROWS: [(&str, &str, usize); 5] = [
     (figure::FIRST_ANSWER_MS, "first answer, ms", 1),
     (figure::RECOVERY_MS, "90% of the speed, ms", 1),
     (figure::HIT_RATIO, "hit ratio", 4),
-    (figure::BEFORE_PER_S, "hits a second before", 0),
+    (figure::HITS_BEFORE_PER_S, "hits a second before", 0),
 ];
 /// Width of a server's column.
 const WIDTH: usize = 12;
@@ -68,7 +68,7 @@ mod tests {
             (figure::FIRST_ANSWER_MS, Some(2.0 * stop_ms)),
             (figure::RECOVERY_MS, recovery_ms),
             (figure::HIT_RATIO, Some(hit_ratio)),
-            (figure::BEFORE_PER_S, Some(1e6)),
+            (figure::HITS_BEFORE_PER_S, Some(1e6)),
         ];
         let case = Case::new("restart").with("items", 1_000u64).with("stop", "kill");
         Sample {
