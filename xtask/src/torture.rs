@@ -27,6 +27,9 @@ pub struct Args {
     /// Processes that share them
     #[arg(long, default_value_t = 4)]
     readers: u64,
+    /// Instead kill a server with a memory file so often in each scenario, under load, and check what the next one has
+    #[arg(long, value_name = "N", conflicts_with_all = ["readers", "fabric"])]
+    kill: Option<u64>,
     /// Over this provider of libfabric instead, such as tcp;ofi_rxm; so many reads without the server in each scenario
     #[arg(long, value_name = "PROVIDER", conflicts_with = "readers")]
     fabric: Option<String>,
@@ -37,6 +40,9 @@ pub struct Args {
 /// # Errors
 /// A value was wrong, or too few reads were one-sided.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(kills) = args.kill {
+        return kill_servers(kills);
+    }
     if let Some(provider) = &args.fabric {
         return over_fabric(args, provider);
     }
@@ -46,6 +52,16 @@ pub fn run(args: &Args) -> Result<()> {
     let status = cargo.status();
     ensure!(status.context("cargo cannot be started")?.success(), "reading from outside failed; see above");
     check_controls()
+}
+
+/// Kills servers at random moments.
+fn kill_servers(kills: u64) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "--release", "--package", "fabcache-server", "--test", "kill", "--"]);
+    cargo.args(["--nocapture", "--test-threads=1"]).env("FABCACHE_KILLS", kills.to_string());
+    let status = cargo.status().context("cargo cannot be started")?;
+    ensure!(status.success(), "a server that was killed brought a value back; see above");
+    Ok(())
 }
 
 /// Guards that remote readers are built without, and the test that must then find wrong values: dead
