@@ -5,6 +5,7 @@ mod common;
 mod hostile;
 mod killed;
 mod other_users;
+mod restarts;
 mod rules;
 mod workers;
 

@@ -51,17 +51,17 @@ fn as_user<R: Send>(user: u32, body: impl FnOnce() -> R + Send) -> R {
 }
 
 /// A memory file (`-e`) in a directory of the server's user. Removed when dropped.
-struct MemoryFile(PathBuf);
+pub struct MemoryFile(PathBuf);
 
 impl MemoryFile {
-    fn new(name: &str, owner: u32) -> MemoryFile {
+    pub fn new(name: &str, owner: u32) -> MemoryFile {
         let directory = PathBuf::from(format!("/dev/shm/fabcache-{name}-{}", std::process::id()));
         std::fs::create_dir(&directory).expect("memory that is shared");
         std::os::unix::fs::chown(&directory, Some(owner), None).expect("ours");
         MemoryFile(directory)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.named("region")
     }
 
