@@ -29,7 +29,7 @@ pub const PAGE_BYTES: u64 = 4096;
 const _: () = assert!(REST_BITS + PAGE_BITS + PAGE_CLASS_BITS == FORM_BITS);
 const _: () = assert!(PAGE_BYTES << PAGE_BITS == 8 << 40);
 
-/// What the slot of an item on flash says.
+/// The contents of a slot whose item is on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashItem {
     /// The low bits of the fraction.

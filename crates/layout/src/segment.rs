@@ -37,7 +37,7 @@ impl Kind {
     const ALL: [Kind; 5] = [Kind::Free, Kind::Open, Kind::Sealed, Kind::Index, Kind::Retired];
 }
 
-/// What a segment is used for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The kind.
@@ -112,7 +112,7 @@ pub fn set_use(memory: &Memory, geometry: &Geometry, segment: u32, segment_use: 
     memory.store(entry(geometry, segment) + USE_AT, segment_use.to_word(), Ordering::Release);
 }
 
-/// Returns what the segment is used for; `None` if the word is none that [`set_use`] stores.
+/// Returns the use of the segment; `None` if [`set_use`] stores no such word.
 pub fn load_use(memory: &Memory, geometry: &Geometry, segment: u32) -> Option<Use> {
     Use::from_word(memory.load(entry(geometry, segment) + USE_AT, Ordering::Acquire))
 }

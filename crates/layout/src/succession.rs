@@ -12,7 +12,7 @@ use crate::header;
 use crate::memory::Memory;
 use crate::sync::Ordering;
 
-/// What the header says of the state that a server saved when it stopped cleanly.
+/// The header's record of the state that a clean stop saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateRecord {
     /// xxh3 of its bytes, seeded with the region's identity.

@@ -103,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// Reads every key and checks its value; returns the hits. What is found is known from now on.
+    /// Reads every key and checks its value, which is the known one from now on. Returns the hits.
     fn check(&mut self, server: SocketAddr) -> u64 {
         let sent = std::mem::take(&mut self.sent);
         let stream = TcpStream::connect(server).expect("the server runs");

@@ -98,7 +98,7 @@ impl StoreOptions {
     }
 }
 
-/// What a store is made of, new or restored.
+/// The parts of a store, new or restored.
 pub(crate) struct Parts {
     pub(crate) memory: Memory,
     pub(crate) geometry: Geometry,

@@ -95,7 +95,7 @@ fn serving_other(name: &str, file: Option<&Path>, more: impl FnOnce(&mut Command
 /// Changes a file, or obtains what can change it.
 type Attempt = fn(BorrowedFd<'_>) -> Result<()>;
 
-/// What a client may try with the file of a region. Each succeeds with a file that is the client's own.
+/// The attempts of a client to change the file of a region. Each succeeds with a file that is the client's own.
 const ATTEMPTS: [(&str, Attempt); 11] = [
     ("reopen it for writing", |file| {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());

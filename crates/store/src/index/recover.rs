@@ -68,7 +68,7 @@ impl Index {
     /// that no request may find. `is_index` says which segments are the index's. Works with so many threads.
     ///
     /// # Errors
-    /// Heads or block numbers are none that a server stores; nothing was written.
+    /// A server stores no such heads or block numbers; nothing was written.
     pub fn recover(
         memory: Memory,
         geometry: Geometry,
@@ -240,7 +240,7 @@ impl<S: Survivors> Table<'_, S> {
         }
     }
 
-    /// Follows the links behind a group; cuts the chain where it is none.
+    /// Follows the links behind a group, and cuts the chain at an invalid one.
     fn recover_chain(&mut self, start: u64, group: u32, mut last: u64, kept: &mut Vec<(KeyHash, u64)>) {
         for _ in 0..=CHAIN_BUCKETS_SEARCHED_MAX {
             let slot = self.index.load_slot(last);

@@ -15,7 +15,7 @@ impl Segments {
     /// counts as alive yet. For the other parameters see [`Segments::new`].
     ///
     /// # Errors
-    /// An entry of the table is none that a server stores.
+    /// A server stores no such entry of the table.
     pub fn recover(
         memory: Memory,
         geometry: Geometry,
