@@ -37,7 +37,7 @@ impl Kind {
     const ALL: [Kind; 5] = [Kind::Free, Kind::Open, Kind::Sealed, Kind::Index, Kind::Retired];
 }
 
-/// The use of a segment.
+/// The kind of a segment, its flags and the bytes used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The kind.
