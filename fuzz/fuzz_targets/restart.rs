@@ -14,7 +14,10 @@ fuzz_target!(|data: &[u8]| {
         0 => {
             let Ok(meta) = Meta::decode(rest) else { return };
             let again = Meta::decode(&meta.encode()).expect("as it was encoded");
-            assert_eq!((again.region_id, again.is_creating, again.state), (meta.region_id, meta.is_creating, meta.state));
+            assert_eq!(
+                (again.region_id, again.is_creating, again.state),
+                (meta.region_id, meta.is_creating, meta.state)
+            );
             assert_eq!(again.secret.0, meta.secret.0);
         }
         1 => {
@@ -34,7 +37,11 @@ fuzz_target!(|data: &[u8]| {
                 let geometry = birth.geometry;
                 assert!(geometry.is_sound());
                 let larger = geometry.region_bytes + geometry.segment_bytes();
-                assert!(geometry.grown(larger).is_none_or(|grown| grown.is_sound() && larger <= geometry.room_bytes()));
+                assert!(
+                    geometry
+                        .grown(larger)
+                        .is_none_or(|grown| grown.is_sound() && larger <= geometry.room_bytes())
+                );
             }
         }
     }
