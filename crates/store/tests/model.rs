@@ -571,3 +571,32 @@ proptest! {
         model.finish();
     }
 }
+
+/// Items in segments of a killed server are found when they expire, although nobody reads them.
+#[test]
+fn expired_items_of_a_killed_server_are_removed() {
+    let folder = Folder::new("fabcache-killed-expiry").expect("a folder");
+    let clock = SetClock::default();
+    let (handle, _) = open(&folder, 8 << 20, true, &clock);
+    let set_all = |handle: &Handle, ttl: i64| {
+        for number in 0..20_000 {
+            let expiry = Expiry::from_client(ttl, handle.store().now(), handle.store().clock_origin());
+            let key = format!("{ttl} {number}").replace(' ', "-");
+            set_with(handle, key.as_bytes(), &[b'x'; 60], 0, expiry).expect("there is room");
+        }
+    };
+    set_all(&handle, 20);
+    set_all(&handle, 10_000);
+    let before = handle.store().usage().items;
+    drop(handle);
+    let (handle, opening) = open(&folder, 8 << 20, true, &clock);
+    assert!(
+        matches!(opening, Opening::Recovered { items, dropped: 0, .. } if items == before),
+        "{opening:?}"
+    );
+    handle.maintain();
+    assert_eq!(handle.store().usage().items, before);
+    clock.advance(30);
+    handle.maintain();
+    assert_eq!(handle.store().usage().items, before / 2, "the others have expired");
+}

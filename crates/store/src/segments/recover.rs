@@ -45,6 +45,8 @@ impl Segments {
             segment.kind = AtomicU32::new(segment_use.kind as u32);
             segment.opened = AtomicU32::new(opened);
             segment.written = AtomicU32::new(opened);
+            // Unknown: an item's time to live is at most what was left of it when the segment was opened.
+            segment.shortest_ttl = AtomicU32::new(0);
             segment.is_main.store(segment_use.is_main, Ordering::Relaxed);
             segment.for_moves.store(segment_use.is_for_moves, Ordering::Relaxed);
             if segment_use.kind == Kind::Sealed {
