@@ -64,6 +64,10 @@ const MEASUREMENTS: &[Measurement] = &[
         &["fabcached={fabcached} --shm", "memcached={memcached}", "--quick", "--verify", "--json", "{json}"],
     ),
     programs("shm", &["fabcached={fabcached}", "--against", "memcached={memcached}", "--quick"]),
+    programs(
+        "restart",
+        &["fabcached={fabcached}", "--base", "memcached={memcached}", "--items", "10000", "--quick"],
+    ),
     programs("policies", &["--quick"]),
     nothing("dummy", "it is a server, which every other measurement uses"),
     nothing("memory", "it fills servers, which takes minutes"),
