@@ -112,9 +112,10 @@ impl Writer {
             self.known.keys().copied().chain(sent.iter().map(|(key, _)| *key)).collect();
         keys.sort_unstable();
         keys.dedup();
+        let requests: String = keys.iter().map(|key| format!("get {}\r\n", self.name(*key))).collect();
+        (&stream).write_all(requests.as_bytes()).expect("the server runs");
         let mut hits = 0;
         for key in keys {
-            (&stream).write_all(format!("get {}\r\n", self.name(key)).as_bytes()).expect("the server runs");
             let mut line = String::new();
             answers.read_line(&mut line).expect("an answer");
             let possible = sent.iter().filter(|(other, _)| *other == key).map(|(_, version)| *version);
@@ -159,7 +160,7 @@ fn kill_and_check(name: &str, options: &str, kills: u64) {
     let mut server = start(&arguments);
     for number in 0..kills {
         let address = server.address();
-        let until = Duration::from_millis(random.between(10, 400) as u64);
+        let until = Duration::from_millis(random.between(10, 250) as u64);
         thread::scope(|scope| {
             for writer in &mut writers {
                 // The end of the server is the end of the connection, however it shows.
