@@ -105,13 +105,8 @@ impl Geometry {
 
     /// Returns the geometry of the same region with more bytes at its end, if its tables have room for them.
     pub fn grown(&self, region_bytes: u64) -> Option<Geometry> {
-        let grown = Geometry {
-            region_bytes,
-            segments: (region_bytes.checked_sub(self.first_segment)? >> self.segment_shift)
-                .try_into()
-                .ok()?,
-            ..*self
-        };
+        let segments = self.segments_within(region_bytes).try_into().ok()?;
+        let grown = Geometry { region_bytes, segments, ..*self };
         (region_bytes <= self.room_bytes() && grown.is_sound()).then_some(grown)
     }
 
@@ -119,9 +114,7 @@ impl Geometry {
     pub fn room_bytes(&self) -> u64 {
         let segments = (self.first_segment - self.segment_table) / SEGMENT_ENTRY_BYTES;
         let index_bytes_max = self.block_bytes() * (BLOCKS_PER_TABLE_MAX << self.partition_bits) as u64;
-        (self.first_segment + (segments << self.segment_shift))
-            .min(index_bytes_max * INDEX_DIVISOR_MAX)
-            .min(REGION_BYTES_MAX)
+        self.bytes_to(segments).min(index_bytes_max * INDEX_DIVISOR_MAX).min(REGION_BYTES_MAX)
     }
 
     /// Returns whether all parts are within the region, aligned and in order. Check a geometry from outside before
@@ -148,6 +141,16 @@ impl Geometry {
             && table_end <= self.first_segment
             && self.segments > 0
             && end <= self.region_bytes
+    }
+
+    /// Returns how many segments end within the first `bytes` of the region, however many it has.
+    pub fn segments_within(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.first_segment) >> self.segment_shift
+    }
+
+    /// Returns the bytes from the region's start to the end of so many segments.
+    pub fn bytes_to(&self, segments: u64) -> u64 {
+        self.first_segment + (segments << self.segment_shift)
     }
 
     /// Bytes in a segment.

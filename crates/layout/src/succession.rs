@@ -21,6 +21,14 @@ pub struct StateRecord {
     pub bytes: u64,
 }
 
+impl StateRecord {
+    /// Returns the record of a state of the region with this identity.
+    pub fn of(state: &[u8], region_id: u64) -> StateRecord {
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(state, region_id);
+        StateRecord { hash, bytes: state.len() as u64 }
+    }
+}
+
 /// Marks the region as left by a clean stop of its present incarnation, with this saved state. The caller has stored
 /// everything else.
 pub fn mark_clean(memory: &Memory, state: StateRecord) {

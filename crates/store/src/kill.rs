@@ -6,9 +6,9 @@
 
 use std::cell::Cell;
 
-use fabcache_layout::Slot;
 use fabcache_layout::item::{self, CHUNK_ENTRY_BYTES, ChunkEntry, Item, State};
 use fabcache_layout::sync::in_order;
+use fabcache_layout::{Memory, Slot};
 
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
@@ -122,10 +122,15 @@ impl Store {
 
     /// The table of chunks of a chained item, whose memory is stable.
     pub(crate) fn chunks(&self, offset: u64, item: &Item) -> Vec<ChunkEntry> {
-        let mut table = vec![0; item.payload_len() as usize];
-        self.memory.copy_out(offset + item.payload_at(), &mut table);
-        chunk_entries(&table)
+        chunks_of(&self.memory, offset, item)
     }
+}
+
+/// The table of chunks of a chained item, whose memory is stable.
+pub(crate) fn chunks_of(memory: &Memory, offset: u64, item: &Item) -> Vec<ChunkEntry> {
+    let mut table = vec![0; item.payload_len() as usize];
+    memory.copy_out(offset + item.payload_at(), &mut table);
+    chunk_entries(&table)
 }
 
 /// The entries of a table of chunks.

@@ -249,11 +249,9 @@ impl Handle {
             return Err(MemoryLimitError::BeyondReserved { max: geometry.region_bytes });
         }
         let least = u64::from(store.segments.index_segments() + crate::bounds::SEGMENTS_FOR_ITEMS_MIN);
-        let segments = bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift;
+        let segments = geometry.segments_within(bytes);
         if segments < least {
-            return Err(MemoryLimitError::TooSmall {
-                min: geometry.first_segment + (least << geometry.segment_shift),
-            });
+            return Err(MemoryLimitError::TooSmall { min: geometry.bytes_to(least) });
         }
         let _moving = store.limit_moving.lock().expect("no thread panics while it moves the limit");
         if segments < least + u64::from(store.segments.pinned()) {

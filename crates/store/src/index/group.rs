@@ -268,9 +268,6 @@ impl<'i> LockedGroup<'i> {
 
     /// Groups in the table that this group is of, and whether it is the one that keys are moving to.
     pub(super) fn table_groups(&self, head: Head) -> (u32, bool) {
-        match head.next_groups {
-            Some(next_groups) if head.current != self.table => (next_groups, true),
-            _ => (head.groups, false),
-        }
+        (self.groups, head.next_groups.is_some() && head.current != self.table)
     }
 }

@@ -13,7 +13,7 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use super::blocks::{Blocks, ChainBuckets};
-use super::restore::{BlockNames, is_head_sound};
+use super::restore::BlockNames;
 use super::{Index, Partition};
 use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
 use crate::restart::Damaged;
@@ -79,23 +79,7 @@ impl Index {
     ) -> Result<(Index, u64), Damaged> {
         let mut names = BlockNames::new(geometry, is_index);
         let mut index = Index::empty(memory, geometry, locks);
-        let (mut groups, mut growing) = (0, 0);
-        for partition in 0..geometry.partitions() {
-            let head = Head::from_word(index.head_word(partition));
-            let mut is_sound = is_head_sound(head, &geometry)
-                && names.name_table(&index.memory, partition, head.current, head.groups);
-            groups += u64::from(head.groups);
-            if let Some(next_groups) = head.next_groups {
-                is_sound = is_sound
-                    && growing == 0
-                    && names.name_table(&index.memory, partition, 1 - head.current, next_groups);
-                groups += u64::from(next_groups);
-                growing = partition as u32 + 1;
-            }
-            if !is_sound {
-                return Err(Damaged("the directory of its index"));
-            }
-        }
+        index.find_tables(&mut names).map_err(|_| Damaged("the directory of its index"))?;
         let names = Mutex::new(names);
         let next = std::sync::atomic::AtomicUsize::new(0);
         let recovered: Vec<(usize, RecoveredPartition)> = std::thread::scope(|scope| {
@@ -124,8 +108,6 @@ impl Index {
         }
         let free = names.into_inner().expect("no thread panics while it names blocks").free();
         index.blocks = Blocks::with_free(&geometry, free);
-        index.groups = AtomicU64::new(groups);
-        index.growing = AtomicU32::new(growing);
         index.chain_buckets = AtomicU64::new(chain_buckets);
         Ok((index, dropped))
     }

@@ -63,7 +63,7 @@ impl BlockNames {
 }
 
 /// Returns whether the numbers of groups are possible.
-pub fn is_head_sound(head: Head, geometry: &Geometry) -> bool {
+fn is_head_sound(head: Head, geometry: &Geometry) -> bool {
     let is_possible = |groups: u32| (1..=geometry.groups_max()).contains(&groups);
     is_possible(head.groups) && head.next_groups.is_none_or(|next| is_possible(next) && next >= head.groups)
 }
@@ -110,33 +110,45 @@ impl Index {
         }
         let mut names = BlockNames::new(geometry, is_index);
         let mut index = Index::empty(memory, geometry, locks);
-        let (mut groups, mut growing) = (0, 0);
+        index.find_tables(&mut names).map_err(disagrees)?;
         for (number, saved) in saved.partitions.iter().enumerate() {
             let head = Head::from_word(index.head_word(number));
-            if !is_head_sound(head, &geometry) {
-                return Err(disagrees("a partition's head"));
-            }
-            let mut is_named = names.name_table(&index.memory, number, head.current, head.groups);
-            groups += u64::from(head.groups);
-            if let Some(next_groups) = head.next_groups {
-                is_named &= names.name_table(&index.memory, number, 1 - head.current, next_groups);
-                groups += u64::from(next_groups);
-                if growing != 0 || saved.next_group >= head.groups {
-                    return Err(disagrees("a growing table"));
-                }
-                growing = number as u32 + 1;
-            }
-            if !is_named {
-                return Err(disagrees("a block of a table"));
+            if head.next_groups.is_some() && saved.next_group >= head.groups {
+                return Err(disagrees("a growing table"));
             }
             index.partitions[number] = CachePadded::new(restore_partition(saved, &geometry, &mut names)?);
         }
         let free = saved.free_blocks.iter().map(|number| names.name(*number)).collect::<Option<Vec<_>>>();
         index.blocks = Blocks::with_free(&geometry, free.ok_or(disagrees("a free block"))?);
-        index.groups = AtomicU64::new(groups);
-        index.growing = AtomicU32::new(growing);
         index.chain_buckets = AtomicU64::new(saved.chain_buckets);
         Ok(index)
+    }
+
+    /// Finds the tables of all partitions by their heads, and names their blocks.
+    ///
+    /// # Errors
+    /// The part of the directory that no server can have left so.
+    pub(super) fn find_tables(&mut self, names: &mut BlockNames) -> Result<(), &'static str> {
+        let (mut groups, mut growing) = (0, 0);
+        for partition in 0..self.geometry.partitions() {
+            let head = Head::from_word(self.head_word(partition));
+            if !is_head_sound(head, &self.geometry) {
+                return Err("a partition's head");
+            }
+            let next = head.next_groups.map(|groups| (1 - head.current, groups));
+            if next.is_some() && std::mem::replace(&mut growing, partition as u32 + 1) != 0 {
+                return Err("a growing table");
+            }
+            for (table, table_groups) in [Some((head.current, head.groups)), next].into_iter().flatten() {
+                if !names.name_table(&self.memory, partition, table, table_groups) {
+                    return Err("a block of a table");
+                }
+                groups += u64::from(table_groups);
+            }
+        }
+        self.groups = AtomicU64::new(groups);
+        self.growing = AtomicU32::new(growing);
+        Ok(())
     }
 }
 

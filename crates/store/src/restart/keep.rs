@@ -3,7 +3,6 @@
 use fabcache_layout::header;
 use fabcache_layout::succession::{self, StateRecord};
 use fabcache_layout::sync::Ordering;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::saved_state::SavedState;
 use crate::backing::Meta;
@@ -37,14 +36,13 @@ impl Store {
         self.tick();
         let state = self.save()?.encode();
         let region_id = header::region_id(&self.memory);
-        let hash = xxh3_64_with_seed(&state, region_id);
-        let bytes = state.len() as u64;
+        let record = StateRecord::of(&state, region_id);
         sidecar.write(&Meta { region_id, is_creating: false, secret: self.secret.clone(), state })?;
         succession::end_cas(&self.memory, self.last_cas());
         succession::set_swept_epoch(&self.memory, self.swept_epoch.load(Ordering::Relaxed));
         succession::set_flush_at(&self.memory, self.flush_at.load(Ordering::Relaxed));
         self.backing.sync()?;
-        succession::mark_clean(&self.memory, StateRecord { hash, bytes });
+        succession::mark_clean(&self.memory, record);
         self.backing.sync()?;
         Ok(Some(self.index.items()))
     }

@@ -15,7 +15,7 @@ use fabcache_layout::{KeyHash, Memory, Slot, segment, size_class};
 use crate::index::SlotSnapshot;
 use crate::index::recover::Survivors;
 use crate::index::resize::{Growth, Rehash};
-use crate::kill::chunk_entries;
+use crate::kill::chunks_of;
 use crate::segments::Segments;
 use crate::store::Store;
 
@@ -51,15 +51,9 @@ impl ItemChecks<'_> {
         is_alive.then_some((item, id, is_open))
     }
 
-    fn chunks(&self, offset: u64, item: &Item) -> Vec<ChunkEntry> {
-        let mut table = vec![0; item.payload_len() as usize];
-        self.memory.copy_out(offset + item.payload_at(), &mut table);
-        chunk_entries(&table)
-    }
-
     /// Returns whether each chunk of the item's value is the one that its table lists, in a segment that was sealed.
     fn has_all_chunks(&self, offset: u64, item: &Item, hash: KeyHash) -> bool {
-        let chunks = self.chunks(offset, item);
+        let chunks = chunks_of(self.memory, offset, item);
         let is_there = |entry: &ChunkEntry| {
             let Some((chunk, id, is_open)) = self.item_at(entry.offset) else { return false };
             let generation = segment::generation(self.memory, self.segments.geometry(), id);
@@ -107,7 +101,7 @@ impl Survivors for ItemChecks<'_> {
         let Some((item, id, is_open)) = self.item_at(offset) else { return };
         self.segments.count_found(id, &item, 1);
         if item.is_chained() {
-            for entry in self.chunks(offset, &item) {
+            for entry in chunks_of(self.memory, offset, &item) {
                 if let Some((chunk, id, _)) = self.item_at(entry.offset) {
                     self.segments.count_found(id, &chunk, 0);
                 }

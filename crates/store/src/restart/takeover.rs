@@ -9,9 +9,9 @@ use std::ops::Range;
 use fabcache_layout::format::LEASE_MAX;
 use fabcache_layout::header::{self, Birth};
 use fabcache_layout::segment::{self, Kind, Use};
+use fabcache_layout::succession::StateRecord;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::recovery::{Damaged, ItemChecks, Stranded};
 use super::saved_state::{SavedState, StateError};
@@ -104,12 +104,10 @@ pub(crate) fn prepare(
     let time = options.take_time();
     let elapsed = elapsed_since(record, published, is_same_boot, &*time, birth.clock_origin);
     let clock = Clock::resume(time, birth.clock_origin, elapsed.ns);
-    let segments_limit =
-        (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
+    let segments_limit = geometry.segments_within(options.memory_bytes) as u32;
     let least = index_segments(&memory, birth) + SEGMENTS_FOR_ITEMS_MIN;
     if segments_limit < least {
-        let needed = geometry.first_segment + (u64::from(least) << geometry.segment_shift);
-        return unusable(&found, Unusable::IndexTooLarge { needed });
+        return unusable(&found, Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) });
     }
     // In the room of the table, which is no part of the region yet.
     for id in found_geometry.segments..geometry.segments {
@@ -177,9 +175,7 @@ fn restore(
 /// Returns the state that the last server saved, if it stopped cleanly.
 fn saved_state(memory: &Memory, birth: &Birth, meta: &Meta) -> Result<SavedState, Unclean> {
     let record = succession::clean_stop(memory).ok_or(Unclean::NotStopped)?;
-    let is_its = record.bytes == meta.state.len() as u64
-        && record.hash == xxh3_64_with_seed(&meta.state, birth.region_id);
-    if !is_its {
+    if record != StateRecord::of(&meta.state, birth.region_id) {
         return Err(StateError::OtherBytes.into());
     }
     let state = SavedState::decode(&meta.state)?;
@@ -212,7 +208,9 @@ fn recover(
     let locks = options.group_locks();
     let (index, dropped) = Index::recover(memory.clone(), geometry, locks, is_index, threads, &checks)?;
     let stranded = checks.stranded.into_inner().expect("no thread panics while it adds to the list");
-    let open = segments.found_open();
+    segments.make_dead_due();
+    // They have holes.
+    let open = segments.of_kind(Kind::Open);
     Ok((Knowledge::Recovered { why, stranded, open, dropped }, segments, index))
 }
 

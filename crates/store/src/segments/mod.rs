@@ -441,7 +441,7 @@ impl Segments {
         let segment = &self.segments[id as usize];
         let mut word = segment.allocation.load(Ordering::Relaxed);
         loop {
-            let left = self.geometry.segment_bytes() - (word & 0xffff_ffff);
+            let left = self.geometry.segment_bytes() - (word & USED_MASK);
             if word & SEALED != 0 {
                 return None;
             }
@@ -456,7 +456,7 @@ impl Segments {
                     if !without("reserve_fence") {
                         fence(Ordering::Release);
                     }
-                    let at = word & 0xffff_ffff;
+                    let at = word & USED_MASK;
                     self.mark_time(segment, at as u32, now);
                     return Some(Reservation {
                         segment: id,
@@ -534,7 +534,7 @@ impl Segments {
         let order = if without("return_release") { Ordering::Relaxed } else { Ordering::Release };
         let mut word = segment.allocation.load(Ordering::Relaxed);
         loop {
-            let is_last = word & 0xffff_ffff == end || without("return_last");
+            let is_last = word & USED_MASK == end || without("return_last");
             if word & SEALED != 0 || !is_last {
                 return Err(reservation);
             }
@@ -648,7 +648,7 @@ impl Segments {
                 queue: if is_main { Queue::Main } else { Queue::Small },
                 live_items: live / LIVE_ITEM,
                 live_bytes: live % LIVE_ITEM,
-                used: (word & 0xffff_ffff) as u32,
+                used: (word & USED_MASK) as u32,
                 order: segment.sealed_order.load(Ordering::Relaxed),
                 last_expiry: self.all_expire(segment),
                 orphans: segment.orphans.load(Ordering::Relaxed) > 0,
@@ -694,7 +694,7 @@ impl Segments {
             }
             let word = allocation.load(Ordering::Acquire);
             if word & PENDING_MASK == 0 {
-                return Ok(word & 0xffff_ffff);
+                return Ok(word & USED_MASK);
             }
             std::hint::spin_loop();
         }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fabcache_layout::segment::{self, Kind, Use};
+use fabcache_layout::segment::{self, Kind};
 use fabcache_layout::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 use fabcache_layout::{Geometry, Memory};
 
-use super::{LIVE_ITEM, NONE, PENDING_MASK, SEALED, Segments};
+use super::{LIVE_ITEM, NONE, PENDING_MASK, SEALED, Segments, USED_MASK};
+use crate::restart::Damaged;
 use crate::restart::saved_state::{SavedSegment, SavedSegments, StateError};
 
 /// Why the segments cannot be saved.
@@ -94,63 +95,93 @@ impl Segments {
         threads: usize,
         grace: Duration,
     ) -> Result<Segments, StateError> {
-        let mut uses = Vec::with_capacity(geometry.segments as usize);
-        for id in 0..geometry.segments {
-            let segment_use = segment::load_use(&memory, &geometry, id);
-            uses.push(segment_use.ok_or(StateError::Disagrees("the use of a segment"))?);
-        }
-        let limit = geometry.segments.saturating_sub(saved.retired.len() as u32);
-        let mut segments = Segments::empty(memory, geometry, limit, fills_up, threads, grace);
+        let mut segments = Segments::of_table(memory, geometry, fills_up, threads, grace)
+            .map_err(|_| StateError::Disagrees("the use of a segment"))?;
         let mut listed = Listed(vec![false; geometry.segments as usize]);
         for saved in &saved.sealed {
-            listed.list(&uses, saved.id, Kind::Sealed)?;
-            segments.restore_sealed(saved, uses[saved.id as usize])?;
+            listed.list(&segments, saved.id, Kind::Sealed)?;
+            segments.restore_sealed(saved)?;
         }
         for (ids, kind) in [(&saved.free, Kind::Free), (&saved.retired, Kind::Retired)] {
             for id in ids {
-                listed.list(&uses, *id, kind)?;
+                listed.list(&segments, *id, kind)?;
             }
         }
-        let mut index_segments = 0;
-        for (id, segment_use) in (0u32..).zip(&uses) {
-            if segment_use.kind == Kind::Index {
-                listed.list(&uses, id, Kind::Index)?;
-                index_segments += 1;
-            }
-            segments.segments[id as usize].kind = AtomicU32::new(segment_use.kind as u32);
+        for id in segments.of_kind(Kind::Index) {
+            listed.list(&segments, id, Kind::Index)?;
         }
         if !listed.0.iter().all(|is_listed| *is_listed) {
             return Err(StateError::Disagrees("a segment that is in no list"));
         }
-        segments.free_count = AtomicUsize::new(saved.free.len());
+        // In the order in which they are to be used.
         segments.free = Mutex::new(saved.free.iter().copied().collect());
         segments.retired = Mutex::new(saved.retired.clone());
         segments.next_order = AtomicU64::new(saved.next_order);
-        segments.index_segments = AtomicU32::new(index_segments);
         segments.opened_for_moves = AtomicU64::new(saved.opened_for_moves);
         segments.gained_bytes = AtomicU64::new(saved.gained_bytes);
         Ok(segments)
     }
 
-    fn restore_sealed(&mut self, saved: &SavedSegment, segment_use: Use) -> Result<(), StateError> {
-        let Use { is_main, is_for_moves, used, .. } = segment_use;
-        let order = segment::load_order(&self.memory, &self.geometry, saved.id);
-        if u64::from(used) > self.geometry.segment_bytes() || saved.live_bytes > used {
+    /// Returns the segments of a region as its table has them, in the order of their numbers; reads the region only. Nothing
+    /// counts as alive yet. For the parameters see [`Segments::new`].
+    ///
+    /// # Errors
+    /// A server stores no such entry of the table.
+    pub(super) fn of_table(
+        memory: Memory,
+        geometry: Geometry,
+        fills_up: bool,
+        threads: usize,
+        grace: Duration,
+    ) -> Result<Segments, Damaged> {
+        let mut uses = Vec::with_capacity(geometry.segments as usize);
+        for id in 0..geometry.segments {
+            let segment_use = segment::load_use(&memory, &geometry, id)
+                .filter(|segment_use| u64::from(segment_use.used) <= geometry.segment_bytes());
+            uses.push(segment_use.ok_or(Damaged("the segment table"))?);
+        }
+        let retired = uses.iter().filter(|segment_use| segment_use.kind == Kind::Retired).count();
+        let limit = geometry.segments - retired as u32;
+        let mut segments = Segments::empty(memory, geometry, limit, fills_up, threads, grace);
+        for (id, segment_use) in (0u32..).zip(uses) {
+            let (opened, _) = segment::load_times(&segments.memory, &geometry, id);
+            let segment = &mut *segments.segments[id as usize];
+            segment.kind = AtomicU32::new(segment_use.kind as u32);
+            segment.opened = AtomicU32::new(opened);
+            segment.is_main.store(segment_use.is_main, Ordering::Relaxed);
+            segment.for_moves.store(segment_use.is_for_moves, Ordering::Relaxed);
+            // Of an open one the extent is unknown: nothing walks it.
+            if segment_use.kind == Kind::Sealed {
+                let order = segment::load_order(&segments.memory, &geometry, id);
+                segment.allocation = AtomicU64::new(SEALED | u64::from(segment_use.used));
+                segment.sealed_order = AtomicU64::new(order);
+            }
+        }
+        let free = segments.of_kind(Kind::Free);
+        segments.free_count = AtomicUsize::new(free.len());
+        segments.free = Mutex::new(free.into());
+        segments.retired = Mutex::new(segments.of_kind(Kind::Retired));
+        segments.index_segments = AtomicU32::new(segments.of_kind(Kind::Index).len() as u32);
+        Ok(segments)
+    }
+
+    /// Returns the segments of a kind.
+    pub fn of_kind(&self, kind: Kind) -> Vec<u32> {
+        (0..self.geometry.segments).filter(|id| self.kind(*id) == kind).collect()
+    }
+
+    fn restore_sealed(&mut self, saved: &SavedSegment) -> Result<(), StateError> {
+        let segment = &mut *self.segments[saved.id as usize];
+        let used = segment.allocation.load(Ordering::Relaxed) & USED_MASK;
+        if u64::from(saved.live_bytes) > used {
             return Err(StateError::Disagrees("the bytes of a segment"));
         }
-        let (opened, _) = segment::load_times(&self.memory, &self.geometry, saved.id);
-        let segment = &mut *self.segments[saved.id as usize];
-        segment.allocation = AtomicU64::new(SEALED | u64::from(used));
         segment.live = AtomicU64::new(u64::from(saved.live_items) * LIVE_ITEM + u64::from(saved.live_bytes));
-        segment.sealed_order = AtomicU64::new(order);
-        segment.opened = AtomicU32::new(opened);
         segment.written = AtomicU32::new(saved.written);
         segment.last_expiry = AtomicU32::new(saved.last_expiry);
         segment.shortest_ttl = AtomicU32::new(saved.shortest_ttl);
         segment.is_inherited.store(saved.is_inherited, Ordering::Relaxed);
         segment.endless.store(saved.endless, Ordering::Relaxed);
-        segment.is_main.store(is_main, Ordering::Relaxed);
-        segment.for_moves.store(is_for_moves, Ordering::Relaxed);
         self.deadlines[saved.id as usize] = AtomicU32::new(saved.deadline);
         Ok(())
     }
@@ -160,9 +191,9 @@ impl Segments {
 struct Listed(Vec<bool>);
 
 impl Listed {
-    fn list(&mut self, uses: &[Use], id: u32, kind: Kind) -> Result<(), StateError> {
+    fn list(&mut self, segments: &Segments, id: u32, kind: Kind) -> Result<(), StateError> {
         let is_new = self.0.get_mut(id as usize).is_some_and(|is_listed| !std::mem::replace(is_listed, true));
-        if is_new && uses[id as usize].kind == kind {
+        if is_new && segments.kind(id) == kind {
             Ok(())
         } else {
             Err(StateError::Disagrees("the list of segments"))

@@ -56,7 +56,7 @@ impl Segments {
     /// be what rewrites opened, and that is not for new items.
     fn is_worth_a_tail(&self, id: u32) -> bool {
         let capacity = self.geometry.segment_bytes();
-        let used = self.segments[id as usize].allocation.load(Ordering::Relaxed) & 0xffff_ffff;
+        let used = self.segments[id as usize].allocation.load(Ordering::Relaxed) & USED_MASK;
         !self.fills_up && capacity - used > capacity / TAIL_DIVISOR
     }
 
@@ -98,7 +98,7 @@ impl Segments {
             if id == NONE {
                 continue;
             }
-            let used = self.segments[id as usize].allocation.load(Ordering::Acquire) & 0xffff_ffff;
+            let used = self.segments[id as usize].allocation.load(Ordering::Acquire) & USED_MASK;
             if used > 0 && wanted(id) {
                 open.store(NONE, Ordering::Release);
                 self.seal(id);
