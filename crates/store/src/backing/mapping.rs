@@ -141,7 +141,7 @@ impl Mapping {
         Ok(rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Returns whether the kernel maps the file for writing once more.
+    /// Returns whether the kernel still maps the file for writing.
     pub fn can_be_mapped_for_writing(&self) -> bool {
         let Ok(at) = map(&self.fd, self.page_bytes) else { return false };
         // SAFETY: the mapping was just made, and nothing refers to it.
@@ -151,10 +151,9 @@ impl Mapping {
 
 /// Maps the first `len` bytes of a file for reading and writing.
 fn map(fd: &OwnedFd, len: u64) -> Result<NonNull<u8>, Errno> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let (anywhere, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-    let base =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len as usize, access, MapFlags::SHARED, fd, 0) }?;
+    let base = unsafe { rustix::mm::mmap(anywhere, len as usize, access, MapFlags::SHARED, fd, 0) }?;
     Ok(NonNull::new(base.cast()).expect("a mapping is not at address 0"))
 }
 

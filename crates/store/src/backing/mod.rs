@@ -69,7 +69,7 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// Returns the bytes of a page: [`release`](Backing::release) and [`touch`](Backing::touch) work on whole pages.
     fn page_bytes(&self) -> u64;
 
-    /// Returns the file for readers to map; none if there is none: then local clients use the channel only.
+    /// Returns the file for readers to map, if the memory has one. Without it local clients use the channel only.
     fn for_readers(&self) -> Option<BorrowedFd<'_>>;
 
     /// Makes the file for readers one that gives them no write access.

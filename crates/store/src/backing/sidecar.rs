@@ -176,7 +176,7 @@ impl Sidecar {
         with_suffix(&self.path, ".meta")
     }
 
-    /// Reads PATH.meta; none if there is none.
+    /// Reads PATH.meta, if it exists.
     ///
     /// # Errors
     /// [`CreateError::Untrusted`] if others may write or read it, [`CreateError::Unusable`] if its contents are not
@@ -202,10 +202,7 @@ impl Sidecar {
         let written = || -> Result<(), CreateError> {
             let cannot = |errno| cannot("write the secret beside", &self.path)(errno);
             // A server that was killed may have left it.
-            match rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(cannot(error)),
-            }
+            self.unlink(&temporary).map_err(cannot)?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
             let file = open(&self.directory, &temporary, flags).map_err(cannot)?;
             self.fill(file, &meta.encode())?;
@@ -213,7 +210,7 @@ impl Sidecar {
             self.sync_names().map_err(cannot)
         };
         written().inspect_err(|_| {
-            let _ = rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
+            let _ = self.unlink(&temporary);
         })
     }
 
@@ -267,9 +264,14 @@ impl Sidecar {
 
     /// Removes PATH, if it exists. A process that has it open keeps its bytes.
     pub(super) fn remove(&self) -> Result<(), CreateError> {
-        match rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(cannot("remove", &self.path)(error)),
+        self.unlink(Path::new(&self.name)).map_err(cannot("remove", &self.path))
+    }
+
+    /// Removes a name of the directory, if it exists.
+    fn unlink(&self, name: &Path) -> Result<(), Errno> {
+        match rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
         }
     }
 
