@@ -47,7 +47,7 @@ struct Original {
 
 impl Original {
     fn create() -> Original {
-        let store = Store::create(StoreOptions {
+        let store = Store::open(StoreOptions {
             memory_bytes: MEMORY_BYTES,
             memory_bytes_max: MEMORY_BYTES,
             threads: 1,

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use fabcache_client::{Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::reader::{Protection, Region};
+use fabcache_testbed::cleanup::Folder;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Result;
 use rustix::mm::{MprotectFlags, ProtFlags};
@@ -50,15 +51,15 @@ fn as_user<R: Send>(user: u32, body: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// A memory file (`-e`) in a directory of the server's user. Removed when dropped.
-pub struct MemoryFile(PathBuf);
+/// A memory file (`-e`) in a directory of the server's user.
+pub struct MemoryFile(Folder);
 
 impl MemoryFile {
     pub fn new(name: &str, owner: u32) -> MemoryFile {
-        let directory = PathBuf::from(format!("/dev/shm/fabcache-{name}-{}", std::process::id()));
-        std::fs::create_dir(&directory).expect("memory that is shared");
-        std::os::unix::fs::chown(&directory, Some(owner), None).expect("ours");
-        MemoryFile(directory)
+        let folder = Folder::new_in(Path::new("/dev/shm"), &format!("fabcache-{name}"));
+        let folder = folder.expect("memory that is shared");
+        std::os::unix::fs::chown(folder.path(), Some(owner), None).expect("ours");
+        MemoryFile(folder)
     }
 
     pub fn path(&self) -> PathBuf {
@@ -66,17 +67,10 @@ impl MemoryFile {
     }
 
     fn named(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 }
 
-impl Drop for MemoryFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Returns the number of a user of this system.
 fn user_number(name: &str) -> u32 {
     let users = std::fs::read_to_string("/etc/passwd").expect("there are users");
     let line = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
