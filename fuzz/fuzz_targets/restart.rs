@@ -1,5 +1,5 @@
-//! What a server reads at its start: PATH.meta and the saved state in it. Bytes that decode are encoded to what decodes to
-//! the same, and no bytes make it panic.
+//! The parsers of a server's start: PATH.meta, the saved state in it, the header. Bytes that decode are encoded to bytes that
+//! decode to the same, and no bytes make a parser panic.
 #![no_main]
 
 use fabcache_layout::format::HEADER_BYTES;

@@ -74,7 +74,7 @@ pub fn head_offset(geometry: &Geometry, partition: usize) -> u64 {
 }
 
 /// Returns the offset of the eight bytes whose lowest is the number of bits in the fractions of the partition's items on
-/// flash ([`crate::flash_slot`]); 0 if there are none.
+/// flash ([`crate::flash_slot`]), 0 without such items.
 pub fn flash_bits_offset(geometry: &Geometry, partition: usize) -> u64 {
     head_offset(geometry, partition) + FLASH_BITS_AT
 }

@@ -54,7 +54,7 @@ mod figure {
     pub const STOP_MS: &str = "stop_ms";
     /// From the start of the process to the first answer of a get.
     pub const FIRST_ANSWER_MS: &str = "first_answer_ms";
-    /// From the start of the process to the end of the first window with the speed of before. Missing if there is none.
+    /// From the start of the process to the end of the first window with the speed of before. Missing if no window has it.
     pub const RECOVERY_MS: &str = "recovery_ms";
     /// Part of the sampled items that were found after the start.
     pub const HIT_RATIO: &str = "hit_ratio";
