@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn short_tasks_do_not_wait_for_a_long_one() {
-        let store = Arc::new(Store::create(StoreOptions::default()).expect("memory for a test"));
+        let store = Arc::new(Store::open(StoreOptions::default()).expect("memory for a test"));
         let (handle, housekeeping) = (Handle::new(&store), Housekeeping::default());
         let inbox = Arc::new(Inbox::new().expect("a descriptor"));
         let ticket = |index| Ticket::new(TicketId { index, generation: 0 }, &inbox);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn memory_is_touched_on_request() {
-        let store = Arc::new(Store::create(StoreOptions::default()).expect("memory for a test"));
+        let store = Arc::new(Store::open(StoreOptions::default()).expect("memory for a test"));
         let region = std::fs::File::from(
             store.region().expect("a memory file").try_clone_to_owned().expect("a descriptor"),
         );

@@ -217,7 +217,7 @@ impl Observer for StoreObserver {
 }
 
 fn make_store(settings: &Settings) -> Result<Store> {
-    let (store, opening) = Store::open(StoreOptions {
+    let store = Store::open(StoreOptions {
         memory_bytes: settings.memory_bytes,
         memory_bytes_max: settings.memory_bytes_max,
         backing: settings.backing.clone(),
@@ -231,7 +231,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         ..StoreOptions::default()
     })?;
     if let Some(file) = &settings.backing.file {
-        log_opening(file, opening, store.opening().1);
+        log_opening(file, &store);
     }
     if settings.lock_memory {
         store
@@ -245,8 +245,8 @@ fn make_store(settings: &Settings) -> Result<Store> {
 }
 
 /// Logs how the memory file was opened.
-fn log_opening(file: &Path, opening: Opening, took: Duration) {
-    let file = file.display();
+fn log_opening(file: &Path, store: &Store) {
+    let (file, (opening, took)) = (file.display(), store.opening());
     match opening {
         Opening::New => tracing::info!("the memory file {file} is new"),
         Opening::Kept { items, clock_went_back } => {

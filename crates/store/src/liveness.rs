@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn robust_list_is_in_a_shared_mapping() {
-        let store = Store::create(StoreOptions::default()).expect("memory for a test");
+        let store = Store::open(StoreOptions::default()).expect("memory for a test");
         hold(&store, |held| {
             held.expect("robust futexes");
             let (mut list, mut len): (*mut libc::c_void, usize) = (std::ptr::null_mut(), 0);

@@ -115,24 +115,16 @@ impl Identity {
 }
 
 impl Store {
-    /// Opens a store: a new one, or that of the server that used its file before.
+    /// Opens a store: a new one, or that of the server that used its file before ([`Store::opening`]).
     ///
     /// # Errors
     /// The options do not fit together, the system has too little memory, or the file cannot be used. In the last case
     /// neither the file nor PATH.meta was changed.
-    pub fn open(options: StoreOptions) -> Result<(Store, Opening), CreateError> {
+    pub fn open(options: StoreOptions) -> Result<Store, CreateError> {
         let began = Instant::now();
         let (mut store, opening) = open(options)?;
         store.opening = (opening, began.elapsed());
-        Ok((store, opening))
-    }
-
-    /// Makes a store as [`Store::open`] does, for callers whose memory has no file.
-    ///
-    /// # Errors
-    /// Those of [`Store::open`].
-    pub fn create(options: StoreOptions) -> Result<Store, CreateError> {
-        Ok(Store::open(options)?.0)
+        Ok(store)
     }
 }
 
@@ -240,8 +232,7 @@ fn create(
     // `backing` is dropped. The callers compared `region_bytes` with `len`, or asked for that many. `backing` is the
     // store's last field; whatever shares the memory holds the store by Arc.
     let memory = unsafe { Memory::new(backing.base(), region_bytes) };
-    let limit =
-        (options.memory_bytes.saturating_sub(geometry.first_segment) >> geometry.segment_shift) as u32;
+    let limit = geometry.segments_within(options.memory_bytes) as u32;
     let Identity { region_id, secret, hash_seed } = identity;
     Store::assemble(options, memory, geometry, secret, (hash_seed, region_id), limit, backing)
 }

@@ -348,7 +348,7 @@ impl Store {
         header::incarnation(&self.memory)
     }
 
-    /// Returns the file of the region, for readers to map; none if there is none for them.
+    /// Returns the file of the region for readers to map, if it has one.
     #[cfg(not(loom))]
     pub fn region(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.backing.for_readers()

@@ -323,7 +323,7 @@ fn due_flush_that_must_wait_for_leases_is_left_to_maintenance() {
     const LEASE: Duration = Duration::from_millis(50);
     let clock = SetClock::default();
     let store = StoreOptions { lease: LEASE, time: Box::new(clock.clone()), ..StoreOptions::default() };
-    let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+    let handle = Handle::new(&Arc::new(Store::open(store).expect("memory for a test")));
     let store = handle.store();
     set(&handle, b"key", b"value").expect("memory is free");
     let flush_at = store.now() + 2;

@@ -44,10 +44,10 @@ fn in_seconds(handle: &Handle, seconds: i64) -> Expiry {
 #[test]
 fn unavailable_memory_is_a_clear_error() {
     let beyond_address_space = StoreOptions { memory_bytes_max: 1 << 46, ..options(64 << 20) };
-    let error = Store::create(beyond_address_space).expect_err("more than a region can have");
+    let error = Store::open(beyond_address_space).expect_err("more than a region can have");
     assert!(matches!(error, CreateError::TooLarge { .. }), "{error}");
     for bytes in [0, 1, 64 << 10] {
-        let error = Store::create(options(bytes)).expect_err("too few bytes");
+        let error = Store::open(options(bytes)).expect_err("too few bytes");
         assert!(matches!(error, CreateError::TooSmall { .. }), "{error}");
     }
 }
@@ -79,9 +79,9 @@ fn system_limits_are_reported() {
 #[test]
 #[ignore = "under limits that system_limits_are_reported sets"]
 fn short_address_space_is_an_error() {
-    let error = Store::create(options(1 << 30)).expect_err("half of it is available");
+    let error = Store::open(options(1 << 30)).expect_err("half of it is available");
     assert!(error.to_string().contains("cannot map 1073741824 bytes"), "{error}");
-    works(Store::create(options(8 << 20)).expect("this much is available"));
+    works(Store::open(options(8 << 20)).expect("this much is available"));
 }
 
 #[test]
@@ -91,10 +91,10 @@ fn short_descriptors_are_an_error() {
     while let Ok(file) = std::fs::File::open("/dev/null") {
         held.push(file);
     }
-    let error = Store::create(options(8 << 20)).expect_err("all descriptors are in use");
+    let error = Store::open(options(8 << 20)).expect_err("all descriptors are in use");
     assert!(error.to_string().contains("cannot create a memory file"), "{error}");
     drop(held);
-    works(Store::create(options(8 << 20)).expect("descriptors are free again"));
+    works(Store::open(options(8 << 20)).expect("descriptors are free again"));
 }
 
 fn works(store: Store) {
@@ -202,7 +202,7 @@ fn slow_readers_holding_all_pins_block_no_writer() {
 fn jumps_of_the_wall_clock_change_nothing() {
     let time = Jumping::default();
     let handle = Handle::new(&Arc::new(
-        Store::create(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
+        Store::open(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
             .expect("memory for a test"),
     ));
     set_with(&handle, b"brief", b"1", 0, in_seconds(&handle, 100)).expect("memory is free");
@@ -236,7 +236,7 @@ fn jumps_of_the_wall_clock_change_nothing() {
 fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
     let time = Jumping::default();
     let handle = Handle::new(&Arc::new(
-        Store::create(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
+        Store::open(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
             .expect("memory for a test"),
     ));
     set(&handle, b"ever", b"3").expect("memory is free");
@@ -278,7 +278,7 @@ fn time_that_jumps_ahead_expires_and_time_that_goes_back_revives_nothing() {
 fn delayed_flush_happens_once_despite_clock_jumps() {
     let time = Jumping::default();
     let handle = Handle::new(&Arc::new(
-        Store::create(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
+        Store::open(StoreOptions { time: Box::new(time.clone()), ..options(8 << 20) })
             .expect("memory for a test"),
     ));
     set(&handle, b"k", b"v").expect("memory is free");

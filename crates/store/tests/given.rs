@@ -83,7 +83,7 @@ fn options(memory_bytes: u64) -> (StoreOptions, Arc<AtomicBool>) {
 #[test]
 fn store_works_over_given_memory_and_frees_nothing_of_it() {
     let (options, is_freed) = options(BYTES as u64);
-    let handle = Handle::new(&Arc::new(Store::create(options).expect("enough memory")));
+    let handle = Handle::new(&Arc::new(Store::open(options).expect("enough memory")));
     let store = handle.store();
     assert!(store.region().is_none());
     let error = store.share_region().expect_err("no file");
@@ -111,7 +111,7 @@ fn store_works_over_given_memory_and_frees_nothing_of_it() {
 #[test]
 fn too_little_given_memory_is_an_error() {
     let (options, is_freed) = options(2 * BYTES as u64);
-    let error = Store::create(options).expect_err("half of it is given");
+    let error = Store::open(options).expect_err("half of it is given");
     assert!(
         matches!(error, CreateError::GivenTooShort { bytes, needed } if bytes == BYTES as u64 && needed == 2 * bytes),
         "{error}"

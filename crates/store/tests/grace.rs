@@ -24,7 +24,7 @@ fn looked_at(grace: Duration, emptied: usize) -> usize {
     let memory_bytes = 2 << 20;
     let options =
         StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, grace, ..StoreOptions::default() };
-    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    let store = Arc::new(Store::open(options).expect("memory for a test"));
     assert_eq!(store.grace(), grace);
     let handle = Handle::new(&store);
     let memory = map_all(store.region().expect("a memory file"));

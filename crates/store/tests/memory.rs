@@ -364,7 +364,7 @@ fn best_victim_is_found_beyond_one_batch_of_segments() {
         time: Box::new(SetClock::default()),
         ..StoreOptions::default()
     };
-    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    let store = Arc::new(Store::open(options).expect("memory for a test"));
     let handle = Handle::new(&store);
     let read = |i: u32| get(&handle, format!("read{i}").as_bytes());
     for i in 0..1_000 {
@@ -468,7 +468,7 @@ fn smallest_accepted_memory_stores_an_item() {
                     threads: 1,
                     ..StoreOptions::default()
                 };
-                let Ok(store) = Store::create(options) else { continue };
+                let Ok(store) = Store::open(options) else { continue };
                 accepted += 1;
                 let store = Arc::new(store);
                 let handle = Handle::new(&store);
@@ -539,7 +539,7 @@ impl Observer for &'static UntouchedMemory {
 fn observed() -> (Handle, &'static UntouchedMemory) {
     let options =
         StoreOptions { memory_bytes: 64 << 20, memory_bytes_max: 128 << 20, ..StoreOptions::default() };
-    let store = Arc::new(Store::create(options).expect("memory for a test"));
+    let store = Arc::new(Store::open(options).expect("memory for a test"));
     let untouched: &'static UntouchedMemory = Box::leak(Box::default());
     store.observe(Box::new(untouched));
     (Handle::new(&store), untouched)

@@ -120,7 +120,8 @@ fn open(file: &Path, discard: bool) -> Result<(Handle, Opening), CreateError> {
     let bytes = 8 << 20;
     let options =
         StoreOptions { memory_bytes: bytes, memory_bytes_max: bytes, backing, ..StoreOptions::default() };
-    let (store, opening) = Store::open(options)?;
+    let store = Store::open(options)?;
+    let (opening, _) = store.opening();
     Ok((Handle::new(&Arc::new(store)), opening))
 }
 

@@ -123,7 +123,8 @@ fn open(folder: &Folder, memory_bytes: u64, evict: bool, clock: &SetClock) -> (H
         time: Box::new(clock.clone()),
         ..StoreOptions::default()
     };
-    let (store, opening) = Store::open(options).expect("memory for a test");
+    let store = Store::open(options).expect("memory for a test");
+    let (opening, _) = store.opening();
     (Handle::new(&Arc::new(store)), opening)
 }
 

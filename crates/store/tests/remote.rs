@@ -344,7 +344,7 @@ fn flushed_item_is_not_read_with_an_older_status_line() {
     const LEASE: Duration = Duration::from_millis(40);
     for options in all_ways() {
         let store = StoreOptions { lease: LEASE, threads: 2, ..StoreOptions::default() };
-        let store = Arc::new(Store::create(store).expect("memory for a test"));
+        let store = Arc::new(Store::open(store).expect("memory for a test"));
         let [handle, mut flushing] = [(); 2].map(|()| Handle::new(&store));
         let grace_ns = options.grace_ns * 1_000;
         let (mut remote, mut fabric) = remote(&handle, RemoteOptions { grace_ns, ..options });
@@ -374,7 +374,7 @@ fn flushed_item_is_not_read_with_an_older_status_line() {
 fn concurrent_flushes_wait_once() {
     const LEASE: Duration = Duration::from_millis(50);
     let store = StoreOptions { lease: LEASE, ..StoreOptions::default() };
-    let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+    let handle = Handle::new(&Arc::new(Store::open(store).expect("memory for a test")));
     let memory = map_all(handle.store().region().expect("a memory file"));
     let lease = || {
         let mut line = [0; fabcache_layout::format::STATUS_AND_COUNTS_BYTES];
@@ -403,7 +403,7 @@ fn expired_item_is_not_read_with_an_older_status_line() {
     for (options, len) in all_ways().into_iter().flat_map(|options| [(options, 5), (options, 300_000)]) {
         let (clock, lease) = (SetClock::default(), Duration::from_millis(60));
         let store = StoreOptions { lease, time: Box::new(clock.clone()), ..StoreOptions::default() };
-        let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+        let handle = Handle::new(&Arc::new(Store::open(store).expect("memory for a test")));
         let (mut remote, mut fabric) = remote(&handle, options);
         let second = now(&handle);
         let mut get = |ns: u64, has_location: bool| {
@@ -438,7 +438,7 @@ fn lease_saves_the_status_line_fetch_of_later_gets() {
     for options in all_ways() {
         let lease = Duration::from_millis(60);
         let store = Arc::new(
-            Store::create(StoreOptions { lease, ..StoreOptions::default() }).expect("memory for a test"),
+            Store::open(StoreOptions { lease, ..StoreOptions::default() }).expect("memory for a test"),
         );
         let handle = Handle::new(&store);
         let is_graced = options.grace_ns > 0;
@@ -472,7 +472,7 @@ fn failed_status_line_fetch_is_not_awaited() {
     for in_order in [false, true] {
         let lease = Duration::from_millis(60);
         let store = StoreOptions { lease, ..StoreOptions::default() };
-        let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+        let handle = Handle::new(&Arc::new(Store::open(store).expect("memory for a test")));
         let grace_ns = lease.as_nanos() as u64;
         let (mut remote, mut fabric) =
             remote(&handle, RemoteOptions { in_order, grace_ns, ..RemoteOptions::default() });
@@ -781,7 +781,7 @@ proptest! {
         let grace = if waits { Duration::from_millis(4) } else { Duration::ZERO };
         let lease = if leases { grace } else { Duration::ZERO };
         let store = StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, time: Box::new(clock.clone()), grace, lease, ..StoreOptions::default() };
-        let handle = Handle::new(&Arc::new(Store::create(store).expect("memory for a test")));
+        let handle = Handle::new(&Arc::new(Store::open(store).expect("memory for a test")));
         let grace_ns = grace.as_nanos() as u64;
         let options = RemoteOptions { gets, fetches, in_order, grace_ns, gets_per_line: 4, locations: 40, ..RemoteOptions::default() };
         let (mut remote, mut fabric) = remote(&handle, options);

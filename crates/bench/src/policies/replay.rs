@@ -83,7 +83,7 @@ impl<'c> Cache<'c> {
             time: Box::new(time.clone()),
             ..StoreOptions::default()
         };
-        match Store::create(options) {
+        match Store::open(options) {
             Ok(store) => {
                 let handle = Handle::new(&Arc::new(store));
                 Ok(Some(Cache { handle, time, content, key: Vec::new(), value: Vec::new() }))

@@ -65,7 +65,7 @@ pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)
         time: Box::new(clock.clone()),
         ..StoreOptions::default()
     };
-    let store = Store::create(options).context("no memory for a store")?;
+    let store = Store::open(options).context("no memory for a store")?;
     Ok((Arc::new(store), clock))
 }
 

@@ -47,7 +47,7 @@ pub fn store_with(memory_bytes: u64, options: StoreOptions) -> (Arc<Store>, SetC
         time: Box::new(clock.clone()),
         ..options
     };
-    (Arc::new(Store::create(options).expect("memory for a test")), clock)
+    (Arc::new(Store::open(options).expect("memory for a test")), clock)
 }
 
 /// Builds a plain write of a value.

@@ -48,7 +48,7 @@ impl Server {
             Scenario::Short => 4 << 20,
             Scenario::Roomy => 128 << 20,
         };
-        let store = Store::create(StoreOptions {
+        let store = Store::open(StoreOptions {
             memory_bytes,
             memory_bytes_max: memory_bytes,
             threads: WRITERS + 2,
