@@ -12,6 +12,13 @@ pub use loom::sync::{
     atomic::{Ordering, fence},
 };
 
+/// Lets other threads run.
+#[cfg(not(loom))]
+pub use std::thread::yield_now;
+
+#[cfg(loom)]
+pub use loom::thread::yield_now;
+
 #[cfg(loom)]
 pub use model::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 

@@ -2,7 +2,7 @@
 //!
 //! - `options.rs`, `extended_options.rs`, `addresses.rs`, `settings/`: configuration.
 //! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
-//! - `housekeeping.rs`: periodic maintenance, and crawls.
+//! - `housekeeping.rs`: periodic maintenance, and crawls; `restart.rs`: what a start over a memory file leaves to do.
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete, as those of
 //!   `deferred_reads.rs`.
@@ -26,6 +26,7 @@ pub mod options;
 mod output;
 pub mod prefixes;
 pub mod process;
+mod restart;
 pub mod server;
 pub mod settings;
 pub mod shared;

@@ -32,7 +32,7 @@ use crate::shm::ShmSettings;
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::inbox::Inbox;
 use crate::worker::{ListenerEntry, Worker};
-use crate::{certificates, process};
+use crate::{certificates, process, restart};
 
 /// memcached's datagram header in front of each request and answer.
 const UDP_FRAMING: Framing = Framing {
@@ -50,6 +50,8 @@ pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: JoinHandle<()>,
+    /// Finishes a recovery.
+    restart: Option<JoinHandle<()>>,
     orders: Receiver<ProcessRequest>,
     order_sender: Sender<ProcessRequest>,
     local: Vec<Peer>,
@@ -103,7 +105,8 @@ impl Server {
         std::thread::sleep(shared.settings.lease);
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
-        Ok(Server { shared, workers, housekeeper, orders, order_sender, local, life, listeners })
+        let restart = restart::start(&shared)?;
+        Ok(Server { shared, workers, housekeeper, restart, orders, order_sender, local, life, listeners })
     }
 
     /// Returns the listen addresses; ports are the actual ones.
@@ -181,6 +184,7 @@ impl Server {
         self.shared.fabric.close();
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
+        failed |= self.restart.is_some_and(|thread| thread.join().is_err());
         if failed {
             bail!("a thread of the server had failed; see the log");
         }
@@ -226,6 +230,8 @@ fn make_store(settings: &Settings) -> Result<Store> {
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
+        // The one that finishes a recovery.
+        background_threads: 1,
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
         lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),
         ..StoreOptions::default()
@@ -257,9 +263,9 @@ fn log_opening(file: &Path, store: &Store) {
                 );
             }
         }
-        Opening::Recovered { items, dropped, why } => {
+        Opening::Recovered { why } => {
             tracing::warn!(
-                "recovered {items} items of the memory file {file}, and dropped {dropped}, in {took:?}: {why}"
+                "took over the memory file {file} in {took:?}; each item is checked before it is used: {why}"
             );
         }
         Opening::Discarded(reason) => {

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 
 use common::process::{fabcached, spawn, start};
-use common::{Scratch, connect};
+use common::{Scratch, connect, wait_until};
 
 const NEW: &str = "is new";
 const DISCARDED: &str = "discarded the contents of the memory file";
@@ -34,7 +34,7 @@ fn second_server_is_refused_while_the_first_one_lives() {
     first.child.kill().expect("it runs");
     first.wait();
     let second = start(&arguments);
-    assert!(second.log().contains("recovered 1 items"), "{}", second.log());
+    wait_until("the recovery is finished", || second.log().contains("recovered 1 items"));
     connect(second.address()).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 

@@ -364,7 +364,7 @@ fn server_with_more_memory_grows_the_file() {
     server.child.kill().expect("it runs");
     server.wait();
     let server = start(&file.arguments("-m 60"));
-    assert!(server.log().contains("recovered 10"), "{}", server.log());
+    wait_until("the recovery is finished", || server.log().contains("recovered 10"));
     fill(&server, 60, 55);
 }
 

@@ -95,6 +95,9 @@ pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;
 /// Segments for items that must exist: the reserve, and what one write may need.
 pub const SEGMENTS_FOR_ITEMS_MIN: u32 =
     if cfg!(loom) { 1 } else { (2 * RECLAIM_RESERVE_SEGMENTS + SEGMENTS_FOR_ONE_WRITE_MAX) as u32 };
+/// Groups that a write checks after a kill if it wants a table to grow, which has to wait for the last group.
+pub const GROUPS_CHECKED_FOR_GROWTH: usize = 2;
+
 /// Attempts of a write that runs out of memory. Others take what was freed for it at most a few times in a row; every
 /// write ends.
 pub const WRITE_TRIES_MAX: usize = 256;

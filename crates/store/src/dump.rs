@@ -27,6 +27,9 @@ impl Handle {
     ) -> Cursor {
         let store = &*self.store;
         let now = store.now();
+        if let Some(hash) = cursor.hash() {
+            store.recover_group(hash);
+        }
         store.index.walk(cursor, self, |at, _hash| {
             let offset = at.slot.offset();
             let Some(item) = Item::read(&store.memory, offset) else { return };

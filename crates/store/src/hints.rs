@@ -29,6 +29,9 @@ impl Handle {
     /// Counts reported reads, as if the server had performed them. Each is one lookup of the index, whose cache
     /// misses overlap those of the next; it waits for no lock.
     pub fn note_accesses(&self, accesses: impl IntoIterator<Item = Access>) {
+        if self.store.index.is_recovering() {
+            return;
+        }
         let mut accesses = accesses.into_iter().fuse();
         let mut batch = [Access { hash: KeyHash(0), reads: 0 }; ACCESSES_AHEAD];
         loop {

@@ -39,7 +39,6 @@ mod opening;
 pub mod read;
 pub mod read_many;
 mod reclaim;
-#[cfg(not(loom))]
 pub mod restart;
 pub mod segments;
 mod simulation;

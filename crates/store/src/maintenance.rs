@@ -154,6 +154,9 @@ impl Handle {
             pause();
             store.tick_with_flushes();
         };
+        if store.index.is_recovering() {
+            return;
+        }
         self.expire(&mut pause);
         store.free_unpinned();
         // A server that took a region over may have a lower limit than the one before.
@@ -253,6 +256,7 @@ impl Handle {
         if segments < least {
             return Err(MemoryLimitError::TooSmall { min: geometry.bytes_to(least) });
         }
+        store.check_all_groups(&mut || true);
         let _moving = store.limit_moving.lock().expect("no thread panics while it moves the limit");
         if segments < least + u64::from(store.segments.pinned()) {
             return Err(MemoryLimitError::Full);

@@ -3,6 +3,7 @@
 //! `cargo xtask loom` runs these, those of `index/models.rs` and `segments/models.rs`, and those of the layout.
 
 mod outside;
+mod recovery;
 
 use std::sync::Arc;
 
@@ -97,12 +98,15 @@ fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
         first_segment,
     };
     let clock = SetClock::default();
-    let time = Box::new(clock.clone());
-    let options = StoreOptions { threads: 4, evict, time, ..StoreOptions::default() };
+    let options = StoreOptions { time: Box::new(clock.clone()), ..options(evict) };
     let memory = Memory::sparse(geometry.region_bytes, |offset| {
         geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + used_bytes)
     });
     (Arc::new(Store::model(options, geometry, memory).expect("memory for a model")), clock)
+}
+
+fn options(evict: bool) -> StoreOptions {
+    StoreOptions { threads: 4, evict, time: Box::new(SetClock::default()), ..StoreOptions::default() }
 }
 
 fn set(handle: &Handle, key: &[u8], value: &[u8], expiry: Expiry) -> StoredItem {

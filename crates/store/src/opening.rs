@@ -37,12 +37,10 @@ pub enum Opening {
         /// The wall clock went back since then, on another boot of the system: the region's clock continues where it was.
         clock_went_back: bool,
     },
-    /// The region is that of a server that was killed, with the items that could be checked.
+    /// The region is that of a server that was killed. Its items are checked while the store is used
+    /// ([`Store::recovery_progress`]): an expired, flushed or half written one, and one in the middle of a change, is a
+    /// miss.
     Recovered {
-        /// The number of items.
-        items: u64,
-        /// Items that were not kept: expired, flushed, half written, or in the middle of a change.
-        dropped: u64,
         /// Why no saved state was used.
         why: Unclean,
     },
@@ -73,15 +71,6 @@ impl Opening {
             Opening::Kept { .. } => "kept",
             Opening::Recovered { .. } => "recovered",
             Opening::Discarded(_) => "discarded",
-        }
-    }
-
-    /// Returns how many items of the last server were kept, and how many found there were not.
-    pub fn items(&self) -> (u64, u64) {
-        match *self {
-            Opening::New | Opening::Discarded(_) => (0, 0),
-            Opening::Kept { items, .. } => (items, 0),
-            Opening::Recovered { items, dropped, .. } => (items, dropped),
         }
     }
 }
@@ -189,10 +178,9 @@ fn take_over(
         Ok(takeover) => {
             let clock_went_back = takeover.clock_went_back;
             let (store, found) = takeover.begin(&options);
-            let items = store.usage().items;
             let opening = match found {
-                Items::Kept => Opening::Kept { items, clock_went_back },
-                Items::Recovered { why, dropped } => Opening::Recovered { items, dropped, why },
+                Items::Kept => Opening::Kept { items: store.usage().items, clock_went_back },
+                Items::Recovered { why } => Opening::Recovered { why },
             };
             Ok((store, opening))
         }

@@ -255,7 +255,7 @@ impl Handle {
         access: bool,
         mut take: impl FnMut(&ItemSnapshot, &ItemInfo) -> Result<R, ReadFailure>,
     ) -> Result<(ItemInfo, R), ReadFailure> {
-        let hash = self.store.hash(key);
+        let hash = self.store.recovered_hash(key);
         for _ in 0..READ_RETRIES_MAX {
             match self.try_read(key, hash, detail, access, &mut take) {
                 Err(ReadFailure::ConcurrentChange) => self.counters().read_retries.inc(),

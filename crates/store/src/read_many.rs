@@ -108,7 +108,7 @@ impl Handle {
         let index = &self.store.index;
         let mut taken = 0;
         for (probe, key) in probes.iter_mut().zip(keys) {
-            probe.hash = self.store.hash(key);
+            probe.hash = self.store.recovered_hash(key);
             index.prefetch_head(probe.hash);
             taken += 1;
         }
@@ -129,7 +129,7 @@ impl Handle {
     /// Returns the probe of one key.
     #[inline]
     pub fn probe(&self, key: &[u8]) -> Probe {
-        let hash = self.store.hash(key);
+        let hash = self.store.recovered_hash(key);
         let home = self.store.index.prefetch(hash);
         Probe { hash, home, slot: self.store.index.prefetch_items(hash, home) }
     }
@@ -137,7 +137,7 @@ impl Handle {
     /// Returns the probe of a key that is written: its hash alone.
     #[inline]
     pub fn probe_for_write(&self, key: &[u8]) -> Probe {
-        Probe { hash: self.store.hash(key), ..Probe::NONE }
+        Probe { hash: self.store.recovered_hash(key), ..Probe::NONE }
     }
 
     /// Looks up a key for a plain read, which counts as an access.

@@ -26,6 +26,7 @@ use crate::index::resize::Rehash;
 use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
+use crate::restart::recovery::Recovery;
 use crate::segments::{ClaimPurpose, Queue, Segments};
 use crate::simulation::{Simulation, SimulationCounts};
 
@@ -53,8 +54,10 @@ pub struct StoreOptions {
     pub eviction: EvictionPolicy,
     /// Items have CAS values (`-C` turns them off).
     pub cas: bool,
-    /// The number of threads that will take a handle.
+    /// The number of threads that will take a handle and store items.
     pub threads: usize,
+    /// The number of threads that will take a handle for work in the background.
+    pub background_threads: usize,
     /// The grace: how long an emptied segment is not overwritten. Remote readers rely on it to validate an item by
     /// what they read before it. Zero without such readers.
     pub grace: Duration,
@@ -79,6 +82,7 @@ impl Default for StoreOptions {
             eviction: EvictionPolicy::default(),
             cas: true,
             threads: 1,
+            background_threads: 0,
             grace: Duration::ZERO,
             lease: Duration::ZERO,
             time: Box::new(SystemTimeSource),
@@ -109,6 +113,8 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     /// CAS values continue after this one.
     pub(crate) last_cas: u64,
+    /// Of a region whose server was killed.
+    pub(crate) recovery: Option<Recovery>,
     #[cfg(not(loom))]
     pub(crate) backing: Box<dyn Backing>,
 }
@@ -118,7 +124,7 @@ pub(crate) struct Parts {
 pub struct Store {
     pub(crate) memory: Memory,
     pub(crate) geometry: Geometry,
-    hash_seed: u64,
+    pub(crate) hash_seed: u64,
     pub(crate) secret: Secret,
     pub(crate) index: Index,
     pub(crate) segments: Segments,
@@ -163,6 +169,7 @@ pub struct Store {
     /// Seconds that the last evicted item had not been accessed.
     pub(crate) evicted_idle: AtomicU32,
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
+    pub(crate) recovery: Option<Box<Recovery>>,
     /// How the store began, and how long that took.
     #[cfg(not(loom))]
     pub(crate) opening: (Opening, Duration),
@@ -275,6 +282,7 @@ impl Store {
             segments,
             clock,
             last_cas: 0,
+            recovery: None,
             #[cfg(not(loom))]
             backing,
         };
@@ -318,11 +326,14 @@ impl Store {
             eviction_policy: options.eviction,
             small_share: std::sync::atomic::AtomicU64::new(eviction.small_share().to_bits()),
             promotion_reads: std::sync::atomic::AtomicU8::new(eviction.least(Queue::Small)),
-            counters: (0..options.threads.max(1)).map(|_| CachePadded::default()).collect(),
+            counters: (0..options.threads.max(1) + options.background_threads)
+                .map(|_| CachePadded::default())
+                .collect(),
             handles_taken: AtomicU32::new(0),
             memory_limit: AtomicU64::new(options.memory_bytes),
             evicted_idle: AtomicU32::new(0),
             observer: OnceLock::new(),
+            recovery: parts.recovery.map(Box::new),
             #[cfg(not(loom))]
             opening: (Opening::New, Duration::ZERO),
             #[cfg(not(loom))]

@@ -93,7 +93,7 @@ impl Gathered {
 impl Upload {
     /// Begins to receive `announced` bytes for `key`; the expiry only says which items it will lie among.
     pub fn begin(store: &Arc<Store>, key: &[u8], expiry: Expiry, announced: u64) -> Upload {
-        let owner = store.hash(key);
+        let owner = store.recovered_hash(key);
         let parts = CompletedUpload {
             owner,
             queue: store.queue_of_new(owner),

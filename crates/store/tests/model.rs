@@ -150,22 +150,22 @@ impl Model {
         }
     }
 
-    /// Ends without saving anything and starts again: items are as before, but for long values with a part in a segment
-    /// that was open, and what finds no room when it is moved out of one.
+    /// Ends without saving anything and starts again: items are as before, but for what finds no room when it is moved out
+    /// of a segment that was open. Recovery is finished at once, or goes on with the requests that follow.
     fn kill(&mut self) {
         let before = self.handle.store().usage();
         let (last_cas, second) = (set_with(&self.handle, b"last", b"", 0, Expiry::NEVER).ok(), self.now());
         self.handle = Handle::new(&store(1 << 20, true, 1).0);
         let (handle, opening) = open(&self.folder, self.memory_bytes, self.evict, &self.clock);
         self.handle = handle;
-        let Opening::Recovered { items, why: Unclean::NotStopped, .. } = opening else {
-            panic!("{opening:?}")
-        };
-        let after = self.handle.store().usage();
-        assert!(
-            items <= before.items + 1 && after.item_bytes <= before.item_bytes + 32,
-            "{before:?} {after:?}"
-        );
+        assert_eq!(opening, Opening::Recovered { why: Unclean::NotStopped });
+        if self.seed.is_multiple_of(2) {
+            assert!(self.handle.finish_restart(&mut || true));
+            let after = self.handle.store().usage();
+            // A chunk that is moved may be cut in several, each with a header.
+            let most = before.item_bytes + before.segment_bytes / 8;
+            assert!(after.items <= before.items + 1 && after.item_bytes <= most, "{before:?} {after:?}");
+        }
         assert_eq!(self.now(), second);
         if last_cas.is_some() {
             delete(&self.handle, b"last");
@@ -198,6 +198,7 @@ impl Model {
                 (usage.index_bytes, usage.index_slots, usage.index_chain_buckets, usage.index_growing);
             (usage.items, usage.item_bytes, usage.segments, usage.segments_index, index)
         };
+        assert!(self.handle.finish_restart(&mut || true));
         let before = account(&self.handle);
         let second = self.now();
         let kept = self.handle.store().keep().expect("nothing is in use");
@@ -591,10 +592,10 @@ fn expired_items_of_a_killed_server_are_removed() {
     let before = handle.store().usage().items;
     drop(handle);
     let (handle, opening) = open(&folder, 8 << 20, true, &clock);
-    assert!(
-        matches!(opening, Opening::Recovered { items, dropped: 0, .. } if items == before),
-        "{opening:?}"
-    );
+    assert_eq!(opening, Opening::Recovered { why: Unclean::NotStopped });
+    assert!(handle.finish_restart(&mut || true));
+    let found = handle.store().recovery_progress().expect("its server was killed");
+    assert_eq!((found.kept, found.dropped), (before, 0));
     handle.maintain();
     assert_eq!(handle.store().usage().items, before);
     clock.advance(30);

@@ -55,6 +55,9 @@ impl Handle {
     #[cfg(not(loom))]
     pub(crate) fn free_dead_segments(&self) {
         let store = &*self.store;
+        if store.index.is_recovering() {
+            return;
+        }
         let Ok(_expirer) = store.expirer.try_lock() else { return };
         let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick_with_flushes() };
         // The first second: they are due at once.
@@ -89,6 +92,7 @@ impl Handle {
     /// takes time in proportion to the number of such items, and waits for writers in the middle of one.
     pub(crate) fn sweep(&self, epoch: u64) {
         let store = &*self.store;
+        store.finish_recovery(self.counters(), &mut || true);
         store.segments.seal_open(|_| true);
         let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick_with_flushes() };
         for id in 0..store.geometry.segments {
@@ -169,7 +173,7 @@ impl Store {
     }
 
     /// Unlinks all items of earlier flush epochs.
-    fn note_swept(&self, epoch: u64) {
+    pub(crate) fn note_swept(&self, epoch: u64) {
         let before = self.swept_epoch.fetch_max(epoch, Ordering::Relaxed);
         // A thread that noted a later epoch may store its own first: an earlier one only makes a successor sweep again.
         if before < epoch {

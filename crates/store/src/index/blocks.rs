@@ -104,6 +104,14 @@ impl ChainBuckets {
         self.buckets_per_block = block_bytes / BUCKET_BYTES;
     }
 
+    /// Adds a block all of whose buckets are in use.
+    pub fn add_full_block(&mut self, block: u64, block_bytes: u64) {
+        // Buckets in use are the first ones.
+        self.blocks.insert(0, block);
+        self.buckets_per_block = block_bytes / BUCKET_BYTES;
+        self.taken += self.buckets_per_block;
+    }
+
     /// Reserves buckets that are ready, in place of those that were reserved.
     pub fn reserve(&mut self, buckets: u64) {
         self.reserved = 0;

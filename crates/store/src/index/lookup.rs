@@ -40,6 +40,7 @@ impl Index {
         hash: KeyHash,
         mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
     ) -> (Search<R>, bool) {
+        debug_assert!(self.is_checked(hash), "the group is not recovered");
         let partition = self.partition_of(hash);
         let word = self.head_word(partition);
         let head = Head::from_word(word);

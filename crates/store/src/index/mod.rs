@@ -9,7 +9,8 @@
 //! - `lookup.rs`: reading without locks.
 //! - `group.rs`: reading and writing under the group's lock.
 //! - `resize.rs`: growing a table, a group at a time.
-//! - `restore.rs`: saving and restoring the process's part; `recover.rs`: rebuilding it after a kill.
+//! - `restore.rs`: saving and restoring the process's part; `recover.rs`: rebuilding it after a kill; `tables.rs`: the
+//!   tables that the region names.
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
@@ -19,11 +20,11 @@
 pub mod blocks;
 pub mod group;
 pub mod lookup;
-#[cfg(not(loom))]
 pub mod recover;
 pub mod resize;
 #[cfg(not(loom))]
 pub mod restore;
+mod tables;
 pub mod walk;
 
 #[cfg(all(test, loom))]
@@ -36,12 +37,13 @@ use fabcache_layout::directory::{self, Head};
 use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::slot::FREQUENCY_MAX;
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use fabcache_layout::{Bucket, Geometry, KeyHash, Memory, Slot};
 
 use crate::bounds::{LOAD_MAX_FULL_PER_128, LOAD_MAX_ROOMY_PER_128};
 use blocks::{Blocks, ChainBuckets};
 use group::LockedGroup;
+use recover::Recovery;
 
 /// The index needs a segment, and none is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,9 @@ pub struct Index {
     /// Groups of all tables, counting both while one grows.
     groups: AtomicU64,
     chain_buckets: AtomicU64,
+    /// Some groups may be unchecked since a kill. Read by every request, written once.
+    is_recovering: AtomicBool,
+    recovery: Option<Box<Recovery>>,
 }
 
 /// A slot's place and its content when it was read.
@@ -138,6 +143,8 @@ impl Index {
             growing: AtomicU32::new(0),
             groups: AtomicU64::new(0),
             chain_buckets: AtomicU64::new(0),
+            is_recovering: AtomicBool::new(false),
+            recovery: None,
             memory,
             geometry,
         }
@@ -273,6 +280,7 @@ impl Index {
 
     /// Locks the group of `hash`.
     pub fn lock(&self, hash: KeyHash) -> LockedGroup<'_> {
+        debug_assert!(self.is_checked(hash), "the group is not recovered");
         let partition = self.partition_of(hash);
         let bits = self.geometry.partition_bits;
         loop {
@@ -304,6 +312,7 @@ impl Index {
     /// Locks the group of `hash`, whose home bucket was looked up before: a hint.
     #[inline]
     pub fn lock_probed(&self, hash: KeyHash, home: HomeBucket) -> LockedGroup<'_> {
+        debug_assert!(self.is_checked(hash), "the group is not recovered");
         if home != HomeBucket::NONE {
             let partition = self.partition_of(hash);
             let head = Head::from_word(home.version);
@@ -323,6 +332,7 @@ impl Index {
 
     /// Locks the group of `hash` if that needs no waiting and no table is growing.
     pub fn try_lock(&self, hash: KeyHash) -> Option<LockedGroup<'_>> {
+        debug_assert!(self.is_checked(hash), "the group is not recovered");
         let partition = self.partition_of(hash);
         let word = self.head_word(partition);
         let head = Head::from_word(word);

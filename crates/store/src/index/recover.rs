@@ -1,25 +1,28 @@
-//! The index after a kill: its slots say what is stored, and each is checked before the first request.
+//! The index after a kill: its slots say what is stored, and each is checked before a request uses it.
 //!
-//! A server that is killed leaves at most one group half moved, and slots whose item was about to be replaced or removed.
-//! Writes are idempotent, so a kill during recovery only means that it begins again.
+//! The tables are found at the start, and a table that was growing is checked there. The groups of all others are checked
+//! when a request first needs them, and by whoever works through them in order. A server that is killed leaves slots
+//! whose item was about to be replaced or removed, and one group half moved. Writes are idempotent, so a kill during
+//! recovery only means that it begins again.
+//!
+//! Until the last group is checked no table grows, and nothing that a slot may point to is freed.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
-use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::geometry::BucketOffsets;
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, without};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
-use super::blocks::{Blocks, ChainBuckets};
-use super::restore::BlockNames;
-use super::{Index, Partition};
+use super::Index;
+use super::tables::BlockNames;
 use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
 use crate::restart::Damaged;
 
 /// The store's part in checking slots.
-pub trait Survivors: Sync {
+pub trait Survivors {
     /// Prefetches what [`Survivors::hash_of`] reads.
     fn prefetch(&self, slot: Slot);
 
@@ -30,28 +33,76 @@ pub trait Survivors: Sync {
     fn keep(&self, slot: Slot, hash: KeyHash);
 }
 
-struct RecoveredPartition {
-    partition: Partition,
-    chain_buckets: u64,
-    /// Items that were not kept.
-    dropped: u64,
+/// How far recovery is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// Groups that a request could not use at the start.
+    pub groups: u32,
+    /// Of these, checked.
+    pub groups_checked: u32,
+    /// Items kept.
+    pub kept: u64,
+    /// Items dropped.
+    pub dropped: u64,
 }
 
-/// One table of one partition.
-struct Table<'a, S> {
-    index: &'a Index,
-    survivors: &'a S,
-    names: &'a Mutex<BlockNames>,
-    partition: usize,
+/// The groups of a region whose server was killed, and which of them are checked.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    tables: Box<[UncheckedTable]>,
+    groups: u32,
+    /// A bit for each group.
+    checked: Box<[AtomicU64]>,
+    /// Groups that are not checked.
+    left: AtomicU32,
+    /// The next group for [`Index::recover_next`].
+    next: AtomicU32,
+    found: Mutex<FoundBlocks>,
+    kept: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The table of a partition whose groups are to be checked: none if it was checked at the start.
+#[derive(Clone, Copy, Debug)]
+struct UncheckedTable {
     table: usize,
     groups: u32,
+    /// The number of its first group among all.
+    first: u32,
+}
+
+/// Which blocks have an owner.
+#[derive(Debug)]
+struct FoundBlocks {
+    names: BlockNames,
+    /// Blocks of chain buckets, and the partition and table of each.
+    chains: HashMap<u64, (usize, usize)>,
+    /// Chain buckets that a link names.
+    buckets: HashSet<u64>,
+}
+
+/// Where a group is.
+#[derive(Clone, Copy)]
+struct GroupPlace {
+    partition: usize,
+    table: usize,
+    /// Groups of the table.
+    groups: u32,
+    /// The group's number among them.
+    group: u32,
+    /// Its offset.
+    start: u64,
+}
+
+/// The check of one group, under its lock or of a region that no other thread uses yet.
+struct GroupCheck<'a, S> {
+    index: &'a Index,
+    recovery: &'a Recovery,
+    survivors: &'a S,
+    place: GroupPlace,
     /// Where items of the table that keys move to are; those of the other one that are there too have moved.
-    moved: HashSet<u64>,
-    items: u32,
-    /// Slots with an item that were cleared.
-    dropped: std::cell::Cell<u64>,
-    chains: Vec<u64>,
-    chain_buckets: HashSet<u64>,
+    moved: &'a HashSet<u64>,
+    kept: Vec<(KeyHash, u64)>,
 }
 
 /// Where a slot is.
@@ -64,128 +115,199 @@ enum SlotPlace {
 }
 
 impl Index {
-    /// Returns the index of a region whose server was killed, and the number of items that were not kept: clears each slot
-    /// that no request may find. `is_index` says which segments are the index's. Works with so many threads.
+    /// Returns the index of a region whose server was killed, none of whose groups is checked but those of a table that
+    /// was growing. `is_index` says which segments are the index's.
     ///
     /// # Errors
     /// A server stores no such heads or block numbers; nothing was written.
-    pub fn recover(
+    pub fn recovering(
         memory: Memory,
         geometry: Geometry,
         locks: usize,
         is_index: impl Fn(u32) -> bool,
-        threads: usize,
         survivors: &impl Survivors,
-    ) -> Result<(Index, u64), Damaged> {
+    ) -> Result<Index, Damaged> {
         let mut names = BlockNames::new(geometry, is_index);
         let mut index = Index::empty(memory, geometry, locks);
         index.find_tables(&mut names).map_err(|_| Damaged("the directory of its index"))?;
-        let names = Mutex::new(names);
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let recovered: Vec<(usize, RecoveredPartition)> = std::thread::scope(|scope| {
-            let work = || {
-                let mut recovered = Vec::new();
-                loop {
-                    let partition = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    if partition >= geometry.partitions() {
-                        return recovered;
-                    }
-                    recovered.push((partition, index.recover_partition(partition, &names, survivors)));
-                }
-            };
-            let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut all = work();
-            for worker in workers {
-                all.extend(worker.join().expect("a thread that only reads and clears slots"));
-            }
-            all
-        });
-        let (mut chain_buckets, mut dropped) = (0, 0);
-        for (number, recovered) in recovered {
-            index.partitions[number] = CachePadded::new(recovered.partition);
-            chain_buckets += recovered.chain_buckets;
-            dropped += recovered.dropped;
+        let recovery = Recovery::new(&index, names);
+        if let Some(partition) = index.growing_partition() {
+            index.check_growing(&recovery, partition, survivors);
         }
-        let free = names.into_inner().expect("no thread panics while it names blocks").free();
-        index.blocks = Blocks::with_free(&geometry, free);
-        index.chain_buckets = AtomicU64::new(chain_buckets);
-        Ok((index, dropped))
+        index.is_recovering = AtomicBool::new(true);
+        index.recovery = Some(Box::new(recovery));
+        Ok(index)
     }
 
-    fn recover_partition<S: Survivors>(
-        &self,
-        partition: usize,
-        names: &Mutex<BlockNames>,
-        survivors: &S,
-    ) -> RecoveredPartition {
+    /// Returns whether groups may be unchecked.
+    #[inline]
+    pub fn is_recovering(&self) -> bool {
+        // Acquire: pairs with the release of `end_recovery`.
+        self.is_recovering.load(Ordering::Acquire)
+    }
+
+    /// Returns how far the recovery is or, when it has ended, what it found. None was needed if there were no groups.
+    pub fn recovery_progress(&self) -> RecoveryProgress {
+        let Some(recovery) = &self.recovery else { return RecoveryProgress::default() };
+        RecoveryProgress {
+            groups: recovery.groups,
+            groups_checked: recovery.groups - recovery.left.load(Ordering::Relaxed),
+            kept: recovery.kept.load(Ordering::Relaxed),
+            dropped: recovery.dropped.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Checks the group of `hash`, unless it is checked. The caller holds no lock of a group.
+    pub fn recover(&self, hash: KeyHash, survivors: &impl Survivors) {
+        let Some(recovery) = &self.recovery else { return };
+        let partition = self.partition_of(hash);
+        let table = recovery.tables[partition];
+        if table.groups > 0 {
+            let group = hash.group(self.geometry.partition_bits, table.groups);
+            self.check_group(recovery, partition, group, survivors);
+        }
+    }
+
+    /// Checks the next group, in their order; returns false when other threads have begun with the last ones.
+    pub fn recover_next(&self, survivors: &impl Survivors) -> bool {
+        let Some(recovery) = &self.recovery else { return false };
+        if recovery.next.load(Ordering::Relaxed) >= recovery.groups {
+            return false;
+        }
+        let next = recovery.next.fetch_add(1, Ordering::Relaxed);
+        if next >= recovery.groups {
+            return false;
+        }
+        let partition = recovery.tables.partition_point(|table| table.first + table.groups <= next);
+        self.check_group(recovery, partition, next - recovery.tables[partition].first, survivors);
+        true
+    }
+
+    /// Ends the recovery if all groups are checked. Returns whether it is over.
+    pub fn end_recovery(&self) -> bool {
+        let Some(recovery) = &self.recovery else { return true };
+        // Acquire: pairs with the release of each thread that checked a group.
+        if recovery.left.load(Ordering::Acquire) > 0 && !without("recovered_last") {
+            return false;
+        }
+        let found = recovery.found();
+        if self.is_recovering() {
+            // Those that the growth of a table used before are no longer named as free.
+            self.blocks.give_back(found.names.free());
+            self.is_recovering.store(false, Ordering::Release);
+        }
+        true
+    }
+
+    /// Returns whether requests may use the group of `hash`.
+    pub(super) fn is_checked(&self, hash: KeyHash) -> bool {
+        let Some(recovery) = self.recovery.as_ref().filter(|_| self.is_recovering()) else { return true };
+        let partition = self.partition_of(hash);
+        let table = recovery.tables[partition];
+        table.groups == 0
+            || recovery.is_checked(partition, hash.group(self.geometry.partition_bits, table.groups))
+    }
+
+    fn check_group(&self, recovery: &Recovery, partition: usize, group: u32, survivors: &impl Survivors) {
+        if recovery.is_checked(partition, group) {
+            return;
+        }
+        let UncheckedTable { table, groups, .. } = recovery.tables[partition];
+        let (_guard, start) = self.lock_group(partition, table, group);
+        // Another thread may have checked it during the wait. Then the table may even have been replaced.
+        if recovery.is_checked(partition, group) && !without("recovered_once") {
+            return;
+        }
+        let place = GroupPlace { partition, table, groups, group, start };
+        GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
+        recovery.note_checked(partition, group);
+    }
+
+    /// Checks a partition whose table was growing, before any other thread uses it.
+    fn check_growing(&self, recovery: &Recovery, partition: usize, survivors: &impl Survivors) {
         let head = Head::from_word(self.head_word(partition));
-        let table = |table, groups| Table {
-            index: self,
-            survivors,
-            names,
-            partition,
-            table,
-            groups,
-            moved: HashSet::new(),
-            items: 0,
-            dropped: std::cell::Cell::new(0),
-            chains: Vec::new(),
-            chain_buckets: HashSet::new(),
+        let offset = |table, group| {
+            directory::group_offset(&self.memory, &self.geometry, partition, table, group)
+                .expect("the table's blocks are the index's")
         };
-        let mut current = table(head.current, head.groups);
-        let mut other = table(1 - head.current, head.next_groups.unwrap_or(0));
-        let mut next_group = 0;
-        if head.next_groups.is_some() {
-            let is_moved = |group| self.is_group_moved(current.group_offset(group));
-            next_group = (0..head.groups).find(|group| !is_moved(*group)).unwrap_or(head.groups - 1);
-            let mut found = HashSet::new();
-            (0..other.groups).for_each(|group| other.recover_group(group, Some(&mut found)));
-            current.moved = found;
-        }
-        for group in next_group..head.groups {
-            if head.next_groups.is_some() && self.is_group_moved(current.group_offset(group)) {
-                continue;
-            }
-            current.recover_group(group, None);
-        }
-        let items = current.items + other.items;
-        let chain_buckets = (current.chain_buckets.len() + other.chain_buckets.len()) as u64;
-        let dropped = current.dropped.get() + other.dropped.get();
-        let mut chains = [current, other].map(Table::into_chains);
-        if head.current == 1 {
-            chains.reverse();
-        }
-        let partition = Partition {
-            items: AtomicU32::new(items),
-            next_group: AtomicU32::new(next_group),
-            chains: Mutex::new(chains),
-            ..Partition::default()
+        let check = |table, groups, group, moved, found: Option<&mut HashSet<u64>>| {
+            let place = GroupPlace { partition, table, groups, group, start: offset(table, group) };
+            GroupCheck::new(self, recovery, survivors, place, moved).run(found);
         };
-        RecoveredPartition { partition, chain_buckets, dropped }
+        let next = 1 - head.current;
+        let next_groups = head.next_groups.expect("the partition was growing");
+        let is_moved = |group: &u32| self.is_group_moved(offset(head.current, *group));
+        let next_group = (0..head.groups).find(|group| !is_moved(group)).unwrap_or(head.groups - 1);
+        self.partitions[partition].next_group.store(next_group, Ordering::Relaxed);
+        let (mut found, none) = (HashSet::new(), HashSet::new());
+        (0..next_groups).for_each(|group| check(next, next_groups, group, &none, Some(&mut found)));
+        for group in (next_group..head.groups).filter(|group| !is_moved(group)) {
+            check(head.current, head.groups, group, &found, None);
+        }
     }
 }
 
-impl<S: Survivors> Table<'_, S> {
-    fn geometry(&self) -> &Geometry {
-        &self.index.geometry
+impl Recovery {
+    fn new(index: &Index, names: BlockNames) -> Recovery {
+        let mut first = 0;
+        let table = |partition| {
+            let head = Head::from_word(index.head_word(partition));
+            let groups = if head.next_groups.is_some() { 0 } else { head.groups };
+            let table = UncheckedTable { table: head.current, groups, first };
+            first += groups;
+            table
+        };
+        let tables = (0..index.geometry.partitions()).map(table).collect();
+        Recovery {
+            tables,
+            groups: first,
+            checked: (0..first.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect(),
+            left: AtomicU32::new(first),
+            next: AtomicU32::new(0),
+            found: Mutex::new(FoundBlocks { names, chains: HashMap::new(), buckets: HashSet::new() }),
+            kept: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
     }
 
-    fn group_offset(&self, group: u32) -> u64 {
-        let index = self.index;
-        directory::group_offset(&index.memory, &index.geometry, self.partition, self.table, group)
-            .expect("the table's blocks are the index's")
+    /// The word and the bit of a group.
+    fn bit(&self, partition: usize, group: u32) -> (&AtomicU64, u64) {
+        let number = self.tables[partition].first + group;
+        (&self.checked[(number / u64::BITS) as usize], 1 << (number % u64::BITS))
     }
 
-    /// The chain buckets that are in use; their blocks have no others to give.
-    fn into_chains(self) -> ChainBuckets {
-        let block_bytes = self.geometry().block_bytes();
-        let taken = self.chains.len() as u64 * (block_bytes / BUCKET_BYTES);
-        ChainBuckets::with_blocks(self.chains, block_bytes, taken).expect("as many as the blocks have")
+    fn is_checked(&self, partition: usize, group: u32) -> bool {
+        let (word, bit) = self.bit(partition, group);
+        word.load(Ordering::Acquire) & bit != 0
     }
 
-    /// Checks the slots of a group, and adds where its items are to `found`.
-    fn recover_group(&mut self, group: u32, mut found: Option<&mut HashSet<u64>>) {
-        let start = self.group_offset(group);
+    fn note_checked(&self, partition: usize, group: u32) {
+        let (word, bit) = self.bit(partition, group);
+        // Release: a reader without the lock that sees the bit sees the slots as they were left.
+        let order = if without("recovered_release") { Ordering::Relaxed } else { Ordering::Release };
+        word.fetch_or(bit, order);
+        self.left.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn found(&self) -> MutexGuard<'_, FoundBlocks> {
+        self.found.lock().expect("no thread panics while it names blocks")
+    }
+}
+
+impl<'a, S: Survivors> GroupCheck<'a, S> {
+    fn new(
+        index: &'a Index,
+        recovery: &'a Recovery,
+        survivors: &'a S,
+        place: GroupPlace,
+        moved: &'a HashSet<u64>,
+    ) -> GroupCheck<'a, S> {
+        GroupCheck { index, recovery, survivors, place, moved, kept: Vec::new() }
+    }
+
+    /// Checks the slots of the group, and adds where its items are to `found`.
+    fn run(mut self, mut found: Option<&mut HashSet<u64>>) {
+        let start = self.place.start;
         let homes = BUCKETS_PER_GROUP * SLOTS_PER_BUCKET;
         let slots = (GROUP_BYTES / 8) as usize;
         for at in (start..start + GROUP_BYTES).step_by(8) {
@@ -194,18 +316,19 @@ impl<S: Survivors> Table<'_, S> {
                 self.survivors.prefetch(slot);
             }
         }
-        let mut kept: Vec<(KeyHash, u64)> = Vec::new();
         for i in 0..slots {
             let place = match i {
                 _ if i < homes => SlotPlace::Home(i / SLOTS_PER_BUCKET),
                 _ if i + 1 < slots => SlotPlace::Overflow,
                 _ => SlotPlace::Last,
             };
-            self.recover_slot(start, group, start + 8 * i as u64, place, &mut kept);
+            self.check_slot(start + 8 * i as u64, place);
         }
-        self.recover_chain(start, group, start + GROUP_BYTES - 8, &mut kept);
+        self.check_chain(start + GROUP_BYTES - 8);
         // A key has one slot. Of two it is unknown which is the later one.
+        let mut kept = std::mem::take(&mut self.kept);
         kept.sort_unstable();
+        let mut items = 0;
         for same in kept.chunk_by(|(one, _), (other, _)| one == other) {
             for (hash, at) in same {
                 let slot = self.index.load_slot(*at);
@@ -214,31 +337,30 @@ impl<S: Survivors> Table<'_, S> {
                     continue;
                 }
                 self.survivors.keep(slot, *hash);
-                self.items += 1;
+                items += 1;
                 if let Some(found) = &mut found {
                     found.insert(slot.offset());
                 }
             }
         }
+        self.index.partitions[self.place.partition].items.fetch_add(items, Ordering::Relaxed);
+        self.recovery.kept.fetch_add(u64::from(items), Ordering::Relaxed);
     }
 
-    /// Follows the links behind a group, and cuts the chain at an invalid one.
-    fn recover_chain(&mut self, start: u64, group: u32, mut last: u64, kept: &mut Vec<(KeyHash, u64)>) {
+    /// Follows the links behind the group, and cuts the chain at an invalid one.
+    fn check_chain(&mut self, mut last: u64) {
         for _ in 0..=CHAIN_BUCKETS_SEARCHED_MAX {
             let slot = self.index.load_slot(last);
             if !slot.is_special() {
                 return;
             }
-            let Some(bucket) =
-                slot.link_offset().filter(|bucket| slot.is_link() && self.take_bucket(*bucket))
-            else {
-                return self.clear(last, slot);
-            };
+            let link = slot.link_offset().filter(|bucket| slot.is_link() && self.take_bucket(*bucket));
+            let Some(bucket) = link else { return self.clear(last, slot) };
             last = bucket + BUCKET_BYTES - 8;
             for at in (bucket..last).step_by(8) {
-                self.recover_slot(start, group, at, SlotPlace::Overflow, kept);
+                self.check_slot(at, SlotPlace::Overflow);
             }
-            self.recover_slot(start, group, last, SlotPlace::Last, kept);
+            self.check_slot(last, SlotPlace::Last);
         }
         let slot = self.index.load_slot(last);
         if slot.is_special() {
@@ -246,38 +368,37 @@ impl<S: Survivors> Table<'_, S> {
         }
     }
 
-    /// Takes a chain bucket that no other link names. Its block is this table's alone.
-    fn take_bucket(&mut self, bucket: u64) -> bool {
-        let geometry = *self.geometry();
+    /// Takes a chain bucket that no other link names. Its block is this table's alone, and has no others to give.
+    fn take_bucket(&self, bucket: u64) -> bool {
+        let geometry = &self.index.geometry;
         let Some(segment) = geometry.segment_of(bucket) else { return false };
         let within =
             (bucket - geometry.segment_offset(segment)) / geometry.block_bytes() * geometry.block_bytes();
         let block = geometry.segment_offset(segment) + within;
         let is_whole =
             bucket.is_multiple_of(BUCKET_BYTES) && bucket + BUCKET_BYTES <= block + geometry.block_bytes();
-        if !is_whole || self.chain_buckets.contains(&bucket) {
+        let FoundBlocks { names, chains, buckets } = &mut *self.recovery.found();
+        if !is_whole || buckets.contains(&bucket) {
             return false;
         }
-        if !self.chains.contains(&block) {
-            let number = (block / geometry.block_unit_bytes()) as u32;
-            let mut names = self.names.lock().expect("no thread panics while it names blocks");
-            if names.name(number).is_none() {
-                return false;
+        let (partition, table) = (self.place.partition, self.place.table);
+        match chains.entry(block) {
+            Entry::Occupied(owner) if *owner.get() != (partition, table) => return false,
+            Entry::Occupied(_) => {}
+            Entry::Vacant(block_owner) => {
+                if names.name((block / geometry.block_unit_bytes()) as u32).is_none() {
+                    return false;
+                }
+                block_owner.insert((partition, table));
+                self.index.chains(partition)[table].add_full_block(block, geometry.block_bytes());
             }
-            self.chains.push(block);
         }
-        self.chain_buckets.insert(bucket)
+        self.index.chain_buckets.fetch_add(1, Ordering::Relaxed);
+        buckets.insert(bucket)
     }
 
     /// Keeps a slot whose item is valid and belongs there, marks one that has moved, and clears any other.
-    fn recover_slot(
-        &mut self,
-        start: u64,
-        group: u32,
-        at: u64,
-        place: SlotPlace,
-        kept: &mut Vec<(KeyHash, u64)>,
-    ) {
+    fn check_slot(&mut self, at: u64, place: SlotPlace) {
         let slot = self.index.load_slot(at);
         // Links are checked when they are followed.
         let is_link = matches!(place, SlotPlace::Last) && slot.link_offset().is_some();
@@ -293,31 +414,31 @@ impl<S: Survivors> Table<'_, S> {
         }
         let hash = if slot.is_item() { self.survivors.hash_of(slot) } else { None };
         match hash {
-            Some(hash) if self.belongs(start, group, place, slot, hash) => kept.push((hash, at)),
+            Some(hash) if self.belongs(place, slot, hash) => self.kept.push((hash, at)),
             _ => self.clear(at, slot),
         }
     }
 
     /// Returns whether a search for the key finds the slot.
-    fn belongs(&self, start: u64, group: u32, place: SlotPlace, slot: Slot, hash: KeyHash) -> bool {
-        let bits = self.geometry().partition_bits;
-        let position = hash.position(bits, self.groups);
-        let places = BucketOffsets::of(start, position.bucket);
+    fn belongs(&self, place: SlotPlace, slot: Slot, hash: KeyHash) -> bool {
+        let bits = self.index.geometry.partition_bits;
+        let position = hash.position(bits, self.place.groups);
+        let places = BucketOffsets::of(self.place.start, position.bucket);
         let is_reached = match place {
             SlotPlace::Home(bucket) => {
-                let bucket = start + bucket as u64 * BUCKET_BYTES;
+                let bucket = self.place.start + bucket as u64 * BUCKET_BYTES;
                 bucket == places.home || bucket == places.neighbour
             }
             SlotPlace::Overflow | SlotPlace::Last => self.index.load_slot(places.home).is_overflowed(),
         };
-        hash.partition(bits) == self.partition
-            && position.group == group
+        hash.partition(bits) == self.place.partition
+            && position.group == self.place.group
             && slot.tag() == hash.tag()
             && is_reached
     }
 
     fn clear(&self, at: u64, slot: Slot) {
-        self.dropped.set(self.dropped.get() + u64::from(slot.is_item()));
+        self.recovery.dropped.fetch_add(u64::from(slot.is_item()), Ordering::Relaxed);
         self.index.store_slot(at, Slot::EMPTY.with_overflowed_of(slot));
     }
 }

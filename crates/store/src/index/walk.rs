@@ -19,6 +19,11 @@ impl Cursor {
     /// Before the first key.
     pub const START: Cursor = Cursor(Some(KeyHash(0)));
 
+    /// Returns the hash that the walk has reached; none at the end.
+    pub(crate) fn hash(self) -> Option<KeyHash> {
+        self.0
+    }
+
     /// Nothing is left.
     pub fn is_done(self) -> bool {
         self.0.is_none()

@@ -56,7 +56,11 @@ impl Store {
             eviction.see_main(frequency, bytes);
         }
         if self.keeps(victim, frequency, bytes) {
-            let which = (offset, victim.end);
+            // More of the victim's, up to about the bytes of a step, because each move rewrites the table.
+            let end = victim.end;
+            let which = |chunk: &ChunkEntry, bytes| {
+                chunk.offset == offset || (offset..end).contains(&chunk.offset) && bytes <= RECLAIM_STEP_BYTES
+            };
             let worn = self.worn(victim, eviction, at, &head);
             let to = (self.destination(victim), worn);
             match self.move_chunks(counters, group, owner, at, &head, which, to) {
@@ -73,18 +77,17 @@ impl Store {
         Ok(())
     }
 
-    /// Moves chunks of one value that are in the victim from `from` on, together, because each move rewrites their
-    /// table: at least the one at `from`, and more up to about the bytes of a step. With the last of all the item
+    /// Moves the chunks of one value that `which` wants, given the bytes of those before. With the last of all the item
     /// gets the frequency of `to`. Returns the bytes moved.
-    #[expect(clippy::too_many_arguments, reason = "the chunks, their owner, from where and to where")]
-    fn move_chunks(
+    #[expect(clippy::too_many_arguments, reason = "the chunks, their owner, which and to where")]
+    pub(crate) fn move_chunks(
         &self,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         owner: KeyHash,
         at: SlotSnapshot,
         head: &Item,
-        (from, end): (u64, u64),
+        which: impl Fn(&ChunkEntry, u64) -> bool,
         (queue, worn): (Queue, u8),
     ) -> Result<u64, ImmovableItem> {
         let mut moved = Vec::new();
@@ -94,7 +97,7 @@ impl Store {
         let mut last_moved = false;
         for chunk in self.chunks(at.slot.offset(), head) {
             last_moved = false;
-            if chunk.offset != from && (!(from..end).contains(&chunk.offset) || bytes > RECLAIM_STEP_BYTES) {
+            if !which(&chunk, bytes) {
                 chunks.push(chunk);
                 continue;
             }

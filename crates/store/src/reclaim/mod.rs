@@ -53,6 +53,7 @@ impl Handle {
     pub(crate) fn make_room(&self, claim: ClaimPurpose, tries: usize) -> Result<(), OutOfMemory> {
         let mut steps = 0;
         let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
+        self.store.check_all_groups(&mut || true);
         loop {
             let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
             if self.store.segments.free_count() > enough {
@@ -75,7 +76,10 @@ impl Handle {
     #[inline]
     pub(crate) fn reclaim_ahead(&self, written_bytes: u64) -> bool {
         let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());
-        if missing == 0 || self.store.nothing_to_reclaim.load(Ordering::Relaxed) == self.store.now() {
+        if missing == 0
+            || self.store.nothing_to_reclaim.load(Ordering::Relaxed) == self.store.now()
+            || self.store.index.is_recovering()
+        {
             return false;
         }
         self.reclaim_share(missing as u32, written_bytes);
@@ -112,6 +116,7 @@ impl Store {
         counters: &StoreCounters,
         items: u32,
     ) -> StepOutcome {
+        debug_assert!(!self.index.is_recovering(), "it is unknown what lives in a segment");
         if self.free_waiting(reclaim) {
             return StepOutcome::Freed;
         }

@@ -48,6 +48,11 @@ impl Reclaim {
         Reclaim { emptied, opened_before, fruitless_at, eviction, ..Reclaim::default() }
     }
 
+    /// Adds a segment whose generation has ended, but that senders still read.
+    pub(crate) fn wait_for_senders(&mut self, id: u32) {
+        self.waiting.push(id);
+    }
+
     /// Takes the segments whose generation has ended.
     #[cfg(not(loom))]
     pub(crate) fn take_waiting(&mut self) -> Vec<u32> {

@@ -32,6 +32,7 @@ impl Store {
     /// The items stay in the file, and the next server finds them as after a kill.
     pub fn keep(&self) -> Result<Option<u64>, KeepError> {
         let Some(sidecar) = self.backing.sidecar() else { return Ok(None) };
+        self.finish_recovery(self.counters(0), &mut || true);
         // Only tests stop without the last tick.
         self.tick();
         let state = self.save()?.encode();

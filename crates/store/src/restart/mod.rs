@@ -3,13 +3,19 @@
 //! - `saved_state.rs`: the state that a clean stop saves in PATH.meta.
 //! - `keep.rs`: the stop.
 //! - `takeover.rs`: the start.
-//! - `recovery.rs`: the start after a kill, with `index/recover.rs` and `segments/recover.rs`.
+//! - `recovery.rs`: what follows a start after a kill, with `index/recover.rs` and `segments/recover.rs`.
 
+mod finishing;
+#[cfg(not(loom))]
 mod keep;
-mod recovery;
+pub(crate) mod recovery;
+#[cfg(not(loom))]
 pub mod saved_state;
+#[cfg(not(loom))]
 pub(crate) mod takeover;
 
+#[cfg(not(loom))]
 pub use keep::KeepError;
 pub use recovery::Damaged;
+#[cfg(not(loom))]
 pub use takeover::{NotKept, Unclean};

@@ -1,21 +1,29 @@
 //! A start after a kill: what the index points to, and validates, is kept; the rest is a miss.
 //!
-//! Each slot is checked before the first request. Its item must lie in a sealed or open segment, be whole, alive, of
-//! the present flush epoch and not expired, and its key must belong to the slot; of a chained value every chunk must be
-//! the one that its table lists. A server marks an item dead before it changes its slot: such an item is gone, for its
+//! Each slot is checked before a request uses its group. Its item must lie in a sealed or open segment, be whole, alive, of
+//! the flush epoch of the start and not expired, and its key must belong to the slot; of a chained value every chunk must
+//! be the one that its table lists. A server marks an item dead before it changes its slot: such an item is gone, for its
 //! writer was about to be answered.
 //!
-//! Segments that were open have holes, as writers reserved space there that they never filled. Their items are moved to
-//! new segments; chained values with a part there are dropped.
+//! What a segment holds is known when all groups are checked, so nothing is freed before; a writer without memory checks
+//! the rest first.
+//!
+//! Segments that were open have holes, as writers reserved space there that they never filled. Their items are then moved
+//! to new segments.
 
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
-use fabcache_layout::sync::Mutex;
-use fabcache_layout::{KeyHash, Memory, Slot, segment, size_class};
+use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use fabcache_layout::{Geometry, KeyHash, Memory, Slot, segment, size_class, succession};
 
+use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, WRITE_TRIES_MAX};
+use crate::counters::StoreCounters;
 use crate::index::SlotSnapshot;
-use crate::index::recover::Survivors;
+use crate::index::group::LockedGroup;
+use crate::index::recover::{RecoveryProgress, Survivors};
+#[cfg(not(loom))]
 use crate::index::resize::{Growth, Rehash};
 use crate::kill::chunks_of;
+use crate::reclaim::{ImmovableItem, StepOutcome};
 use crate::segments::Segments;
 use crate::store::Store;
 
@@ -24,22 +32,53 @@ use crate::store::Store;
 #[error("{0} is damaged")]
 pub struct Damaged(pub &'static str);
 
-/// An item in a segment that was open.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stranded {
-    hash: KeyHash,
-    offset: u64,
+/// The recovery of a region whose server was killed.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    flush_epoch: u64,
+    /// The second of the region's clock at the start.
+    now: u32,
+    /// Segments that were open.
+    open: Vec<u32>,
+    /// The keys of items that are there, in part or as a whole.
+    stranded: Mutex<Vec<KeyHash>>,
+    /// Stranded items that found no room.
+    lost: AtomicU64,
+    /// Held while stranded items are moved.
+    moving: Mutex<()>,
+    is_finished: AtomicBool,
+}
+
+impl Recovery {
+    /// Returns the recovery of a region in this flush epoch at second `now`, with these segments open.
+    pub(crate) fn new(flush_epoch: u64, now: u32, open: Vec<u32>) -> Recovery {
+        Recovery {
+            flush_epoch,
+            now,
+            open,
+            stranded: Mutex::new(Vec::new()),
+            lost: AtomicU64::new(0),
+            moving: Mutex::new(()),
+            is_finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether the offset is in a segment that was open.
+    fn was_open(&self, geometry: &Geometry, offset: u64) -> bool {
+        geometry.segment_of(offset).is_some_and(|id| self.open.contains(&id))
+    }
+
+    fn stranded(&self) -> MutexGuard<'_, Vec<KeyHash>> {
+        self.stranded.lock().expect("no thread panics while it changes the list")
+    }
 }
 
 /// Checks the items of a region whose server was killed.
-pub(super) struct ItemChecks<'a> {
-    pub(super) memory: &'a Memory,
-    pub(super) segments: &'a Segments,
-    pub(super) hash_seed: u64,
-    pub(super) flush_epoch: u64,
-    /// The second of the region's clock.
-    pub(super) now: u32,
-    pub(super) stranded: Mutex<Vec<Stranded>>,
+pub(crate) struct ItemChecks<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) segments: &'a Segments,
+    pub(crate) hash_seed: u64,
+    pub(crate) recovery: &'a Recovery,
 }
 
 impl ItemChecks<'_> {
@@ -51,14 +90,13 @@ impl ItemChecks<'_> {
         is_alive.then_some((item, id, is_open))
     }
 
-    /// Returns whether each chunk of the item's value is the one that its table lists, in a segment that was sealed.
+    /// Returns whether each chunk of the item's value is the one that its table lists.
     fn has_all_chunks(&self, offset: u64, item: &Item, hash: KeyHash) -> bool {
         let chunks = chunks_of(self.memory, offset, item);
         let is_there = |entry: &ChunkEntry| {
-            let Some((chunk, id, is_open)) = self.item_at(entry.offset) else { return false };
+            let Some((chunk, id, _)) = self.item_at(entry.offset) else { return false };
             let generation = segment::generation(self.memory, self.segments.geometry(), id);
-            !is_open
-                && chunk.is_chunk()
+            chunk.is_chunk()
                 && !chunk.is_chained()
                 && generation as u32 == entry.generation
                 && chunk.checksum == entry.checksum
@@ -79,12 +117,12 @@ impl Survivors for ItemChecks<'_> {
 
     fn hash_of(&self, slot: Slot) -> Option<KeyHash> {
         let offset = slot.offset();
-        let (item, _, is_open) = self.item_at(offset)?;
+        let (item, ..) = self.item_at(offset)?;
         let is_valid = !slot.is_on_flash()
             && !item.is_chunk()
             && slot.class() == size_class::class_of(item.bytes())
-            && item.state.in_epoch(self.flush_epoch)
-            && !item.is_expired(self.now);
+            && item.state.in_epoch(self.recovery.flush_epoch)
+            && !item.is_expired(self.recovery.now);
         if !is_valid {
             return None;
         }
@@ -92,36 +130,36 @@ impl Survivors for ItemChecks<'_> {
         let key = key.get_mut(..usize::from(item.key_len))?;
         self.memory.copy_out(offset + item.key_at(), key);
         let hash = KeyHash::of(key, self.hash_seed);
-        let is_whole = !item.is_chained() || (!is_open && self.has_all_chunks(offset, &item, hash));
+        let is_whole = !item.is_chained() || self.has_all_chunks(offset, &item, hash);
         is_whole.then_some(hash)
     }
 
     fn keep(&self, slot: Slot, hash: KeyHash) {
         let offset = slot.offset();
-        let Some((item, id, is_open)) = self.item_at(offset) else { return };
+        let Some((item, id, mut is_stranded)) = self.item_at(offset) else { return };
         self.segments.count_found(id, &item, 1);
         if item.is_chained() {
             for entry in chunks_of(self.memory, offset, &item) {
-                if let Some((chunk, id, _)) = self.item_at(entry.offset) {
+                if let Some((chunk, id, is_open)) = self.item_at(entry.offset) {
                     self.segments.count_found(id, &chunk, 0);
+                    is_stranded |= is_open;
                 }
             }
         }
-        if is_open {
-            self.stranded
-                .lock()
-                .expect("no thread panics while it adds to the list")
-                .push(Stranded { hash, offset });
+        if is_stranded {
+            self.recovery.stranded().push(hash);
         }
     }
 }
 
 /// Moves the keys of a group that a kill left half moved.
+#[cfg(not(loom))]
 struct HalfMoved<'a> {
     store: &'a Store,
     may_evict: bool,
 }
 
+#[cfg(not(loom))]
 impl Rehash for HalfMoved<'_> {
     fn hash_at(&self, offset: u64) -> KeyHash {
         self.store.hash_at(offset)
@@ -137,32 +175,182 @@ impl Rehash for HalfMoved<'_> {
 }
 
 impl Store {
-    /// Finishes what a kill interrupted, before any thread uses the store: moves the rest of a half moved group, and the
-    /// items of segments that were open. Returns how many found no room.
-    pub(super) fn finish_recovery(&self, stranded: &[Stranded], open: &[u32]) -> u64 {
-        self.finish_group();
-        let mut lost = 0;
-        for Stranded { hash, offset } in stranded {
-            let group = self.index.lock(*hash);
-            // The group's move may have evicted it.
-            let Some(at) = group.find(*hash, |slot| slot.offset() == *offset) else { continue };
-            let item = Item::read(&self.memory, *offset).expect("a slot points into the region");
-            let to = (self.segments.queue_at(*offset), at.slot.frequency());
-            if self.rewrite(&group, *hash, at, &item, None, to).is_err() {
-                self.unlink(&group, at, &item);
-                lost += 1;
-            }
-        }
-        for id in open {
-            debug_assert_eq!(self.segments.live_bytes(*id), 0);
-            self.segments.retire_generation(*id);
-        }
-        lost
+    /// Returns the hash of a key, whose group of the index is checked first after a kill. The caller holds no lock of a
+    /// group.
+    #[inline]
+    pub(crate) fn recovered_hash(&self, key: &[u8]) -> KeyHash {
+        let hash = self.hash(key);
+        self.recover_group(hash);
+        hash
     }
 
-    /// Moves a group of a growing table. Without memory for it items are evicted even if others never are: until its
-    /// last key has moved no request may use the group.
-    fn finish_group(&self) {
+    /// Checks the group of `hash` first, after a kill. The caller holds no lock of a group.
+    #[inline]
+    pub(crate) fn recover_group(&self, hash: KeyHash) {
+        if self.index.is_recovering() {
+            self.check_group(hash);
+        }
+    }
+
+    #[cold]
+    fn check_group(&self, hash: KeyHash) {
+        if let Some(checks) = self.item_checks() {
+            self.index.recover(hash, &checks);
+        }
+    }
+
+    fn item_checks(&self) -> Option<ItemChecks<'_>> {
+        let recovery = self.recovery.as_ref()?;
+        let (memory, segments) = (&self.memory, &self.segments);
+        Some(ItemChecks { memory, segments, hash_seed: self.hash_seed, recovery })
+    }
+
+    /// Returns how far the recovery after a kill is, if there was one.
+    pub fn recovery_progress(&self) -> Option<RecoveryProgress> {
+        let recovery = self.recovery.as_ref()?;
+        let progress = self.index.recovery_progress();
+        let lost = recovery.lost.load(Ordering::Relaxed);
+        let (kept, dropped) = (progress.kept.saturating_sub(lost), progress.dropped + lost);
+        Some(RecoveryProgress { kept, dropped, ..progress })
+    }
+
+    /// Checks all groups that are not checked, together with other threads that do. Returns false if `go_on` said so,
+    /// which is asked after each group.
+    pub(crate) fn check_all_groups(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let Some(checks) = self.item_checks().filter(|_| self.index.is_recovering()) else { return true };
+        while self.index.recover_next(&checks) {
+            if !go_on() {
+                return false;
+            }
+        }
+        while !self.index.end_recovery() {
+            fabcache_layout::sync::yield_now();
+        }
+        self.segments.make_dead_due();
+        // No slot points to an item of an epoch before the start's any more.
+        self.note_swept(checks.recovery.flush_epoch);
+        true
+    }
+
+    /// Checks so many groups of those that are not checked.
+    #[cold]
+    pub(crate) fn check_groups(&self, groups: usize) {
+        let mut left = groups;
+        self.check_all_groups(&mut || {
+            left -= 1;
+            left > 0
+        });
+    }
+
+    /// Finishes the recovery after a kill: checks all groups, and moves the items of segments that were open. Returns
+    /// false if `go_on`, which is asked in between, said so.
+    pub(crate) fn finish_recovery(&self, counters: &StoreCounters, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let Some(recovery) = &self.recovery else { return true };
+        if recovery.is_finished.load(Ordering::Acquire) {
+            return true;
+        }
+        if !self.check_all_groups(go_on) {
+            return false;
+        }
+        let _moving = recovery.moving.lock().expect("no thread panics while it moves items");
+        loop {
+            let Some(hash) = recovery.stranded().pop() else { break };
+            self.move_stranded(recovery, counters, hash);
+            if !go_on() {
+                return false;
+            }
+        }
+        if !recovery.is_finished.load(Ordering::Relaxed) {
+            recovery.open.iter().for_each(|id| self.retire_open(*id));
+            succession::set_verified(&self.memory);
+            recovery.is_finished.store(true, Ordering::Release);
+        }
+        true
+    }
+
+    /// Moves the items with this hash, and chunks of their values, out of segments that were open. Those for which there is
+    /// no room are dropped.
+    fn move_stranded(&self, recovery: &Recovery, counters: &StoreCounters, hash: KeyHash) {
+        let mut tries = 0;
+        loop {
+            let group = self.index.lock(hash);
+            // A write since then may have kept the chunks.
+            let Some(at) = group.find(hash, |slot| self.is_stranded(recovery, slot.offset())) else { return };
+            let item =
+                Item::read(&self.memory, at.slot.offset()).expect("a checked slot points into the region");
+            if self.rewrite_out_of(recovery, counters, &group, hash, at, &item).is_ok() {
+                continue;
+            }
+            tries += 1;
+            if tries < WRITE_TRIES_MAX {
+                drop(group);
+                self.free_segments(counters, tries);
+                continue;
+            }
+            self.unlink(&group, at, &item);
+            recovery.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the item at `offset`, or a chunk of its value, is in a segment that was open. The caller holds the
+    /// lock of its slot.
+    fn is_stranded(&self, recovery: &Recovery, offset: u64) -> bool {
+        if recovery.was_open(&self.geometry, offset) {
+            return true;
+        }
+        let item = Item::read(&self.memory, offset).filter(Item::is_chained);
+        item.is_some_and(|item| {
+            self.chunks(offset, &item).iter().any(|chunk| recovery.was_open(&self.geometry, chunk.offset))
+        })
+    }
+
+    fn rewrite_out_of(
+        &self,
+        recovery: &Recovery,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        item: &Item,
+    ) -> Result<(), ImmovableItem> {
+        let to = (self.segments.queue_at(at.slot.offset()), at.slot.frequency());
+        if !item.is_chained() {
+            return self.rewrite(group, hash, at, item, None, to);
+        }
+        let was_open = |chunk: &ChunkEntry, _| recovery.was_open(&self.geometry, chunk.offset);
+        self.move_chunks(counters, group, hash, at, item, was_open, to).map(|_| ())
+    }
+
+    /// Frees memory until so many segments are free, or nothing can be taken back. All groups are checked.
+    fn free_segments(&self, counters: &StoreCounters, wanted: usize) {
+        for _ in 0..MAKE_ROOM_STEPS_MAX {
+            let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+            if self.segments.free_count() >= wanted
+                || self.reclaim_step(&mut reclaim, counters, RECLAIM_STEP_ITEMS) == StepOutcome::Nothing
+            {
+                return;
+            }
+        }
+    }
+
+    /// Ends the generation of a segment that was open when its server was killed: its items have moved.
+    fn retire_open(&self, id: u32) {
+        // A writer may have replaced an item that it has yet to count as dead.
+        while self.segments.live_bytes(id) > 0 {
+            fabcache_layout::sync::yield_now();
+        }
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        if self.segments.retire_generation(id) {
+            self.release_retired(id);
+        } else {
+            reclaim.wait_for_senders(id);
+        }
+    }
+
+    /// Moves the rest of a half moved group, before any thread uses the store. Without memory for it items are evicted
+    /// even if others never are: until its last key has moved no request may use the group.
+    #[cfg(not(loom))]
+    pub(crate) fn finish_group(&self) {
         let Some(partition) = self.index.growing_partition() else { return };
         for may_evict in [self.evicts(), true] {
             let rehash = HalfMoved { store: self, may_evict };

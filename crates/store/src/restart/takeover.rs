@@ -1,8 +1,8 @@
 //! A start over the region that another server left in its file.
 //!
 //! After a clean stop nothing is written to the region before the saved state has been checked against it, and the first
-//! write, which begins the next incarnation, uses the state up. After a kill the index is checked instead
-//! (`recovery.rs`), if the system is the same: another boot may have lost any part of what was written last.
+//! write, which begins the next incarnation, uses the state up. After a kill the index is checked instead, while the
+//! store is used (`recovery.rs`), if the system is the same: another boot may have lost any part of what was written last.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use fabcache_layout::succession::StateRecord;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
 
-use super::recovery::{Damaged, ItemChecks, Stranded};
+use super::recovery::{Damaged, ItemChecks, Recovery};
 use super::saved_state::{SavedState, StateError};
 use crate::backing::{FoundFile, Meta};
 use crate::bounds::SEGMENTS_FOR_ITEMS_MIN;
@@ -52,7 +52,7 @@ enum Knowledge {
     /// All of it, as saved by a clean stop.
     Saved(Box<SavedState>),
     /// What the index shows.
-    Recovered { why: Unclean, stranded: Vec<Stranded>, open: Vec<u32>, dropped: u64 },
+    Recovered { why: Unclean },
 }
 
 /// A segment that the memory limit has to admit first.
@@ -71,8 +71,8 @@ pub(crate) struct Takeover {
 pub(crate) enum Items {
     /// All are there.
     Kept,
-    /// Those that could be checked are there.
-    Recovered { why: Unclean, dropped: u64 },
+    /// Each is checked before it is used.
+    Recovered { why: Unclean },
 }
 
 /// Prepares to take over the region that the file holds.
@@ -117,12 +117,15 @@ pub(crate) fn prepare(
     let new_segments = found_geometry.segments..geometry.segments;
     let restored = restore(options, &memory, birth, meta, new_segments);
     let known = match restored {
-        Ok((state, segments, index)) => Ok((Knowledge::Saved(Box::new(state)), segments, index)),
+        Ok((state, segments, index)) => Ok((Knowledge::Saved(Box::new(state)), segments, index, None)),
         Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
-        Err(why) => recover(options, &memory, birth, clock.now(), why)
+        Err(why) => recover(options, &memory, birth, clock.now())
+            .map(|(segments, index, recovery)| {
+                (Knowledge::Recovered { why }, segments, index, Some(recovery))
+            })
             .map_err(|damaged| NotKept::Damaged(why, damaged)),
     };
-    let (knowledge, segments, index) = match known {
+    let (knowledge, segments, index, recovery) = match known {
         Ok(known) => known,
         Err(why) => return Ok(Err((found, why))),
     };
@@ -135,6 +138,7 @@ pub(crate) fn prepare(
         index,
         segments,
         clock,
+        recovery,
         backing: Box::new(found.with(mapping)),
     };
     Ok(Ok(Takeover { knowledge, parts, segments_limit, clock_went_back: elapsed.went_back }))
@@ -185,33 +189,23 @@ fn saved_state(memory: &Memory, birth: &Birth, meta: &Meta) -> Result<SavedState
     Ok(state)
 }
 
-/// Recovers what the index points to, in a region whose server was killed, at second `now` of its clock.
+/// Begins to recover what the index points to, in a region whose server was killed, at second `now` of its clock.
 fn recover(
     options: &StoreOptions,
     memory: &Memory,
     birth: &Birth,
     now: u32,
-    why: Unclean,
-) -> Result<(Knowledge, Segments, Index), Damaged> {
+) -> Result<(Segments, Index, Recovery), Damaged> {
     let (geometry, threads) = (birth.geometry, options.threads.max(1));
     let segments = Segments::recover(memory.clone(), geometry, !options.evict, threads, options.grace)?;
     succession::begin_incarnation(memory);
-    let checks = ItemChecks {
-        memory,
-        segments: &segments,
-        hash_seed: birth.hash_seed,
-        flush_epoch: header::flush_epoch(memory),
-        now,
-        stranded: Mutex::new(Vec::new()),
-    };
-    let is_index = |id| segments.kind(id) == Kind::Index;
-    let locks = options.group_locks();
-    let (index, dropped) = Index::recover(memory.clone(), geometry, locks, is_index, threads, &checks)?;
-    let stranded = checks.stranded.into_inner().expect("no thread panics while it adds to the list");
-    segments.make_dead_due();
     // They have holes.
     let open = segments.of_kind(Kind::Open);
-    Ok((Knowledge::Recovered { why, stranded, open, dropped }, segments, index))
+    let recovery = Recovery::new(header::flush_epoch(memory), now, open);
+    let checks = ItemChecks { memory, segments: &segments, hash_seed: birth.hash_seed, recovery: &recovery };
+    let is_index = |id| segments.kind(id) == Kind::Index;
+    let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)?;
+    Ok((segments, index, recovery))
 }
 
 impl Takeover {
@@ -232,21 +226,22 @@ impl Takeover {
                 store.continue_with(&state, options);
                 Items::Kept
             }
-            Knowledge::Recovered { why, stranded, open, dropped } => {
-                // No slot points to an item of an earlier epoch any more.
+            Knowledge::Recovered { why } => {
                 let epoch = header::flush_epoch(&memory);
-                store.swept_epoch = AtomicU64::new(epoch);
-                succession::set_swept_epoch(&memory, epoch);
+                store.swept_epoch = AtomicU64::new(succession::swept_epoch(&memory).min(epoch));
                 store.stored_epoch = AtomicU64::new(epoch);
                 store.expirer = Mutex::new(Expirer::of_epoch(epoch));
-                Items::Recovered { why, dropped: dropped + store.finish_recovery(&stranded, &open) }
+                store.finish_group();
+                Items::Recovered { why }
             }
         };
         store.limit_segments(segments_limit);
         // A delayed flush that is due happens before the first request.
         store.tick_with_flushes();
         store.publish_second(store.clock.now());
-        succession::set_verified(&memory);
+        if store.recovery.is_none() {
+            succession::set_verified(&memory);
+        }
         (store, items)
     }
 }

@@ -16,11 +16,11 @@ mod grace_period;
 #[cfg(all(test, loom))]
 mod models;
 mod pins;
-#[cfg(not(loom))]
-pub mod recover;
+mod recover;
 #[cfg(not(loom))]
 pub mod restore;
 mod sealing;
+mod table;
 pub mod time_marks;
 pub mod ttl;
 

@@ -13,7 +13,7 @@ use fabcache_layout::item::{self, Item, NewItem, State, access_window};
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
-use crate::bounds::WRITE_TRIES_MAX;
+use crate::bounds::{GROUPS_CHECKED_FOR_GROWTH, WRITE_TRIES_MAX};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::blocks::ChainUse;
@@ -260,7 +260,7 @@ impl Handle {
         mut decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
     ) -> Result<(R, StoredItem), OutOfMemory> {
         let store = &*self.store;
-        let hash = store.hash(key);
+        let hash = store.recovered_hash(key);
         let mut cut: Option<CompletedUpload> = None;
         for tries in 0..WRITE_TRIES_MAX {
             let group = store.index.lock(hash);
@@ -511,6 +511,10 @@ impl Handle {
         let partition = store.index.partition_of(hash);
         let roomy = store.is_roomy();
         if store.index.wants_growth(partition, roomy) {
+            if store.index.is_recovering() {
+                // No table grows before.
+                return store.check_groups(GROUPS_CHECKED_FOR_GROWTH);
+            }
             match store.index.grow(partition, roomy, self, &|| store.index_segment()) {
                 Growth::Moved => self.counters().groups_moved.inc(),
                 Growth::Finished => {

@@ -1,6 +1,8 @@
 //! `stats items`, `stats slabs`: the store in memcached's terms, all of it class 1. `stats fabcache`:
 //! the store in its own.
 
+use fabcache_store::Opening;
+
 use super::{Context, ITEM_CLASS, Report};
 use crate::shm::ShmSettings;
 
@@ -93,13 +95,16 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     report.stat("eviction", if shared.settings.evict { shared.settings.eviction.name() } else { "off" });
     report.stat("region", shared.settings.shm.as_ref().map_or("private", ShmSettings::protection));
     let (opening, opened_in) = shared.store.opening();
-    let (items_kept, items_dropped) = opening.items();
+    let recovery = shared.store.recovery_progress().unwrap_or_default();
+    let items_kept = if let Opening::Kept { items, .. } = opening { items } else { recovery.kept };
     report.stat("region_start", opening.name());
     for (name, value) in [
         ("region_start_us", opened_in.as_micros() as u64),
         ("region_incarnation", shared.store.incarnation().into()),
         ("region_items_kept", items_kept),
-        ("region_items_dropped", items_dropped),
+        ("region_items_dropped", recovery.dropped),
+        ("recovery_groups", recovery.groups.into()),
+        ("recovery_groups_checked", recovery.groups_checked.into()),
         ("memory_limit_bytes", usage.memory_limit),
         ("segment_bytes", usage.segment_bytes),
         ("segments", u64::from(usage.segments)),
