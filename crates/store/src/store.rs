@@ -347,6 +347,23 @@ impl Store {
         KeyHash::of(key, self.hash_seed)
     }
 
+    /// Returns the hash of a key, whose group of the index is checked first after a kill. The caller holds no lock of a
+    /// group.
+    #[inline]
+    pub(crate) fn recovered_hash(&self, key: &[u8]) -> KeyHash {
+        let hash = self.hash(key);
+        self.recover_group(hash);
+        hash
+    }
+
+    /// Checks the group of `hash` first, after a kill. The caller holds no lock of a group.
+    #[inline]
+    pub(crate) fn recover_group(&self, hash: KeyHash) {
+        if self.index.is_recovering() {
+            self.check_group(hash);
+        }
+    }
+
     /// Returns how the store began, and how long that took.
     #[cfg(not(loom))]
     pub fn opening(&self) -> (Opening, Duration) {

@@ -150,6 +150,13 @@ impl Index {
         }
     }
 
+    /// Returns whether groups may be unchecked since a kill (`recover.rs`).
+    #[inline]
+    pub fn is_recovering(&self) -> bool {
+        // Acquire: pairs with the release of `end_recovery`.
+        self.is_recovering.load(Ordering::Acquire)
+    }
+
     /// Items in the index.
     pub fn items(&self) -> u64 {
         self.partitions.iter().map(|p| u64::from(p.items.load(Ordering::Relaxed))).sum()

@@ -139,13 +139,6 @@ impl Index {
         Ok(index)
     }
 
-    /// Returns whether groups may be unchecked.
-    #[inline]
-    pub fn is_recovering(&self) -> bool {
-        // Acquire: pairs with the release of `end_recovery`.
-        self.is_recovering.load(Ordering::Acquire)
-    }
-
     /// Returns how far the recovery is or, when it has ended, what it found. None was needed if there were no groups.
     pub fn recovery_progress(&self) -> RecoveryProgress {
         let Some(recovery) = &self.recovery else { return RecoveryProgress::default() };

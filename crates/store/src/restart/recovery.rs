@@ -175,25 +175,9 @@ impl Rehash for HalfMoved<'_> {
 }
 
 impl Store {
-    /// Returns the hash of a key, whose group of the index is checked first after a kill. The caller holds no lock of a
-    /// group.
-    #[inline]
-    pub(crate) fn recovered_hash(&self, key: &[u8]) -> KeyHash {
-        let hash = self.hash(key);
-        self.recover_group(hash);
-        hash
-    }
-
-    /// Checks the group of `hash` first, after a kill. The caller holds no lock of a group.
-    #[inline]
-    pub(crate) fn recover_group(&self, hash: KeyHash) {
-        if self.index.is_recovering() {
-            self.check_group(hash);
-        }
-    }
-
+    /// Checks the group of `hash`, unless it is checked.
     #[cold]
-    fn check_group(&self, hash: KeyHash) {
+    pub(crate) fn check_group(&self, hash: KeyHash) {
         if let Some(checks) = self.item_checks() {
             self.index.recover(hash, &checks);
         }
