@@ -98,6 +98,9 @@ pub const SEGMENTS_FOR_ITEMS_MIN: u32 =
 /// Groups that a write checks after a kill if it wants a table to grow, which has to wait for the last group.
 pub const GROUPS_CHECKED_FOR_GROWTH: usize = 2;
 
+/// How often recovery lets other threads run until a segment whose items have moved counts no live ones.
+pub const RETIRE_WAITS_MAX: u32 = if cfg!(loom) { 100 } else { 1_000_000 };
+
 /// Attempts of a write that runs out of memory. Others take what was freed for it at most a few times in a row; every
 /// write ends.
 pub const WRITE_TRIES_MAX: usize = 256;

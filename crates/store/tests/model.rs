@@ -7,7 +7,7 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use common::{SetClock, delete, get, plain, set_with, store};
+use common::{SetClock, delete, get, plain, set, set_with, store};
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::bounds::RUN_SETS_MAX;
 use fabcache_store::restart::Unclean;
@@ -571,6 +571,35 @@ proptest! {
             }
         }
         model.finish();
+    }
+}
+
+/// A segment may be named by slots that are not checked yet: it is not freed when the last item that is counted dies.
+#[test]
+fn segment_of_unchecked_items_is_not_freed() {
+    let folder = Folder::new("fabcache-killed-unchecked").expect("a folder");
+    let clock = SetClock::default();
+    let (handle, _) = open(&folder, 8 << 20, true, &clock);
+    let name = |number: u64| format!("key-{number}");
+    for number in 0..1_000 {
+        set(&handle, name(number).as_bytes(), &pattern(number, 60)).expect("there is room");
+    }
+    drop(handle);
+    let (handle, _) = open(&folder, 8 << 20, true, &clock);
+    // In the groups that these deletes check nothing is left.
+    let is_first = |number: &u64| handle.store().hash(name(*number).as_bytes()).0 >> 62 == 0;
+    let (first, others): (Vec<_>, Vec<_>) = (0..1_000).partition(is_first);
+    first.iter().for_each(|number| assert!(delete(&handle, name(*number).as_bytes()), "it is stored"));
+    let progress = handle.store().recovery_progress().expect("its server was killed");
+    assert!(progress.groups_checked < progress.groups, "{progress:?}");
+    assert_eq!(handle.store().usage().items, 0);
+    for _ in 0..3 {
+        clock.advance(1);
+        handle.maintain();
+    }
+    for number in others {
+        let (_, value) = get(&handle, name(number).as_bytes()).expect("it is stored");
+        assert_eq!(value, pattern(number, 60));
     }
 }
 

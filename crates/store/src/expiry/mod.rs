@@ -46,7 +46,8 @@ impl Handle {
         for id in store.segments.due(now) {
             all_walked &= self.walk_segment(id, &mut pacer).is_ok();
         }
-        if all_walked {
+        // A segment that was open when its server was killed cannot be walked: its items are moved first.
+        if all_walked && store.is_recovered() {
             store.note_swept(epoch);
         }
     }

@@ -11,11 +11,13 @@
 //! Segments that were open have holes, as writers reserved space there that they never filled. Their items are then moved
 //! to new segments.
 
+use std::collections::HashSet;
+
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot, segment, size_class, succession};
 
-use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, WRITE_TRIES_MAX};
+use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, WRITE_TRIES_MAX};
 use crate::counters::StoreCounters;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
@@ -104,7 +106,9 @@ impl ItemChecks<'_> {
                 && chunk.cas == hash.0
         };
         let bytes: u64 = chunks.iter().map(|entry| u64::from(entry.len)).sum();
+        let offsets: HashSet<u64> = chunks.iter().map(|entry| entry.offset).collect();
         chunks.len() as u64 == u64::from(item.chunks)
+            && offsets.len() == chunks.len()
             && bytes == u64::from(item.value_len)
             && chunks.iter().all(is_there)
     }
@@ -216,6 +220,11 @@ impl Store {
         true
     }
 
+    /// Returns whether there was no recovery, or it is finished.
+    pub(crate) fn is_recovered(&self) -> bool {
+        self.recovery.as_ref().is_none_or(|recovery| recovery.is_finished.load(Ordering::Acquire))
+    }
+
     /// Checks so many groups of those that are not checked.
     #[cold]
     pub(crate) fn check_groups(&self, groups: usize) {
@@ -229,10 +238,7 @@ impl Store {
     /// Finishes the recovery after a kill: checks all groups, and moves the items of segments that were open. Returns
     /// false if `go_on`, which is asked in between, said so.
     pub(crate) fn finish_recovery(&self, counters: &StoreCounters, go_on: &mut dyn FnMut() -> bool) -> bool {
-        let Some(recovery) = &self.recovery else { return true };
-        if recovery.is_finished.load(Ordering::Acquire) {
-            return true;
-        }
+        let Some(recovery) = self.recovery.as_ref().filter(|_| !self.is_recovered()) else { return true };
         if !self.check_all_groups(go_on) {
             return false;
         }
@@ -262,6 +268,10 @@ impl Store {
             let Some(at) = group.find(hash, |slot| self.is_stranded(recovery, slot.offset())) else { return };
             let item =
                 Item::read(&self.memory, at.slot.offset()).expect("a checked slot points into the region");
+            if self.gone(&item, self.now()).is_some() {
+                self.unlink(&group, at, &item);
+                continue;
+            }
             if self.rewrite_out_of(recovery, counters, &group, hash, at, &item).is_ok() {
                 continue;
             }
@@ -320,7 +330,13 @@ impl Store {
     /// Ends the generation of a segment that was open when its server was killed: its items have moved.
     fn retire_open(&self, id: u32) {
         // A writer may have replaced an item that it has yet to count as dead.
+        let mut waits = 0;
         while self.segments.live_bytes(id) > 0 {
+            // Only damaged memory counts otherwise. The segment stays unused until the next start.
+            if waits == RETIRE_WAITS_MAX {
+                return;
+            }
+            waits += 1;
             fabcache_layout::sync::yield_now();
         }
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
