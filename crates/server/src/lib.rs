@@ -3,6 +3,7 @@
 //! - `options.rs`, `extended_options.rs`, `addresses.rs`, `settings/`: configuration.
 //! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
 //! - `housekeeping.rs`: periodic maintenance, and crawls; `restart.rs`: what a start over a memory file leaves to do.
+//! - `populating.rs`: maps the pages of a region that was taken over.
 //! - `worker/`: the event loop and its connections.
 //! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete, as those of
 //!   `deferred_reads.rs`.
@@ -24,6 +25,7 @@ pub mod housekeeping;
 pub mod networks;
 pub mod options;
 mod output;
+mod populating;
 pub mod prefixes;
 pub mod process;
 mod restart;

@@ -32,7 +32,7 @@ use crate::shm::ShmSettings;
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::inbox::Inbox;
 use crate::worker::{ListenerEntry, Worker};
-use crate::{certificates, process, restart};
+use crate::{certificates, populating, process, restart};
 
 /// memcached's datagram header in front of each request and answer.
 const UDP_FRAMING: Framing = Framing {
@@ -52,6 +52,8 @@ pub struct Server {
     housekeeper: JoinHandle<()>,
     /// Finishes a recovery.
     restart: Option<JoinHandle<()>>,
+    /// After a takeover.
+    populating: Option<JoinHandle<()>>,
     orders: Receiver<ProcessRequest>,
     order_sender: Sender<ProcessRequest>,
     local: Vec<Peer>,
@@ -106,7 +108,19 @@ impl Server {
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
         let restart = restart::start(&shared)?;
-        Ok(Server { shared, workers, housekeeper, restart, orders, order_sender, local, life, listeners })
+        let populating = populating::start(&shared)?;
+        Ok(Server {
+            shared,
+            workers,
+            housekeeper,
+            restart,
+            populating,
+            orders,
+            order_sender,
+            local,
+            life,
+            listeners,
+        })
     }
 
     /// Returns the listen addresses; ports are the actual ones.
@@ -185,6 +199,7 @@ impl Server {
         self.shared.housekeeping.stop();
         failed |= self.housekeeper.join().is_err();
         failed |= self.restart.is_some_and(|thread| thread.join().is_err());
+        failed |= self.populating.is_some_and(|thread| thread.join().is_err());
         if failed {
             bail!("a thread of the server had failed; see the log");
         }

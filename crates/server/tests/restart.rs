@@ -302,6 +302,25 @@ fn flags_and_cas_values_are_kept_and_later_ones_are_greater() {
 }
 
 #[test]
+fn server_populates_page_tables_after_a_takeover_only() {
+    let file = MemoryFile::new("populates");
+    let server = file.start_new("-m 16 -vv");
+    let mut client = connect(server.address());
+    set(&mut client, "key", b"value");
+    let populated = |server: &Process| server.log().contains("populated the page tables");
+    assert!(!populated(&server), "{}", server.log());
+    let items = file.stop(server, Signal::TERM);
+    let mut server = file.start_again("-m 16 -vv", items);
+    wait_until("the page tables are populated", || populated(&server));
+    server.child.kill().expect("it runs");
+    server.wait();
+    let server = start(&file.arguments("-m 16 -vv"));
+    wait_until("the page tables are populated", || populated(&server));
+    check(&mut connect(server.address()), "key", b"value");
+    file.stop(server, Signal::TERM);
+}
+
+#[test]
 fn server_with_less_memory_evicts_until_the_items_fit() {
     const ITEMS: u64 = 40;
     let key = |number| format!("big{number}");

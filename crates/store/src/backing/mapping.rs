@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::RwLock;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -41,8 +41,7 @@ impl Mapping {
     pub fn open(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
         let mapped = len.next_multiple_of(page_bytes);
         let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };
-        let small_page_bytes = rustix::param::page_size() as u64;
-        let advice = if page_bytes > small_page_bytes {
+        let advice = if page_bytes > small_page_bytes() {
             format!(
                 "cannot map {mapped} bytes of huge pages; reserve {} of them in /proc/sys/vm/nr_hugepages, or use small \
                  pages",
@@ -91,22 +90,30 @@ impl Mapping {
 
     /// See [`Backing::populate`](super::Backing::populate).
     pub fn populate(&self, offset: u64, len: u64) -> bool {
-        let (mut start, end) = self.pages(offset, len);
+        let (start, end) = self.pages(offset, len);
+        let Ok(resident) = self.resident(start, end) else { return false };
+        let mut at = start;
         // Reading a hole of a shared mapping would allocate its pages.
-        while start < end {
-            let data = match rustix::fs::seek(&self.fd, SeekFrom::Data(start)) {
-                Ok(data) => data.min(end),
-                Err(Errno::NXIO) => return true,
-                Err(_) => return false,
-            };
-            let Ok(hole) = rustix::fs::seek(&self.fd, SeekFrom::Hole(data)) else { return data == end };
-            start = hole.next_multiple_of(self.page_bytes).min(end);
-            let data = data / self.page_bytes * self.page_bytes;
-            if data < start && !self.advise(data, start, Advice::LinuxPopulateRead) {
+        for run in resident.chunk_by(|one, next| one == next) {
+            let run_end = at + run.len() as u64 * small_page_bytes();
+            if run[0] && !self.advise(at, run_end, Advice::LinuxPopulateRead) {
                 return false;
             }
+            at = run_end;
         }
         true
+    }
+
+    /// Returns of each small page from `start` to `end` whether it is in memory. Takes as long as there are pages, whatever the
+    /// file's length; a search for the next hole would not.
+    fn resident(&self, start: u64, end: u64) -> io::Result<Vec<bool>> {
+        let mut pages = vec![0_u8; ((end - start) / small_page_bytes()) as usize];
+        let at = self.base.as_ptr().wrapping_add(start as usize).cast();
+        // SAFETY: the range lies in our mapping and starts at a page, and the vector has a byte for each of its pages.
+        if unsafe { libc::mincore(at, (end - start) as usize, pages.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages.into_iter().map(|page| page & 1 == 1).collect())
     }
 
     /// Returns the start and end of the pages that the range touches.
@@ -147,6 +154,11 @@ impl Mapping {
         // SAFETY: the mapping was just made, and nothing refers to it.
         unsafe { rustix::mm::munmap(at.as_ptr().cast(), self.page_bytes as usize) }.is_ok()
     }
+}
+
+/// Returns the bytes of a page that is not huge.
+fn small_page_bytes() -> u64 {
+    rustix::param::page_size() as u64
 }
 
 /// Maps the first `len` bytes of a file for reading and writing.

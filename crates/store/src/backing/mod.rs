@@ -85,7 +85,8 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// Allocates and maps the pages of the range, and leaves their bytes as they are. Returns false if that fails.
     fn touch(&self, offset: u64, len: u64) -> bool;
 
-    /// Maps those pages of the range that are allocated, so that no access to them faults. Returns false if that fails.
+    /// Maps those pages of the range that are in memory, so that no access to them faults. Huge pages of a file stay as
+    /// they are, because the system does not tell which it has. Returns false if it fails.
     fn populate(&self, offset: u64, len: u64) -> bool;
 
     /// Releases no pages from now on.

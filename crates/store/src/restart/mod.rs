@@ -4,10 +4,13 @@
 //! - `keep.rs`: the stop.
 //! - `takeover.rs`: the start.
 //! - `recovery.rs`: what follows a start after a kill, with `index/recover.rs` and `segments/recover.rs`.
+//! - `populating.rs`: page tables after the start.
 
 mod finishing;
 #[cfg(not(loom))]
 mod keep;
+#[cfg(not(loom))]
+mod populating;
 pub(crate) mod recovery;
 #[cfg(not(loom))]
 pub mod saved_state;
