@@ -399,7 +399,12 @@ fn server_with_too_much_or_too_little_memory_is_refused() {
     let before = file.bytes();
     let too_much = "MiB, and -m or --memory-max asks for 100; ask for less";
     let too_little = "the index of its items takes more than -m asks for; ask for at least ";
-    let cases = [("-m 100", too_much), ("-m 16 --memory-max 100", too_much), ("-m 1 -I 128k", too_little)];
+    let cases = [
+        ("-m 100", too_much),
+        ("-m 16 --memory-max 100", too_much),
+        ("-m 1 -I 128k", too_little),
+        ("-m 1 --memory-max 32 -I 128k", too_little),
+    ];
     for (arguments, why) in cases {
         let mut refused = spawn(fabcached(&format!("-l 127.0.0.1 -p -1 {}", file.arguments(arguments))));
         assert!(!refused.wait().success(), "{}", refused.log());

@@ -62,8 +62,8 @@ impl Store {
 
     /// Stores the id of the system's boot, for a successor; zeros if the system does not show it.
     #[cfg(not(loom))]
-    pub(crate) fn note_boot(&self) {
-        succession::set_boot_id(&self.memory, crate::clock::boot_id().unwrap_or_default());
+    pub(crate) fn note_boot(&self, id: Option<[u8; 16]>) {
+        succession::set_boot_id(&self.memory, id.unwrap_or_default());
     }
 
     /// Sets the second of the next delayed flush, 0 for none, also for a successor. A flush that happens is begun before:

@@ -288,7 +288,7 @@ impl Store {
         };
         let store = Store::of_parts(&options, parts);
         #[cfg(not(loom))]
-        store.note_boot();
+        store.note_boot(crate::clock::boot_id());
         store.publish_second(FIRST_SECOND);
         Ok(store)
     }

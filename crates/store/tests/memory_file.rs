@@ -116,10 +116,17 @@ impl Place {
 }
 
 fn open(file: &Path, discard: bool) -> Result<(Handle, Opening), CreateError> {
+    open_with(file, discard, 8 << 20, 8 << 20)
+}
+
+fn open_with(
+    file: &Path,
+    discard: bool,
+    memory_bytes: u64,
+    memory_bytes_max: u64,
+) -> Result<(Handle, Opening), CreateError> {
     let backing = BackingOptions { file: Some(file.into()), discard, ..BackingOptions::default() };
-    let bytes = 8 << 20;
-    let options =
-        StoreOptions { memory_bytes: bytes, memory_bytes_max: bytes, backing, ..StoreOptions::default() };
+    let options = StoreOptions { memory_bytes, memory_bytes_max, backing, ..StoreOptions::default() };
     let store = Store::open(options)?;
     let (opening, _) = store.opening();
     Ok((Handle::new(&Arc::new(store)), opening))
@@ -412,6 +419,36 @@ fn file_that_replaces_an_unfinished_region_is_unusable() {
     write_at(&place.file(), b"elsewise", 0);
     write_at(&place.file(), b"elsewise", REGION_ID_AT);
     place.is_unusable(Unusable::Foreign);
+}
+
+#[test]
+fn start_with_too_little_memory_does_not_grow_the_file() {
+    const MEMORY_BYTES: u64 = 512 << 10;
+    for is_killed in [false, true] {
+        let place = Place::new();
+        let (handle, _) = place.open(false).expect("a new file");
+        for number in 0..40_000 {
+            set(&handle, format!("key{number}").as_bytes(), b"value").expect("there is room");
+        }
+        if !is_killed {
+            handle.store().keep().expect("no thread uses it");
+        }
+        drop(handle);
+        let before = place.snapshot();
+        for memory_bytes_max in [8 << 20, 16 << 20] {
+            let error = open_with(&place.file(), false, MEMORY_BYTES, memory_bytes_max).map(drop);
+            let error = error.expect_err("the index takes more");
+            let CreateError::Unusable { why: Unusable::IndexTooLarge { needed }, .. } = error else {
+                panic!("{error}")
+            };
+            assert!(needed > MEMORY_BYTES);
+            assert!(place.snapshot() == before, "a file changed: {memory_bytes_max} bytes at most");
+        }
+        let (handle, opening) = open_with(&place.file(), false, 16 << 20, 16 << 20).expect("enough");
+        assert_eq!(opening.items(), (40_000, 0));
+        assert_eq!(fs::metadata(place.file()).expect("ours").len(), 16 << 20);
+        assert_eq!(get(&handle, b"key7").expect("kept").1, b"value");
+    }
 }
 
 #[test]

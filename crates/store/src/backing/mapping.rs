@@ -28,16 +28,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Sizes a file to `len` bytes, at least as many as it has, rounded up to whole pages of `page_bytes`, and maps it.
+    /// Sizes a file to `len` bytes, at least as many as it has, rounded up to whole pages of `page_bytes`, and maps it. The
+    /// file is as it was after an error.
     pub fn create(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
-        let mapped = len.next_multiple_of(page_bytes);
-        let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };
-        rustix::fs::ftruncate(&fd, mapped)
-            .map_err(failed(format!("cannot size the region to {mapped} bytes")))?;
-        Mapping::open(fd, len, page_bytes)
+        // First the mapping, which may fail for want of huge pages or of address space.
+        let mapping = Mapping::open(fd, len, page_bytes)?;
+        rustix::fs::ftruncate(&mapping, mapping.len).map_err(|errno| CreateError::System {
+            what: format!("cannot size the region to {} bytes", mapping.len),
+            source: errno.into(),
+        })?;
+        Ok(mapping)
     }
 
-    /// Maps the first `len` bytes of a file that has as many, rounded up to whole pages of `page_bytes`.
+    /// Maps the first `len` bytes of a file, which the caller makes as long before it accesses them, rounded up to whole pages of `page_bytes`.
     pub fn open(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
         let mapped = len.next_multiple_of(page_bytes);
         let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };

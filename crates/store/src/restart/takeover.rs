@@ -63,6 +63,7 @@ pub(crate) struct Takeover {
     knowledge: Knowledge,
     parts: Parts,
     segments_limit: u32,
+    boot_id: Option<[u8; 16]>,
     /// The wall clock went back since the last server stopped, on another boot of the system.
     pub(crate) clock_went_back: bool,
 }
@@ -94,21 +95,23 @@ pub(crate) fn prepare(
     let Some(geometry) = grown else {
         return unusable(&found, Unusable::NoRoom { bytes: found_geometry.room_bytes(), wanted });
     };
+    let segments_limit = geometry.segments_within(options.memory_bytes) as u32;
+    let least = index_segments(&found, birth)? + SEGMENTS_FOR_ITEMS_MIN;
+    if segments_limit < least {
+        return unusable(&found, Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) });
+    }
+    // A refused start changes nothing, so the file grows behind the last refusal.
     let mapping = found.map(geometry.region_bytes, grows)?;
     // SAFETY: the mapping has at least that many bytes, is aligned to a page, and no references into it exist. It lives as
     // long as the memory: as a part of the backing, which is the store's last field, or until this function returns
     // without a store.
     let memory = unsafe { Memory::new(mapping.base(), geometry.region_bytes) };
-    let is_same_boot = boot_id().is_some_and(|id| id == succession::boot_id(&memory));
+    let boot_id = boot_id();
+    let is_same_boot = boot_id.is_some_and(|id| id == succession::boot_id(&memory));
     let (record, published) = (succession::time(&memory), header::clock(&memory));
     let time = options.take_time();
     let elapsed = elapsed_since(record, published, is_same_boot, &*time, birth.clock_origin);
     let clock = Clock::resume(time, birth.clock_origin, elapsed.ns);
-    let segments_limit = geometry.segments_within(options.memory_bytes) as u32;
-    let least = index_segments(&memory, birth) + SEGMENTS_FOR_ITEMS_MIN;
-    if segments_limit < least {
-        return unusable(&found, Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) });
-    }
     // In the room of the table, which is no part of the region yet.
     for id in found_geometry.segments..geometry.segments {
         segment::set_use(&memory, &geometry, id, RETIRED);
@@ -141,17 +144,20 @@ pub(crate) fn prepare(
         recovery,
         backing: Box::new(found.with(mapping)),
     };
-    Ok(Ok(Takeover { knowledge, parts, segments_limit, clock_went_back: elapsed.went_back }))
+    Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back: elapsed.went_back }))
 }
 
 /// Returns how many segments the table gives to the index.
-fn index_segments(memory: &Memory, birth: &Birth) -> u32 {
+fn index_segments(found: &FoundFile, birth: &Birth) -> Result<u32, CreateError> {
     let geometry = &birth.geometry;
+    let mapping = found.map(geometry.region_bytes, false)?;
+    // SAFETY: as in `prepare`; it is dropped before the mapping.
+    let memory = unsafe { Memory::new(mapping.base(), geometry.region_bytes) };
     let is_index = |id: &u32| {
-        let segment_use = segment::load_use(memory, geometry, *id);
+        let segment_use = segment::load_use(&memory, geometry, *id);
         segment_use.is_some_and(|segment_use| segment_use.kind == Kind::Index)
     };
-    (0..geometry.segments).filter(is_index).count() as u32
+    Ok((0..geometry.segments).filter(is_index).count() as u32)
 }
 
 /// Restores what the last server saved, if it stopped cleanly; reads the region only.
@@ -211,7 +217,7 @@ fn recover(
 impl Takeover {
     /// Takes the region over.
     pub(crate) fn begin(self, options: &StoreOptions) -> (Store, Items) {
-        let Takeover { knowledge, parts, segments_limit, .. } = self;
+        let Takeover { knowledge, parts, segments_limit, boot_id, .. } = self;
         let memory = parts.memory.clone();
         if let Knowledge::Saved(_) = knowledge {
             succession::begin_incarnation(&memory);
@@ -219,7 +225,7 @@ impl Takeover {
         header::grow(&memory, &parts.geometry);
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
-        store.note_boot();
+        store.note_boot(boot_id);
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
         let items = match knowledge {
             Knowledge::Saved(state) => {
