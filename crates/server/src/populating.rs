@@ -1,12 +1,13 @@
-//! The thread that populates page tables while the server serves a region that it took over.
+//! The thread that populates page tables while the server serves a region that it took over. With `-k` it touches the rest
+//! of the memory, too.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use fabcache_store::Opening;
 
+use crate::server;
 use crate::shared::{Phase, Shared};
 
 /// The least favourable nice value: workers with requests go first.
@@ -18,7 +19,7 @@ const NICE: i32 = 19;
 /// The system starts no thread.
 pub fn start(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
     let (opening, _) = shared.store.opening();
-    if !matches!(opening, Opening::Kept { .. } | Opening::Recovered { .. }) {
+    if !opening.is_takeover() {
         return Ok(None);
     }
     let shared = Arc::clone(shared);
@@ -32,6 +33,17 @@ pub fn start(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
 
 fn populate(shared: &Shared) {
     let began = Instant::now();
-    shared.store.populate(&mut || shared.phase() < Phase::Draining);
+    let mut go_on = || shared.phase() < Phase::Draining;
+    shared.store.populate(&mut go_on);
     tracing::debug!("populated the page tables of the kept items in {:?}", began.elapsed());
+    if !shared.settings.lock_memory {
+        return;
+    }
+    if !shared.store.touch_all(&mut go_on) {
+        tracing::warn!(
+            "cannot touch all memory (-k): there is too little; give less with -m and --memory-max"
+        );
+    } else if go_on() {
+        server::log_locked(shared.settings.memory_bytes);
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_protocol::udp;
-use fabcache_store::backing::Sharing;
+use fabcache_store::backing::{Locking, Sharing};
 use fabcache_store::liveness::Liveness;
 use fabcache_store::{Handle, ItemInfo, Observer, Opening, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
@@ -83,6 +83,10 @@ impl Server {
             process::protection::forbid_access_by_own_user()?;
         }
         let store = Arc::new(make_store(&settings)?);
+        let unused = UnusedStore(Some(Arc::clone(&store)));
+        if settings.lock_memory {
+            lock_memory(&settings, &store)?;
+        }
         if let Some(shm) = &settings.shm {
             share_region(&store, shm)?;
         }
@@ -105,6 +109,7 @@ impl Server {
         let listeners: Arc<[ListenerEntry]> = listeners.into();
         // Readers of a server that was just killed here may rely on its lease this long.
         std::thread::sleep(shared.settings.lease);
+        unused.mark_used();
         let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
         let housekeeper = start_housekeeper(&shared)?;
         let restart = restart::start(&shared)?;
@@ -254,15 +259,50 @@ fn make_store(settings: &Settings) -> Result<Store> {
     if let Some(file) = &settings.backing.file {
         log_opening(file, &store);
     }
-    if settings.lock_memory {
-        store
-            .lock_memory()
-            .context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
-        tracing::info!("all {} bytes of memory are touched and locked", settings.memory_bytes_max);
-    } else if settings.backing.huge_pages && settings.backing.file.is_none() {
+    if !settings.lock_memory && settings.backing.huge_pages && settings.backing.file.is_none() {
         tracing::info!("memory is in huge pages, touched on demand and never swapped");
     }
     Ok(store)
+}
+
+/// Locks the memory (`-k`).
+fn lock_memory(settings: &Settings, store: &Store) -> Result<()> {
+    // Touching the pages of a region that was taken over would delay the first answer: `populating.rs` does it.
+    let is_takeover = store.opening().0.is_takeover();
+    let locking = if is_takeover { Locking::OnTouch } else { Locking::Now };
+    store
+        .lock_memory(locking)
+        .context("cannot lock the memory (-k); raise the memlock limit or leave it out")?;
+    if is_takeover {
+        tracing::info!("memory is locked as it is touched, which goes on in the background");
+    } else {
+        log_locked(settings.memory_bytes_max);
+    }
+    Ok(())
+}
+
+/// A store that no thread uses yet. Dropped by a start that fails, it keeps its items: the takeover used up what the last
+/// server had saved.
+struct UnusedStore(Option<Arc<Store>>);
+
+impl UnusedStore {
+    fn mark_used(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnusedStore {
+    fn drop(&mut self) {
+        let kept = self.0.take().map_or(Ok(None), |store| store.keep());
+        if let Err(error) = kept {
+            tracing::warn!("the next server has to recover the items in the memory file: {error}");
+        }
+    }
+}
+
+/// Logs that so many bytes of memory are locked.
+pub(crate) fn log_locked(bytes: u64) {
+    tracing::info!("all {bytes} bytes of memory are touched and locked");
 }
 
 /// Logs how the memory file was opened.

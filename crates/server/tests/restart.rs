@@ -320,6 +320,63 @@ fn server_populates_page_tables_after_a_takeover_only() {
     file.stop(server, Signal::TERM);
 }
 
+/// Returns the kilobytes of a process's locked memory, and of its shared memory that it has touched.
+fn locked_and_touched_kb(process: &Process) -> [u64; 2] {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).expect("it runs");
+    ["VmLck:", "RssShmem:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("on Linux");
+        line.trim().strip_suffix(" kB").and_then(|kb| kb.parse().ok()).expect("a number")
+    })
+}
+
+#[test]
+fn kept_memory_is_locked_and_touched_in_the_background() {
+    const LOCKED: &str = "bytes of memory are touched and locked";
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    if limit.current.is_some_and(|bytes| bytes < 8 << 20) && !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: the limit of locked memory is {:?} bytes", limit.current);
+        return;
+    }
+    let file = MemoryFile::new("locked");
+    let server = file.start_new("-m 8");
+    set(&mut connect(server.address()), "key", b"value");
+    let [locked, touched] = locked_and_touched_kb(&server);
+    assert!(locked == 0 && touched < 4 << 10, "{locked} kB locked, {touched} kB touched");
+    let items = file.stop(server, Signal::TERM);
+    let server = file.start_again("-m 8 -k", items);
+    assert!(server.log().contains("memory is locked as it is touched"), "{}", server.log());
+    assert!(locked_and_touched_kb(&server)[0] >= 8 << 10);
+    wait_until("all memory is touched", || server.log().contains(LOCKED));
+    let [_, touched] = locked_and_touched_kb(&server);
+    assert!(touched > 7 << 10, "{touched} kB touched");
+    check(&mut connect(server.address()), "key", b"value");
+    file.stop(server, Signal::TERM);
+}
+
+#[test]
+fn server_that_may_not_lock_kept_memory_is_refused() {
+    let file = MemoryFile::new("unlocked");
+    let server = file.start_new("-m 8");
+    set(&mut connect(server.address()), "key", b"value");
+    let items = file.stop(server, Signal::TERM);
+    let mut limited = std::process::Command::new("prlimit");
+    limited.arg("--memlock=65536:65536");
+    if rustix::process::geteuid().is_root() {
+        limited.args(["setpriv", "--bounding-set=-ipc_lock"]);
+    }
+    let server = fabcached(&format!("-l 127.0.0.1 -p -1 {}", file.arguments("-m 8 -k")));
+    limited.arg(server.get_program()).args(server.get_args());
+    let mut refused = spawn(limited);
+    assert!(!refused.wait().success(), "{}", refused.log());
+    assert!(
+        refused.log().contains("cannot lock the memory (-k); raise the memlock limit"),
+        "{}",
+        refused.log()
+    );
+    let server = start(&file.arguments("-m 8"));
+    assert!(server.log().contains(&format!("with {items} items")), "{}", server.log());
+}
+
 #[test]
 fn server_with_less_memory_evicts_until_the_items_fit() {
     const ITEMS: u64 = 40;

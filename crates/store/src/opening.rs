@@ -73,6 +73,11 @@ impl Opening {
             Opening::Discarded(_) => "discarded",
         }
     }
+
+    /// Returns whether the region is that of an earlier server.
+    pub fn is_takeover(&self) -> bool {
+        matches!(self, Opening::Kept { .. } | Opening::Recovered { .. })
+    }
 }
 
 /// The random numbers of a new region.

@@ -31,7 +31,7 @@ use crate::segments::{ClaimPurpose, Queue, Segments};
 use crate::simulation::{Simulation, SimulationCounts};
 
 #[cfg(not(loom))]
-use crate::backing::{Backing, BackingOptions, Given, Sharing};
+use crate::backing::{Backing, BackingOptions, Given, Locking, Sharing};
 #[cfg(not(loom))]
 use crate::opening::Opening;
 
@@ -498,13 +498,13 @@ impl Store {
         }
     }
 
-    /// Touches and locks all memory.
+    /// Locks all memory, at once or as it is touched.
     ///
     /// # Errors
     /// The system's, most often that the limit of locked memory is too low.
     #[cfg(not(loom))]
-    pub fn lock_memory(&self) -> std::io::Result<()> {
-        self.backing.lock()
+    pub fn lock_memory(&self, locking: Locking) -> std::io::Result<()> {
+        self.backing.lock(locking)
     }
 
     /// Returns the time until the clock shows another second.

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 use super::mapping::Mapping;
 use super::sidecar::{Meta, Sidecar, WRITABLE_BY_OTHERS};
-use super::{Backing, Sharing};
+use super::{Backing, Locking, Sharing};
 use crate::error::{CreateError, Unusable};
 
 /// The contents of PATH, as found at the start.
@@ -195,8 +195,8 @@ unsafe impl Backing for RegionFile {
         self.mapping.keep_pages();
     }
 
-    fn lock(&self) -> io::Result<()> {
-        self.mapping.lock()
+    fn lock(&self, locking: Locking) -> io::Result<()> {
+        self.mapping.lock(locking)
     }
 
     fn sync(&self) -> io::Result<()> {

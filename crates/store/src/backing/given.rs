@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::sidecar::Sidecar;
-use super::{Backing, Sharing};
+use super::{Backing, Locking, Sharing};
 
 /// Memory that somebody else allocated. It is neither released nor unmapped here: the owner does that, when this
 /// value is dropped or later.
@@ -76,9 +76,9 @@ unsafe impl Backing for Given {
 
     fn keep_pages(&self) {}
 
-    fn lock(&self) -> io::Result<()> {
+    fn lock(&self, locking: Locking) -> io::Result<()> {
         // SAFETY: the caller of `new` guarantees that the range is mapped.
-        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len as usize) }.map_err(Into::into)
+        unsafe { locking.lock(self.base, self.len) }
     }
 
     fn sync(&self) -> io::Result<()> {

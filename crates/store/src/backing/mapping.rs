@@ -9,6 +9,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::Locking;
 use crate::error::CreateError;
 
 /// A file mapped whole, shared with other processes. Unmapped when dropped.
@@ -140,9 +141,9 @@ impl Mapping {
     }
 
     /// See [`Backing::lock`](super::Backing::lock).
-    pub fn lock(&self) -> io::Result<()> {
+    pub fn lock(&self, locking: Locking) -> io::Result<()> {
         // SAFETY: the range is our mapping.
-        unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len as usize) }.map_err(Into::into)
+        unsafe { locking.lock(self.base, self.len) }
     }
 
     /// Opens the same file anew, for reading only.

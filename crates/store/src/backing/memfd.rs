@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
 use super::mapping::Mapping;
 use super::sidecar::Sidecar;
-use super::{Backing, HUGE_PAGE_BYTES, Sharing};
+use super::{Backing, HUGE_PAGE_BYTES, Locking, Sharing};
 use crate::error::CreateError;
 
 /// An anonymous memory file.
@@ -91,8 +91,8 @@ unsafe impl Backing for Memfd {
         self.mapping.keep_pages();
     }
 
-    fn lock(&self) -> io::Result<()> {
-        self.mapping.lock()
+    fn lock(&self, locking: Locking) -> io::Result<()> {
+        self.mapping.lock(locking)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -15,6 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
+use rustix::mm::MlockFlags;
+
 pub(crate) mod file;
 mod file_system;
 mod given;
@@ -48,6 +50,32 @@ pub enum Sharing {
     Sealed,
     /// The descriptor is read-only. A process that may open the file can write it.
     ReadOnly,
+}
+
+/// When pages are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// At once: all pages are touched.
+    Now,
+    /// When each is touched (MLOCK_ONFAULT).
+    OnTouch,
+}
+
+impl Locking {
+    /// Locks the pages of `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// The bytes are mapped.
+    unsafe fn lock(self, base: NonNull<u8>, len: u64) -> io::Result<()> {
+        let (base, len) = (base.as_ptr().cast(), len as usize);
+        match self {
+            // SAFETY: the caller guarantees that the range is mapped; no byte of it changes.
+            Locking::Now => unsafe { rustix::mm::mlock(base, len) },
+            // SAFETY: as above.
+            Locking::OnTouch => unsafe { rustix::mm::mlock_with(base, len, MlockFlags::ONFAULT) },
+        }
+        .map_err(Into::into)
+    }
 }
 
 /// Memory of a region.
@@ -92,11 +120,11 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// Releases no pages from now on.
     fn keep_pages(&self);
 
-    /// Touches and locks all pages.
+    /// Locks all pages in memory.
     ///
     /// # Errors
     /// The system's, most often that the limit of locked memory is too low.
-    fn lock(&self) -> io::Result<()>;
+    fn lock(&self, locking: Locking) -> io::Result<()>;
 
     /// Writes the memory to its device; without effect on memory that no device backs.
     ///

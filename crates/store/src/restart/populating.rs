@@ -24,6 +24,19 @@ impl Store {
         }
     }
 
+    /// Allocates and maps the pages of all segments but those that the memory limit keeps out of use. Calls `go_on` before
+    /// each segment, and ends when it returns false. Returns false if the system has too little memory, or cannot populate
+    /// pages.
+    pub fn touch_all(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+        (0..self.geometry.segments).take_while(|_| go_on()).all(|id| {
+            // While the limit is lowered, the segment may be retired, and its pages returned to the system.
+            let _steady = self.limit_moving.lock().expect("no thread panics while it moves the limit");
+            let offset = self.geometry.segment_offset(id);
+            self.segments.kind(id) == Kind::Retired
+                || self.backing.touch(offset, self.geometry.segment_bytes())
+        })
+    }
+
     /// Maps the first `bytes` of a segment that is in use, else nothing. Returns false if the system cannot do that.
     fn populate_segment(&self, id: u32, bytes: u64) -> bool {
         let segments = &self.segments;
@@ -56,10 +69,11 @@ mod tests {
     use crate::{Change, Handle, NewValue, StoreOptions, Value, Write};
 
     const MEMORY_BYTES: u64 = 16 << 20;
+    const MEMORY_BYTES_MAX: u64 = 32 << 20;
 
     fn open(file: &Path) -> Arc<Store> {
         let backing = BackingOptions { file: Some(file.into()), ..BackingOptions::default() };
-        let (memory_bytes, memory_bytes_max) = (MEMORY_BYTES, MEMORY_BYTES);
+        let (memory_bytes, memory_bytes_max) = (MEMORY_BYTES, MEMORY_BYTES_MAX);
         let options = StoreOptions { backing, memory_bytes, memory_bytes_max, ..StoreOptions::default() };
         Arc::new(Store::open(options).expect("memory for a test"))
     }
@@ -110,5 +124,12 @@ mod tests {
         }
         assert_eq!(mapped(&store, Kind::Free).0, [0; 0]);
         assert_eq!((blocks(), store.segments.pinned()), (allocated, 0));
+        assert!(store.touch_all(&mut || true));
+        let (touched, free) = mapped(&store, Kind::Free);
+        assert_eq!(touched.len(), free);
+        let segment_blocks = store.geometry.segment_bytes() / 512;
+        assert!(blocks() >= allocated + free as u64 * segment_blocks);
+        let retired = store.segments.of_kind(Kind::Retired).len();
+        assert!(retired > 0 && mapped(&store, Kind::Retired).0.is_empty(), "{retired} segments beyond -m");
     }
 }
