@@ -5,6 +5,8 @@ mod common;
 mod failing_port;
 #[path = "fabric/link.rs"]
 mod link;
+#[path = "fabric/restarts.rs"]
+mod restarts;
 #[path = "fabric/sleeping.rs"]
 mod sleeping;
 

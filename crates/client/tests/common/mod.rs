@@ -7,6 +7,7 @@ pub mod calls;
 pub mod fabric;
 pub mod process;
 pub mod raw;
+pub mod versions;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

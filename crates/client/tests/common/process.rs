@@ -21,6 +21,9 @@ const FLAGS: &str = "FABCACHE_TEST_FLAGS";
 /// others.
 pub const SHIELDED: &str = "FABCACHE_TEST_SHIELDED";
 
+/// A server with this variable in its environment stops cleanly when its standard input ends.
+const STOPPABLE: &str = "FABCACHE_TEST_STOPPABLE";
+
 /// The server process of [`Server::start`]: body of the ignored test `serve` of each test program.
 pub fn serve() {
     // The server must not outlive the test, however that ends.
@@ -31,11 +34,15 @@ pub fn serve() {
     obey_limits();
     let path = std::env::var(SOCKET).expect("run by another test");
     let flags = std::env::var(FLAGS).expect("run by another test");
-    let _server = Running::start(&format!("-s {path} --shm {flags}"));
+    let server = Running::start(&format!("-s {path} --shm {flags}"));
     // A change of the user undid it.
     end_with_test();
     if std::env::var_os(SHIELDED).is_none() {
         set_dumpable_behavior(DumpableBehavior::Dumpable).expect("Linux has it");
+    }
+    if std::env::var_os(STOPPABLE).is_some() {
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("a pipe from the test");
+        return drop(server);
     }
     loop {
         std::thread::park();
@@ -100,6 +107,20 @@ impl Server {
         let cache = patient(path);
         until_up(|| cache.set(b"up", b"", fabcache_client::Ttl::NEVER).is_ok());
         server
+    }
+
+    /// Like [`Server::started`], for [`Server::stop_cleanly`].
+    pub fn started_stoppable(path: &str, flags: &str) -> Server {
+        Server::started_with(path, flags, |command| {
+            command.env(STOPPABLE, "1").stdin(Stdio::piped());
+        })
+    }
+
+    /// Stops the server as a signal does, and waits for its end.
+    pub fn stop_cleanly(mut self) {
+        drop(self.0.0.stdin.take().expect("it was started as stoppable"));
+        let status = self.0.0.wait().expect("a child");
+        assert!(status.success(), "{status}");
     }
 
     pub fn is_running(&mut self) -> bool {
