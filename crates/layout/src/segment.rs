@@ -73,6 +73,12 @@ impl Use {
 }
 
 #[inline]
+/// Returns where the entries of the first `segments` segments end.
+pub fn table_end(geometry: &Geometry, segments: u32) -> u64 {
+    geometry.segment_table + u64::from(segments) * SEGMENT_ENTRY_BYTES
+}
+
+#[inline]
 fn entry(geometry: &Geometry, segment: u32) -> u64 {
     debug_assert!(segment < geometry.segments);
     geometry.segment_table + u64::from(segment) * SEGMENT_ENTRY_BYTES

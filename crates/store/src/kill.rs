@@ -12,6 +12,7 @@ use fabcache_layout::{Memory, Slot};
 
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
+use crate::restart::verification::is_listed;
 use crate::store::Store;
 
 /// Dead items of one segment that are yet to be counted: until then it is not used again.
@@ -32,6 +33,9 @@ impl Deaths {
         self.segment = segment;
         self.items += 1;
         self.bytes += item.bytes();
+        if store.counts_deaths_at_once() {
+            self.settle(store);
+        }
     }
 
     /// Counts them.
@@ -47,6 +51,9 @@ impl Deaths {
 impl Store {
     /// Ends an item with the chunks of its value: its slot is empty.
     pub(crate) fn unlink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
+        if self.segments.has_unverified() {
+            return self.unlink_unverified(group, at, item);
+        }
         self.kill_chunks(at.slot.offset(), item);
         self.end_item(at.slot.offset(), item, || group.clear(at.at));
     }
@@ -116,7 +123,10 @@ impl Store {
         }
         let item = Item::read(&self.memory, chunk.offset)?;
         // Reclaim frees a segment only when everything in it is dead, so it cannot free one with a live item.
-        let alive = !item.state.has(State::DEAD) && self.segments.still(segment, generation);
+        // A damaged header does not say what was counted.
+        let alive = is_listed(&item, &chunk)
+            && !item.state.has(State::DEAD)
+            && self.segments.still(segment, generation);
         alive.then_some(item)
     }
 

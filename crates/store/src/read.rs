@@ -265,6 +265,9 @@ impl Handle {
         self.counters().locked_reads.inc();
         let store = &*self.store;
         let group = store.index.lock(hash);
+        if store.segments.has_unverified() {
+            store.drop_damaged_of(&group, hash);
+        }
         let found = group.find(hash, |slot| store.has_key(slot.offset(), key));
         let Some(at) = found else { return Err(self.note_absent(hash, access)) };
         // Under the lock nothing of it can change.
@@ -478,6 +481,8 @@ impl Store {
     ) -> Result<Option<ItemSnapshot>, ConcurrentChange> {
         let offset = at.slot.offset();
         let segment = self.geometry.segment_of(offset).ok_or(ConcurrentChange)?;
+        // Before the slot is loaded again: without unverified segments it leads to no damaged item.
+        let is_checked = self.segments.has_unverified();
         let generation = self.segments.generation(segment);
         // After the generation: now the slot's item is known to belong to it, or to a later one.
         // Its frequency may have changed since, which the count of this read builds on.
@@ -498,9 +503,19 @@ impl Store {
             if item.state.has(State::DEAD) && !without("dead_checked") {
                 return Err(ConcurrentChange);
             }
+            if is_checked && !self.is_seen_intact(at, hash, &item) {
+                return Err(ConcurrentChange);
+            }
             return Ok(Some(ItemSnapshot { at, segment, generation, item }));
         }
         if self.segments.still(segment, generation) { Ok(None) } else { Err(ConcurrentChange) }
+    }
+
+    /// Returns whether the item is intact. Segments that it is in may be verified meanwhile, and it dropped before: then its
+    /// slot has changed.
+    #[cold]
+    fn is_seen_intact(&self, at: SlotSnapshot, hash: KeyHash, item: &Item) -> bool {
+        self.is_intact(at.slot.offset(), item, hash) && self.index.reload(at).is_some()
     }
 
     fn seen_under_lock(&self, at: SlotSnapshot) -> ItemSnapshot {

@@ -27,6 +27,7 @@ use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
 use crate::reclaim::Reclaim;
 use crate::restart::recovery::Recovery;
+use crate::restart::verification::Verification;
 use crate::segments::{ClaimPurpose, Queue, Segments};
 use crate::simulation::{Simulation, SimulationCounts};
 
@@ -163,6 +164,7 @@ pub struct Store {
     pub(crate) small_share: std::sync::atomic::AtomicU64,
     /// Reads after which an item of the small queue is promoted, for writers, which do not wait for reclaim.
     pub(crate) promotion_reads: std::sync::atomic::AtomicU8,
+    pub(crate) verification: Verification,
     counters: Box<[CachePadded<StoreCounters>]>,
     handles_taken: AtomicU32,
     memory_limit: AtomicU64,
@@ -326,6 +328,7 @@ impl Store {
             eviction_policy: options.eviction,
             small_share: std::sync::atomic::AtomicU64::new(eviction.small_share().to_bits()),
             promotion_reads: std::sync::atomic::AtomicU8::new(eviction.least(Queue::Small)),
+            verification: Verification::default(),
             counters: (0..options.threads.max(1) + options.background_threads)
                 .map(|_| CachePadded::default())
                 .collect(),
@@ -527,6 +530,12 @@ impl Store {
         sums
     }
 
+    /// Returns how many threads may have a handle.
+    #[cfg(not(loom))]
+    pub(crate) fn threads(&self) -> usize {
+        self.counters.len()
+    }
+
     /// The counters of a new handle.
     pub(crate) fn take_counters(&self) -> usize {
         let taken = self.handles_taken.fetch_add(1, Ordering::Relaxed) as usize;
@@ -612,15 +621,23 @@ impl Store {
         item: &Item,
         into: &'b mut [u8; KEY_BYTES_MAX],
     ) -> &'b [u8] {
-        let key = &mut into[..usize::from(item.key_len).min(KEY_BYTES_MAX)];
-        self.memory.copy_out(offset + item.key_at(), key);
+        let key_at = offset + item.key_at();
+        // A damaged header at the region's end may describe a key beyond it.
+        let left = self.memory.len().saturating_sub(key_at) as usize;
+        let key = &mut into[..usize::from(item.key_len).min(KEY_BYTES_MAX).min(left)];
+        if !key.is_empty() {
+            self.memory.copy_out(key_at, key);
+        }
         key
     }
 
-    /// The hash of the key whose item is at `offset`. The caller holds the lock of its slot.
-    pub(crate) fn hash_at(&self, offset: u64) -> KeyHash {
+    /// The hash of the key whose item is at `offset`; `None` if it is damaged. The caller holds the lock of its slot.
+    pub(crate) fn hash_at(&self, offset: u64) -> Option<KeyHash> {
+        if self.segments.has_unverified() {
+            return self.hash_of_intact(offset);
+        }
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
-        self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX]))
+        Some(self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX])))
     }
 
     /// Evicts an item for which a growing table has no room.
@@ -650,8 +667,12 @@ impl Rehash for Handle {
         self.store.evicts()
     }
 
-    fn hash_at(&self, offset: u64) -> KeyHash {
+    fn hash_at(&self, offset: u64) -> Option<KeyHash> {
         self.store.hash_at(offset)
+    }
+
+    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        self.store.discard_for_growth(seen, unlink);
     }
 
     fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {

@@ -72,6 +72,7 @@ impl Handle {
 
     fn walk_segment(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) -> Result<(), WalkInterrupted> {
         let store = &*self.store;
+        self.verify_before_walk(id, pacer);
         let generation = store.segments.generation(id);
         let (deadline, written) = store.segments.take_deadline(id);
         let walked = match written {
@@ -97,6 +98,7 @@ impl Handle {
         store.segments.seal_open(|_| true);
         let mut pacer = Pacer { left: MAINTENANCE_STEP_ITEMS, pause: &mut || store.tick_with_flushes() };
         for id in 0..store.geometry.segments {
+            self.verify_before_walk(id, &mut pacer);
             while store.segments.live_bytes(id) > 0 {
                 let generation = store.segments.generation(id);
                 match store.segments.written_up_to(id) {
@@ -106,6 +108,16 @@ impl Handle {
             }
         }
         store.note_swept(epoch);
+    }
+
+    /// Verifies the items of a segment that was taken over: the headers of damaged ones lead anywhere.
+    fn verify_before_walk(&self, id: u32, pacer: &mut Pacer<impl FnMut()>) {
+        if self.store.segments.is_unverified(id) {
+            self.store.verify_segment(id, &mut || {
+                (pacer.pause)();
+                true
+            });
+        }
     }
 
     /// Unlinks expired and flushed items in the first `written` bytes of a segment; returns when to walk it again.

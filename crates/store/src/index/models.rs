@@ -45,8 +45,12 @@ fn item(hash: KeyHash, version: u64) -> Slot {
 }
 
 impl Rehash for World {
-    fn hash_at(&self, offset: u64) -> KeyHash {
-        KeyHash(self.memory.load(offset, Ordering::Relaxed))
+    fn hash_at(&self, offset: u64) -> Option<KeyHash> {
+        Some(KeyHash(self.memory.load(offset, Ordering::Relaxed)))
+    }
+
+    fn discard(&self, seen: SlotSnapshot, _unlink: impl FnOnce()) {
+        panic!("no item is damaged, as {seen:?}");
     }
 
     fn may_evict(&self) -> bool {

@@ -26,8 +26,12 @@ use crate::bounds::{GROUPS_MOVED_TO_MAX, GROWTH_DIVISOR_FULL, GROWTH_DIVISOR_ROO
 
 /// The store's part in moving keys.
 pub trait Rehash {
-    /// The hash of the key whose item is at `offset`. Called with the lock of the slot that points to it.
-    fn hash_at(&self, offset: u64) -> KeyHash;
+    /// The hash of the key whose item is at `offset`, `None` if the item is damaged. Called with the lock of the slot that
+    /// points to it.
+    fn hash_at(&self, offset: u64) -> Option<KeyHash>;
+
+    /// The slot's item is damaged. Called with the lock of the slot, which no longer points to it once `unlink` was called.
+    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce());
 
     /// Returns whether an item may be evicted if the new table lacks room.
     fn may_evict(&self) -> bool;
@@ -151,7 +155,7 @@ impl Index {
         };
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
-            let hash = rehash.hash_at(seen.slot.offset());
+            let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return rehash.discard(seen, mark) };
             let group = hash.group(self.geometry.partition_bits, next_groups);
             let new = &new_groups[(group - first_new) as usize];
             // The frequency may change until the old slot is marked; at most one count is lost.

@@ -40,8 +40,12 @@ struct World {
 }
 
 impl Rehash for World {
-    fn hash_at(&self, offset: u64) -> KeyHash {
-        KeyHash(self.memory.load(offset, Ordering::Relaxed))
+    fn hash_at(&self, offset: u64) -> Option<KeyHash> {
+        Some(KeyHash(self.memory.load(offset, Ordering::Relaxed)))
+    }
+
+    fn discard(&self, seen: SlotSnapshot, _unlink: impl FnOnce()) {
+        panic!("no item is damaged, as {seen:?}");
     }
 
     fn may_evict(&self) -> bool {
@@ -49,7 +53,7 @@ impl Rehash for World {
     }
 
     fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        assert!(self.evicts && self.hash_at(seen.slot.offset()) == hash);
+        assert!(self.evicts && self.hash_at(seen.slot.offset()) == Some(hash));
         unlink();
         self.evicted.borrow_mut().push(hash);
     }
@@ -108,9 +112,9 @@ impl World {
     }
 
     fn find(&self, hash: KeyHash) -> Option<u64> {
-        let locked = self.index.lock(hash).find(hash, |slot| self.hash_at(slot.offset()) == hash);
+        let locked = self.index.lock(hash).find(hash, |slot| self.hash_at(slot.offset()) == Some(hash));
         let (search, _) = self.index.search(hash, |seen| {
-            if self.hash_at(seen.slot.offset()) == hash {
+            if self.hash_at(seen.slot.offset()) == Some(hash) {
                 ControlFlow::Break(seen.slot)
             } else {
                 ControlFlow::Continue(())
@@ -128,7 +132,7 @@ impl World {
 
     fn remove(&self, hash: KeyHash) {
         let group = self.index.lock(hash);
-        let at = group.find(hash, |slot| self.hash_at(slot.offset()) == hash).expect("the key exists");
+        let at = group.find(hash, |slot| self.hash_at(slot.offset()) == Some(hash)).expect("the key exists");
         group.clear(at.at);
     }
 
@@ -139,7 +143,7 @@ impl World {
 
     fn walk(&self, cursor: Cursor, seen: &mut Vec<u64>) -> Cursor {
         self.index.walk(cursor, self, |at, hash| {
-            assert_eq!(self.hash_at(at.slot.offset()), hash);
+            assert_eq!(self.hash_at(at.slot.offset()), Some(hash));
             seen.push(hash.0);
         })
     }

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use fabcache_layout::KeyHash;
 use fabcache_layout::directory::Head;
 
+use super::group::LockedGroup;
 use super::resize::Rehash;
 use super::{Index, SlotSnapshot};
 
@@ -52,7 +53,7 @@ impl Index {
         let last_of_all = end.0 == 0;
         let _ = locked.visit_all(|seen| {
             if seen.slot.is_item() {
-                let hash = rehash.hash_at(seen.slot.offset());
+                let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return ControlFlow::Continue(()) };
                 if hash >= from && (last_of_all || hash < end) {
                     visit(seen, hash);
                 }
@@ -60,6 +61,38 @@ impl Index {
             ControlFlow::<()>::Continue(())
         });
         Cursor((!last_of_all).then_some(end))
+    }
+
+    /// Visits every item of every table, one group at a time under its lock, while no table grows.
+    pub fn visit_all(&self, mut visit: impl FnMut(&LockedGroup<'_>, SlotSnapshot)) {
+        let _resizing = self.resizing.lock().expect("no thread panics while it moves a group");
+        for partition in 0..self.geometry.partitions() {
+            let head = Head::from_word(self.head_word(partition));
+            let tables = [(head.current, head.groups), (1 - head.current, head.next_groups.unwrap_or(0))];
+            for (table, groups) in tables {
+                for group in 0..groups {
+                    let (guard, offset) = self.lock_group(partition, table, group);
+                    let locked = LockedGroup::new(self, guard, partition, (table, groups), offset);
+                    let each = |visit: &mut dyn FnMut(SlotSnapshot)| {
+                        let _ = locked.visit_all(|seen| {
+                            if seen.slot.is_item() {
+                                visit(seen);
+                            }
+                            ControlFlow::<()>::Continue(())
+                        });
+                    };
+                    each(&mut |seen| self.memory.prefetch(seen.slot.offset()));
+                    each(&mut |seen| visit(&locked, seen));
+                }
+            }
+        }
+    }
+
+    /// Waits until each thread that holds the lock of a group now has released it.
+    pub fn wait_for_locks(&self) {
+        for lock in &self.locks {
+            drop(lock.lock().expect("no thread panics while it holds a group lock"));
+        }
     }
 
     /// The first hash behind the group of `hash`; 0 behind the last group of all.

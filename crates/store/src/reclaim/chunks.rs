@@ -24,6 +24,9 @@ impl Store {
         owner: KeyHash,
         (offset, chunk): (u64, &Item),
     ) -> Result<(), ImmovableItem> {
+        if self.segments.has_unverified() {
+            self.drop_damaged_of(group, owner);
+        }
         let found = group.find(owner, |slot| {
             let head = Item::read(&self.memory, slot.offset());
             head.is_some_and(|head| {

@@ -128,6 +128,12 @@ impl Store {
                 VictimSearch::Nothing => return StepOutcome::Nothing,
             },
         };
+        if self.segments.is_unverified(victim.id) {
+            self.verify_segment(victim.id, &mut || true);
+            if self.segments.live_bytes(victim.id) == 0 {
+                victim.at = victim.end;
+            }
+        }
         let start = victim.moved_bytes;
         for _ in 0..items {
             if victim.at >= victim.end {
@@ -188,7 +194,8 @@ impl Store {
     }
 
     fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> StepOutcome {
-        if !self.segments.is_dead(victim.id) {
+        let is_dead = || self.segments.is_dead(victim.id);
+        if !(is_dead() || self.settle_damaged_segment(victim.id) && is_dead()) {
             // Some thread has marked an item dead whose slot it has yet to change.
             return StepOutcome::Worked;
         }

@@ -4,9 +4,13 @@
 //! - `keep.rs`: the stop.
 //! - `takeover.rs`: the start.
 //! - `recovery.rs`: what follows a start after a kill, with `index/recover.rs` and `segments/recover.rs`.
+//! - `index_sum.rs`: the checksum of the index.
+//! - `finishing.rs`, `verification.rs`: the items that were taken over are verified, while requests are answered.
 //! - `populating.rs`: page tables after the start.
 
 mod finishing;
+#[cfg(not(loom))]
+mod index_sum;
 #[cfg(not(loom))]
 mod keep;
 #[cfg(not(loom))]
@@ -16,9 +20,11 @@ pub(crate) mod recovery;
 pub mod saved_state;
 #[cfg(not(loom))]
 pub(crate) mod takeover;
+pub(crate) mod verification;
 
 #[cfg(not(loom))]
 pub use keep::KeepError;
+#[cfg(not(loom))]
 pub use recovery::Damaged;
 #[cfg(not(loom))]
 pub use takeover::{NotKept, Unclean};

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use fabcache_layout::{Geometry, KeyHash, Memory, Slot, segment, size_class, succession};
+use fabcache_layout::{Geometry, KeyHash, Memory, Slot, segment, size_class};
 
 use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, WRITE_TRIES_MAX};
 use crate::counters::StoreCounters;
@@ -165,8 +165,16 @@ struct HalfMoved<'a> {
 
 #[cfg(not(loom))]
 impl Rehash for HalfMoved<'_> {
-    fn hash_at(&self, offset: u64) -> KeyHash {
+    fn hash_at(&self, offset: u64) -> Option<KeyHash> {
         self.store.hash_at(offset)
+    }
+
+    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        self.store.discard_for_growth(seen, unlink);
+    }
+
+    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        self.store.discard_for_growth(seen, unlink);
     }
 
     fn may_evict(&self) -> bool {
@@ -252,7 +260,6 @@ impl Store {
         }
         if !recovery.is_finished.load(Ordering::Relaxed) {
             recovery.open.iter().for_each(|id| self.retire_open(*id));
-            succession::set_verified(&self.memory);
             recovery.is_finished.store(true, Ordering::Release);
         }
         true
@@ -268,7 +275,8 @@ impl Store {
             let Some(at) = group.find(hash, |slot| self.is_stranded(recovery, slot.offset())) else { return };
             let item =
                 Item::read(&self.memory, at.slot.offset()).expect("a checked slot points into the region");
-            if self.gone(&item, self.now()).is_some() {
+            // A copy gets a new checksum.
+            if self.gone(&item, self.now()).is_some() || !self.is_intact(at.slot.offset(), &item, hash) {
                 self.unlink(&group, at, &item);
                 continue;
             }
@@ -331,14 +339,13 @@ impl Store {
     fn retire_open(&self, id: u32) {
         // A writer may have replaced an item that it has yet to count as dead.
         let mut waits = 0;
-        while self.segments.live_bytes(id) > 0 {
-            // Only damaged memory counts otherwise. The segment stays unused until the next start.
-            if waits == RETIRE_WAITS_MAX {
-                return;
-            }
+        while self.segments.live_bytes(id) > 0 && waits < RETIRE_WAITS_MAX {
             waits += 1;
             fabcache_layout::sync::yield_now();
         }
+        // No slot leads there; damaged items do not say what was counted.
+        self.index.wait_for_locks();
+        self.segments.forget_live(id);
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         if self.segments.retire_generation(id) {
             self.release_retired(id);

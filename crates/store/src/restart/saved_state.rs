@@ -34,6 +34,8 @@ pub struct SavedState {
     pub incarnation: u32,
     /// The segments.
     pub segments: SavedSegments,
+    /// The checksum of the index, the directory and the segment table.
+    pub index_sum: u64,
     /// The index.
     pub index: SavedIndex,
     /// Reclaim and eviction.
@@ -80,8 +82,6 @@ pub struct SavedSegment {
     pub shortest_ttl: u32,
     /// An item without expiry is in it.
     pub endless: bool,
-    /// It may hold items and chunks that were never linked, as its server was killed.
-    pub is_inherited: bool,
     /// The second at which it is to be walked for expired items.
     pub deadline: u32,
 }

@@ -13,6 +13,7 @@ use fabcache_layout::succession::StateRecord;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
 
+use super::index_sum::index_sum;
 use super::recovery::{Damaged, ItemChecks, Recovery};
 use super::saved_state::{SavedState, StateError};
 use crate::backing::{FoundFile, Meta};
@@ -169,8 +170,11 @@ fn restore(
     new_segments: Range<u32>,
 ) -> Result<(SavedState, Segments, Index), Unclean> {
     let mut state = saved_state(memory, birth, meta)?;
-    state.segments.retired.extend(new_segments.rev());
+    state.segments.retired.extend(new_segments.clone().rev());
     let (fills_up, threads) = (!options.evict, options.threads.max(1));
+    if state.index_sum != index_sum(memory, &birth.geometry, new_segments.start, threads) {
+        return Err(StateError::Disagrees("the checksum of the index").into());
+    }
     let segments =
         Segments::restore(memory.clone(), birth.geometry, &state.segments, fills_up, threads, options.grace)?;
     let is_index = |id| segments.kind(id) == Kind::Index;
@@ -225,6 +229,7 @@ impl Takeover {
         header::grow(&memory, &parts.geometry);
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
+        store.count_deaths_at_once(true);
         store.note_boot(boot_id);
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
         let items = match knowledge {
@@ -245,9 +250,7 @@ impl Takeover {
         // A delayed flush that is due happens before the first request.
         store.tick_with_flushes();
         store.publish_second(store.clock.now());
-        if store.recovery.is_none() {
-            succession::set_verified(&memory);
-        }
+        store.note_verified();
         (store, items)
     }
 }

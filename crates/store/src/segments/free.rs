@@ -128,6 +128,7 @@ impl Segments {
         let advance = || segment::advance_generation(&self.memory, &self.geometry, id);
         // A segment that the table names as free has ended its generation, also if the process dies in between.
         in_order("generation_before_free", advance, || self.set_kind(id, Kind::Free, 0));
+        self.set_verified(id);
         self.grace.begin(id);
         self.free_unpinned(id)
     }

@@ -23,6 +23,7 @@ mod sealing;
 mod table;
 pub mod time_marks;
 pub mod ttl;
+mod verification;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -130,8 +131,10 @@ struct Segment {
     /// Whether it was opened for items that reclaim moves.
     for_moves: AtomicBool,
     kind: AtomicU32,
-    /// Sealed by a server that was killed: see [`Segments::is_inherited`]. Models leave it out.
+    /// Sealed by an earlier server: see [`Segments::is_inherited`]. Models leave it out.
     is_inherited: std::sync::atomic::AtomicBool,
+    /// Items in it may be damaged: see [`Segments::has_unverified`].
+    is_unverified: std::sync::atomic::AtomicBool,
     /// Its pages are allocated and mapped, as far as is known. A hint, so models leave it out.
     is_touched: std::sync::atomic::AtomicBool,
     marks: Mutex<TimeMarks>,
@@ -155,6 +158,7 @@ impl Segment {
             for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
             is_inherited: std::sync::atomic::AtomicBool::new(false),
+            is_unverified: std::sync::atomic::AtomicBool::new(false),
             is_touched: std::sync::atomic::AtomicBool::new(false),
             marks: Mutex::new(TimeMarks::default()),
             marked: AtomicU32::new(0),
@@ -215,6 +219,10 @@ pub struct Segments {
     /// Written by readers of long values, so on its own cache line.
     pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
+    /// Segments that are unverified. Written a few times a second after a restart, then never.
+    unverified: std::sync::atomic::AtomicU32,
+    /// Segments that were unverified when the region was taken over.
+    taken_over: u32,
     opened_for_moves: AtomicU64,
     /// Bytes written to them by clients: not those moved by reclaim, but those that reclaim made room for.
     gained_bytes: AtomicU64,
@@ -272,6 +280,8 @@ impl Segments {
             next_order: AtomicU64::new(1),
             pinned: CachePadded::new(AtomicU32::new(0)),
             index_segments: AtomicU32::new(0),
+            unverified: std::sync::atomic::AtomicU32::new(0),
+            taken_over: 0,
             opened_for_moves: AtomicU64::new(0),
             gained_bytes: AtomicU64::new(0),
         }
@@ -315,8 +325,8 @@ impl Segments {
         })
     }
 
-    /// Returns whether the segment was sealed by a server that was killed: it may hold items and chunks that were never
-    /// linked, and do not count as alive.
+    /// Returns whether an earlier server sealed the segment. It may hold items and chunks that no slot leads to and that do not
+    /// count as alive: the server was killed before it linked them, or a bit of their state flipped in the file.
     pub fn is_inherited(&self, id: u32) -> bool {
         self.segments[id as usize].is_inherited.load(Ordering::Relaxed)
     }

@@ -34,6 +34,7 @@ impl Segments {
                 last_order = last_order.max(segment.sealed_order.load(Ordering::Relaxed));
             }
         }
+        segments.take_over([Kind::Sealed, Kind::Open]);
         segments.next_order =
             AtomicU64::new(last_order.checked_add(1).ok_or(Damaged("the order of sealing"))?);
         Ok(segments)

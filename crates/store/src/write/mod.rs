@@ -305,6 +305,9 @@ impl Handle {
         probe: Option<&Probe>,
     ) -> LinkedItem {
         let store = &*self.store;
+        if store.segments.has_unverified() {
+            store.drop_damaged_of(group, hash);
+        }
         let mut at = probe.and_then(|probe| group.reload(hash, probe.slot_at()));
         let mut item = at.and_then(|at| store.item_of(at.slot.offset(), key));
         if item.is_none() {

@@ -1,0 +1,353 @@
+//! Verifies items of an earlier server: a bit that flipped in a memory file never becomes a value.
+//!
+//! Items of segments that were taken over are verified where they are found, until the scrub (`finishing.rs`) has
+//! verified all of them. A copy has a new checksum, so nothing is copied before. Reclaim and expiry verify a segment as a
+//! whole before they walk it. The index needs no such checks: after a clean stop its own checksum is compared at the
+//! start, and after a kill each slot is checked.
+//!
+//! The state word is outside the checksum. A damaged one may lose a value, or bring back a deleted or flushed one.
+//!
+//! Damage must not spoil the accounts of a segment, for one in which nothing is counted is used again. So a damaged item
+//! counts as dead with its bytes only if the next item confirms its length. A segment whose items do not add up is
+//! emptied: one pass over the index clears all slots that lead there.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use fabcache_layout::checksum::checksum;
+use fabcache_layout::item::{self, ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, SUMMED_AT, State};
+use fabcache_layout::sync::{Mutex, Ordering};
+use fabcache_layout::{KeyHash, Slot};
+
+use crate::bounds::SCRUB_STEP_BYTES;
+use crate::index::SlotSnapshot;
+use crate::index::group::LockedGroup;
+use crate::store::Store;
+
+/// What a store knows of damage to the region that it took over.
+#[derive(Debug, Default)]
+pub(crate) struct Verification {
+    /// Items that were dropped because they, or what surrounds them, are damaged.
+    dropped: AtomicU64,
+    /// Deaths are counted under the lock of their group: see [`Store::counts_deaths_at_once`].
+    counts_at_once: AtomicBool,
+    /// Held while segments are emptied.
+    emptying: Mutex<()>,
+}
+
+/// The result of checking a segment.
+enum SegmentCheck {
+    /// Every slot that points there points to an intact item, and the counts are exact.
+    Whole,
+    /// Its items are out of step, or do not add up to its counts.
+    Broken,
+    /// The caller asked to stop.
+    Stopped,
+}
+
+impl Store {
+    /// Returns the number of items that were dropped because of damage.
+    pub fn items_corrupt(&self) -> u64 {
+        self.verification.dropped.load(Ordering::Relaxed)
+    }
+
+    fn note_corrupt(&self) {
+        self.verification.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether deaths are to be counted before the lock of their group is released, so that a thread that held all
+    /// locks in turn finds exact counts.
+    #[inline]
+    pub(crate) fn counts_deaths_at_once(&self) -> bool {
+        !cfg!(loom) && self.verification.counts_at_once.load(Ordering::Relaxed)
+    }
+
+    /// Sets that, before any thread uses the store or once all segments are verified.
+    #[cfg(not(loom))]
+    pub(super) fn count_deaths_at_once(&self, at_once: bool) {
+        self.verification.counts_at_once.store(at_once, Ordering::Relaxed);
+    }
+
+    /// Returns whether an item, of the key with this hash, is the one that was written, with all chunks of its value. Under
+    /// the lock of its slot; a reader without it checks the generation and the slot afterwards.
+    #[cold]
+    pub(crate) fn is_intact(&self, offset: u64, item: &Item, hash: KeyHash) -> bool {
+        self.is_header_intact(offset, item)
+            && (!item.is_chained() || self.has_intact_chunks(offset, item, hash))
+    }
+
+    /// As [`Store::is_intact`], without the chunks.
+    #[cold]
+    fn is_header_intact(&self, offset: u64, item: &Item) -> bool {
+        let Some(id) = self.geometry.segment_of(offset) else { return false };
+        !self.segments.is_unverified(id)
+            || self.is_within(offset, item, self.geometry.segment_end(id))
+                && self.has_its_sum(offset, item, id)
+    }
+
+    fn is_within(&self, offset: u64, item: &Item, end: u64) -> bool {
+        offset.is_multiple_of(ALIGN_BYTES)
+            && usize::from(item.key_len) <= KEY_BYTES_MAX
+            && offset + item.bytes() <= end
+    }
+
+    /// Returns whether the checksum of an item within segment `id` is right.
+    fn has_its_sum(&self, offset: u64, item: &Item, id: u32) -> bool {
+        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
+        let mut bytes = vec![0; len];
+        self.memory.copy_out(offset + SUMMED_AT as u64, &mut bytes);
+        checksum(&self.secret, self.segments.generation(id), offset, item.kind(), &bytes) == item.checksum
+    }
+
+    fn has_intact_chunks(&self, offset: u64, item: &Item, owner: KeyHash) -> bool {
+        let chunks = self.chunks(offset, item);
+        let bytes: u64 = chunks.iter().map(|entry| u64::from(entry.len)).sum();
+        let is_intact = |entry: &ChunkEntry| {
+            let Some(id) = self.geometry.segment_of(entry.offset) else { return false };
+            let Some(chunk) = Item::read(&self.memory, entry.offset) else { return false };
+            self.segments.generation(id) as u32 == entry.generation
+                && is_listed(&chunk, entry)
+                && chunk.cas == owner.0
+                && self.is_header_intact(entry.offset, &chunk)
+        };
+        chunks.len() as u64 == u64::from(item.chunks)
+            && bytes == u64::from(item.value_len)
+            && chunks.iter().all(is_intact)
+    }
+
+    fn is_slot_intact(&self, slot: Slot) -> bool {
+        let offset = slot.offset();
+        Item::read(&self.memory, offset).is_some_and(|item| {
+            let mut key = [0; KEY_BYTES_MAX];
+            self.is_intact(offset, &item, self.hash(self.copy_key(offset, &item, &mut key)))
+        })
+    }
+
+    /// Drops the damaged items that a search for a key in the group would meet: those that it finds are intact then.
+    #[cold]
+    pub(crate) fn drop_damaged_of(&self, group: &LockedGroup<'_>, hash: KeyHash) {
+        while let Some(at) = group.find(hash, |slot| !self.is_slot_intact(slot)) {
+            self.drop_damaged(group, at);
+        }
+    }
+
+    /// Unlinks a slot's item that is not intact.
+    fn drop_damaged(&self, group: &LockedGroup<'_>, at: SlotSnapshot) {
+        let offset = at.slot.offset();
+        match Item::read(&self.memory, offset) {
+            Some(item) if self.is_header_intact(offset, &item) => {
+                self.kill_chunks(offset, &item);
+                self.end_item(offset, &item, || group.clear(at.at));
+            }
+            _ => {
+                group.clear(at.at);
+                self.count_damaged(offset);
+            }
+        }
+        self.note_corrupt();
+    }
+
+    /// As [`Store::unlink`], of an item whose header may be damaged.
+    #[cold]
+    pub(crate) fn unlink_unverified(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
+        if self.is_header_intact(at.slot.offset(), item) {
+            self.kill_chunks(at.slot.offset(), item);
+            self.end_item(at.slot.offset(), item, || group.clear(at.at));
+        } else {
+            self.drop_damaged(group, at);
+        }
+    }
+
+    /// Drops an item with a damaged header that a growing table cannot place; `unlink` changes its slot.
+    #[cold]
+    pub(crate) fn discard_for_growth(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        unlink();
+        self.count_damaged(seen.slot.offset());
+        self.note_corrupt();
+    }
+
+    /// Returns the hash of the key whose item is at `offset`, if its header is intact. The caller holds the lock of its slot.
+    #[cold]
+    pub(crate) fn hash_of_intact(&self, offset: u64) -> Option<KeyHash> {
+        let item = Item::read(&self.memory, offset)?;
+        let is_intact = self.is_header_intact(offset, &item);
+        is_intact.then(|| self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX])))
+    }
+
+    /// Counts an item with a damaged header as dead: with its bytes, if the item behind it confirms them.
+    fn count_damaged(&self, offset: u64) {
+        let Some(id) = self.geometry.segment_of(offset) else { return };
+        let confirmed = || {
+            let end = self.geometry.segment_offset(id) + self.segments.sealed_end(id)?;
+            let item = Item::read(&self.memory, offset)?;
+            let next_offset = offset + item.bytes();
+            if next_offset == end {
+                return Some(item.bytes());
+            }
+            let next = Item::read(&self.memory, next_offset)?;
+            let is_next = self.is_within(next_offset, &next, end) && self.has_its_sum(next_offset, &next, id);
+            is_next.then_some(item.bytes())
+        };
+        self.segments.count_dead_in(id, confirmed().unwrap_or(0), 1);
+    }
+
+    // ---- whole segments ----
+
+    /// Verifies the items of a sealed segment, if they are not verified: drops damaged ones, or everything in it if it is
+    /// unclear where its items are. `go_on` is called between short parts and may stop it. Returns false if it did.
+    #[cold]
+    pub(crate) fn verify_segment(&self, id: u32, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let generation = self.segments.generation(id);
+        // Pinned, so that no byte of it changes meanwhile but state words.
+        if !self.segments.pin(id, generation) {
+            return true;
+        }
+        let check = match self.segments.sealed_end(id) {
+            Some(used) if self.segments.is_unverified(id) => self.check_segment(id, generation, used, go_on),
+            _ => SegmentCheck::Stopped,
+        };
+        let has_ended = match check {
+            SegmentCheck::Whole => {
+                self.segments.set_verified(id);
+                true
+            }
+            SegmentCheck::Broken => {
+                self.empty_segment(id, generation);
+                true
+            }
+            SegmentCheck::Stopped => !self.segments.is_unverified(id),
+        };
+        self.segments.unpin(id);
+        has_ended
+    }
+
+    fn check_segment(
+        &self,
+        id: u32,
+        generation: u64,
+        used: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> SegmentCheck {
+        let mut at = self.geometry.segment_offset(id);
+        let end = at + used;
+        let (mut alive, mut step) = (0, 0);
+        while at < end {
+            let item = Item::read(&self.memory, at).expect("a segment is in the region");
+            if !self.is_within(at, &item, end) {
+                return SegmentCheck::Broken;
+            }
+            let bytes = item.bytes();
+            self.memory.prefetch(at + bytes + SCRUB_AHEAD_BYTES);
+            // Of an item that never was one, as its writer wrote none, only the header is there.
+            if !item.state.has(State::DEAD) {
+                if self.has_its_sum_in_pinned(at, &item, generation) {
+                    alive += bytes;
+                } else if !self.drop_damaged_at(at, &item) {
+                    return SegmentCheck::Broken;
+                }
+            }
+            at += bytes;
+            step += bytes;
+            if step >= SCRUB_STEP_BYTES {
+                step = 0;
+                if !go_on() {
+                    return SegmentCheck::Stopped;
+                }
+            }
+        }
+        // An item may have died and not be counted yet. It is, once its group's lock was free.
+        if self.segments.live_bytes(id) > alive {
+            self.index.wait_for_locks();
+        }
+        if self.segments.live_bytes(id) > alive { SegmentCheck::Broken } else { SegmentCheck::Whole }
+    }
+
+    #[cfg(not(loom))]
+    fn has_its_sum_in_pinned(&self, offset: u64, item: &Item, generation: u64) -> bool {
+        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
+        // SAFETY: the bytes are within a segment that the caller has sealed and pinned, and exclude the state word, so
+        // nobody writes them.
+        let bytes = unsafe { self.memory.bytes(offset + SUMMED_AT as u64, len) };
+        checksum(&self.secret, generation, offset, item.kind(), bytes) == item.checksum
+    }
+
+    #[cfg(loom)]
+    fn has_its_sum_in_pinned(&self, offset: u64, item: &Item, _generation: u64) -> bool {
+        self.geometry.segment_of(offset).is_some_and(|id| self.has_its_sum(offset, item, id))
+    }
+
+    /// Drops the item at `offset`, whose checksum is wrong, or the value of which it is a chunk. Returns false if nothing
+    /// is found to own it, though it is alive.
+    fn drop_damaged_at(&self, offset: u64, item: &Item) -> bool {
+        let mut key = [0; KEY_BYTES_MAX];
+        let hash = if item.is_chunk() {
+            KeyHash(item.cas)
+        } else {
+            self.hash(self.copy_key(offset, item, &mut key))
+        };
+        let group = self.index.lock(hash);
+        let found = group.find(hash, |slot| {
+            slot.offset() == offset
+                || item.is_chunk() && self.lists_chunk(slot, |entry| entry.offset == offset)
+        });
+        if let Some(at) = found {
+            self.drop_damaged(&group, at);
+        }
+        found.is_some() || item::load_state(&self.memory, offset).has(State::DEAD)
+    }
+
+    /// Returns whether a slot's item is chained, has an intact header, and lists a chunk that is `wanted`.
+    fn lists_chunk(&self, slot: Slot, wanted: impl FnMut(&ChunkEntry) -> bool) -> bool {
+        let offset = slot.offset();
+        Item::read(&self.memory, offset).is_some_and(|head| {
+            head.is_chained()
+                && self.is_header_intact(offset, &head)
+                && self.chunks(offset, &head).iter().any(wanted)
+        })
+    }
+
+    /// Clears every slot that leads to a segment of this generation, which the caller has pinned. Its counts are forgotten:
+    /// nothing lives in it.
+    #[cold]
+    pub(crate) fn empty_segment(&self, id: u32, generation: u64) {
+        let _emptying = self.verification.emptying.lock().expect("no thread panics while it clears slots");
+        let segment_of = |offset| self.geometry.segment_of(offset);
+        self.index.visit_all(|group, at| {
+            let offset = at.slot.offset();
+            let is_in_it = segment_of(offset) == Some(id);
+            if is_in_it || self.lists_chunk(at.slot, |entry| segment_of(entry.offset) == Some(id)) {
+                self.drop_damaged(group, at);
+            }
+        });
+        if self.segments.still(id, generation) {
+            self.segments.forget_live(id);
+            self.segments.set_verified(id);
+        }
+    }
+
+    /// Empties a segment that reclaim has passed over, if items in it still count as alive because of damage: a damaged item
+    /// does not say how long it is, nor which chunks it had. Returns whether it did.
+    #[cold]
+    pub(crate) fn settle_damaged_segment(&self, id: u32) -> bool {
+        let generation = self.segments.generation(id);
+        let is_damaged = self.items_corrupt() > 0 && self.segments.is_inherited(id);
+        if !is_damaged || !self.segments.pin(id, generation) {
+            return false;
+        }
+        self.empty_segment(id, generation);
+        self.segments.unpin(id);
+        true
+    }
+}
+
+/// How far ahead of a walk memory is prefetched.
+const SCRUB_AHEAD_BYTES: u64 = 1 << 10;
+
+/// Returns whether a chunk's header is what its entry in the table says.
+pub(crate) fn is_listed(chunk: &Item, entry: &ChunkEntry) -> bool {
+    let written = NewItem { cas: chunk.cas, value_len: entry.len, ..NewItem::default() };
+    chunk.is_chunk()
+        && !chunk.is_chained()
+        && chunk.checksum == entry.checksum
+        && chunk.value_len == entry.len
+        && chunk.bytes() == written.bytes()
+}
