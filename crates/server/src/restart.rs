@@ -1,54 +1,75 @@
-//! The thread that finishes what a start over a kept memory file left to do, while the server serves.
+//! The thread that finishes what a start over a memory file left to do, while workers answer: the recovery after a kill, and
+//! verifying the items.
 
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use fabcache_store::{Handle, Opening};
+use fabcache_store::Handle;
 
 use crate::shared::{Phase, Shared};
+
+/// Pause between parts of the verification, so that a worker on the same CPU is not delayed for long.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// The time between two lines about the progress of a recovery.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the thread, if there is something to finish.
+/// Starts the thread, if the region was taken over.
 ///
 /// # Errors
 /// The system starts no thread.
 pub fn start(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
-    if !matches!(shared.store.opening().0, Opening::Recovered { .. }) {
+    if !shared.store.opening().0.is_takeover() {
         return Ok(None);
     }
     let (shared, handle) = (Arc::clone(shared), Handle::new(&shared.store));
     let run = move || finish(&shared, &handle);
     let thread = Builder::new().name("restart".into()).spawn(run);
-    thread.context("cannot start the thread that finishes the recovery").map(Some)
+    thread.context("cannot start the thread that finishes the restart").map(Some)
 }
 
-/// Finishes the recovery after a kill, unless the server drains: then its stop does.
+/// Finishes the restart, unless the server drains: its stop finishes a recovery, and the next server verifies.
 fn finish(shared: &Shared, handle: &Handle) {
+    let store = &shared.store;
     let began = Instant::now();
-    let mut logged = began;
-    let mut go_on = || {
-        if logged.elapsed() >= PROGRESS_EVERY {
+    let (mut logged, mut was_recovering) = (began, !store.is_recovered());
+    let is_done = handle.finish_restart(&mut || {
+        if store.is_recovered() {
+            if std::mem::take(&mut was_recovering) {
+                log_recovered(shared, began);
+            }
+            thread::sleep(PAUSE);
+        } else if logged.elapsed() >= PROGRESS_EVERY {
             logged = Instant::now();
-            let progress = shared.store.recovery_progress().unwrap_or_default();
-            tracing::info!(
-                "recovery: {} of {} groups of the index are checked",
-                progress.groups_checked,
-                progress.groups
-            );
+            let progress = store.recovery_progress().unwrap_or_default();
+            let (checked, groups) = (progress.groups_checked, progress.groups);
+            tracing::info!("recovery: {checked} of {groups} groups of the index are checked");
         }
         shared.phase() < Phase::Draining
-    };
-    if handle.finish_restart(&mut go_on) {
-        let found = shared.store.recovery_progress().unwrap_or_default();
-        tracing::info!(
-            "recovered {} items of the memory file, and dropped {}, in {:?}",
-            found.kept,
-            found.dropped,
-            began.elapsed()
+    });
+    if was_recovering && store.is_recovered() {
+        log_recovered(shared, began);
+    }
+    let ((verified, segments), corrupt, took) = (store.scrubbed(), store.items_corrupt(), began.elapsed());
+    if !is_done {
+        tracing::info!("stopped before all items were verified: {verified} of {segments} segments were");
+    } else if corrupt == 0 {
+        tracing::info!("verified the items of {segments} segments in {took:?}");
+    } else {
+        tracing::warn!(
+            "verified the items of {segments} segments in {took:?}, and dropped {corrupt}: the memory file was damaged"
         );
     }
+}
+
+fn log_recovered(shared: &Shared, began: Instant) {
+    let found = shared.store.recovery_progress().unwrap_or_default();
+    tracing::info!(
+        "recovered {} items of the memory file, and dropped {}, in {:?}",
+        found.kept,
+        found.dropped,
+        began.elapsed()
+    );
 }

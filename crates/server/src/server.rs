@@ -26,6 +26,7 @@ use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
+use crate::restart::RestartThread;
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::shm::ShmSettings;
@@ -250,7 +251,7 @@ fn make_store(settings: &Settings) -> Result<Store> {
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
-        // The one that finishes a recovery.
+        // The one that finishes a restart.
         background_threads: 1,
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
         lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),

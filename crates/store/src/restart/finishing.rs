@@ -2,6 +2,7 @@
 
 use fabcache_layout::succession;
 
+use crate::bounds::SCRUB_STEP_BYTES;
 use crate::handle::Handle;
 use crate::store::Store;
 
@@ -16,9 +17,20 @@ impl Handle {
     /// Verifies all segments of earlier servers. Then readers of other processes need not ask the server any more.
     fn scrub(&self, go_on: &mut dyn FnMut() -> bool) {
         let store = &*self.store;
+        let mut worked = 0;
         for id in 0..store.geometry.segments {
-            if store.segments.is_unverified(id) && !(store.verify_segment(id, go_on) && go_on()) {
+            if !store.segments.is_unverified(id) {
+                continue;
+            }
+            if !store.verify_segment(id, go_on) {
                 return;
+            }
+            worked += store.segments.sealed_end(id).unwrap_or(0);
+            if worked >= SCRUB_STEP_BYTES {
+                worked = 0;
+                if !go_on() {
+                    return;
+                }
             }
         }
         store.note_verified();

@@ -97,6 +97,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let (opening, opened_in) = shared.store.opening();
     let recovery = shared.store.recovery_progress().unwrap_or_default();
     let items_kept = if let Opening::Kept { items, .. } = opening { items } else { recovery.kept };
+    let (scrubbed, taken_over) = shared.store.scrubbed();
     report.stat("region_start", opening.name());
     for (name, value) in [
         ("region_start_us", opened_in.as_micros() as u64),
@@ -105,6 +106,9 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("region_items_dropped", recovery.dropped),
         ("recovery_groups", recovery.groups.into()),
         ("recovery_groups_checked", recovery.groups_checked.into()),
+        ("region_items_corrupt", shared.store.items_corrupt()),
+        ("region_scrub_segments", taken_over.into()),
+        ("region_scrub_segments_done", scrubbed.into()),
         ("memory_limit_bytes", usage.memory_limit),
         ("segment_bytes", usage.segment_bytes),
         ("segments", u64::from(usage.segments)),
