@@ -138,10 +138,8 @@ impl Store {
                 self.kill_chunks(offset, &item);
                 self.end_item(offset, &item, || group.clear(at.at));
             }
-            _ => {
-                group.clear(at.at);
-                self.count_damaged(offset);
-            }
+            Some(_) => self.end_damaged(offset, || group.clear(at.at)),
+            None => group.clear(at.at),
         }
         self.note_corrupt();
     }
@@ -160,8 +158,7 @@ impl Store {
     /// Drops an item with a damaged header that a growing table cannot place; `unlink` changes its slot.
     #[cold]
     pub(crate) fn discard_for_growth(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        unlink();
-        self.count_damaged(seen.slot.offset());
+        self.end_damaged(seen.slot.offset(), unlink);
         self.note_corrupt();
     }
 
@@ -173,9 +170,12 @@ impl Store {
         is_intact.then(|| self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX])))
     }
 
-    /// Counts an item with a damaged header as dead: with its bytes, if the item behind it confirms them.
-    fn count_damaged(&self, offset: u64) {
-        let Some(id) = self.geometry.segment_of(offset) else { return };
+    /// Ends an item with a damaged header: marked dead, so that walks pass it, and counted as dead with its bytes, if the item
+    /// behind it confirms them.
+    fn end_damaged(&self, offset: u64, change_slot: impl FnOnce()) {
+        let Some(id) = self.geometry.segment_of(offset) else { return change_slot() };
+        item::mark_dead(&self.memory, offset);
+        change_slot();
         let confirmed = || {
             let end = self.geometry.segment_offset(id) + self.segments.sealed_end(id)?;
             let item = Item::read(&self.memory, offset)?;
