@@ -1,4 +1,4 @@
-//! What remains of a start once requests are answered: verifying the items that were taken over.
+//! What remains of a start once requests are answered: the recovery after a kill, and verifying the items.
 
 use fabcache_layout::succession;
 
@@ -8,14 +8,14 @@ use crate::store::Store;
 
 impl Handle {
     /// Finishes the start of a store that took a region over; does nothing for another store. `go_on` is called between
-    /// parts, each less than a quarter of a millisecond of work, and ends it early when it returns false: the next
-    /// server does the rest.
-    pub fn finish_restart(&self, go_on: &mut dyn FnMut() -> bool) {
-        self.scrub(go_on);
+    /// parts, each less than a quarter of a millisecond of work, and ends it early when it returns false. Returns whether
+    /// all was done.
+    pub fn finish_restart(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+        self.store.finish_recovery(self.counters(), go_on) && self.scrub(go_on)
     }
 
     /// Verifies all segments of earlier servers. Then readers of other processes need not ask the server any more.
-    fn scrub(&self, go_on: &mut dyn FnMut() -> bool) {
+    fn scrub(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         let store = &*self.store;
         let mut worked = 0;
         for id in 0..store.geometry.segments {
@@ -23,17 +23,18 @@ impl Handle {
                 continue;
             }
             if !store.verify_segment(id, go_on) {
-                return;
+                return false;
             }
             worked += store.segments.sealed_end(id).unwrap_or(0);
             if worked >= SCRUB_STEP_BYTES {
                 worked = 0;
                 if !go_on() {
-                    return;
+                    return false;
                 }
             }
         }
         store.note_verified();
+        true
     }
 }
 
@@ -46,7 +47,7 @@ impl Store {
 
     /// Notes that everything is verified, if it is.
     pub(super) fn note_verified(&self) {
-        if self.segments.has_unverified() {
+        if self.segments.has_unverified() || !self.is_recovered() {
             return;
         }
         if self.items_corrupt() == 0 {

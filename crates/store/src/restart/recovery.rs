@@ -173,10 +173,6 @@ impl Rehash for HalfMoved<'_> {
         self.store.discard_for_growth(seen, unlink);
     }
 
-    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        self.store.discard_for_growth(seen, unlink);
-    }
-
     fn may_evict(&self) -> bool {
         self.may_evict
     }
@@ -229,7 +225,7 @@ impl Store {
     }
 
     /// Returns whether there was no recovery, or it is finished.
-    pub(crate) fn is_recovered(&self) -> bool {
+    pub fn is_recovered(&self) -> bool {
         self.recovery.as_ref().is_none_or(|recovery| recovery.is_finished.load(Ordering::Acquire))
     }
 
