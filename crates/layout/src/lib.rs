@@ -27,6 +27,8 @@ pub mod hash;
 pub mod header;
 pub mod item;
 #[cfg(not(loom))]
+pub mod kill_points;
+#[cfg(not(loom))]
 pub mod mapping;
 pub mod memory;
 #[cfg(all(test, loom))]

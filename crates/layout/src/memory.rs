@@ -30,6 +30,8 @@ mod real {
     use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+    use crate::kill_points::{around, in_halves};
+
     const LINE_BYTES: u64 = 64;
 
     /// A mapped region, borrowed from its mapping.
@@ -132,18 +134,21 @@ mod real {
 
         /// Stores the 8-byte word at `offset` (a multiple of 8).
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn store(&self, offset: u64, value: u64, order: Ordering) {
-            self.u64(offset).store(value, order);
+            around(|| self.u64(offset).store(value, order));
         }
 
         /// Adds to the word at `offset`; returns the previous word.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn fetch_add(&self, offset: u64, value: u64, order: Ordering) -> u64 {
-            self.u64(offset).fetch_add(value, order)
+            around(|| self.u64(offset).fetch_add(value, order))
         }
 
         /// Replaces the word at `offset` if it is `current`; the error is the actual value.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn compare_exchange(
             &self,
             offset: u64,
@@ -152,7 +157,7 @@ mod real {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            self.u64(offset).compare_exchange(current, new, success, failure)
+            around(|| self.u64(offset).compare_exchange(current, new, success, failure))
         }
 
         /// Loads the 4-byte word at `offset` (a multiple of 4).
@@ -163,8 +168,9 @@ mod real {
 
         /// Stores the 4-byte word at `offset` (a multiple of 4).
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn store_u32(&self, offset: u64, value: u32, order: Ordering) {
-            self.u32(offset).store(value, order);
+            around(|| self.u32(offset).store(value, order));
         }
 
         /// Loads the 2-byte word at `offset` (a multiple of 2).
@@ -175,18 +181,21 @@ mod real {
 
         /// Stores the 2-byte word at `offset` (a multiple of 2).
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn store_u16(&self, offset: u64, value: u16, order: Ordering) {
-            self.u16(offset).store(value, order);
+            around(|| self.u16(offset).store(value, order));
         }
 
         /// Sets bits of the 2-byte word at `offset`; returns the previous word.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn fetch_or_u16(&self, offset: u64, bits: u16, order: Ordering) -> u16 {
-            self.u16(offset).fetch_or(bits, order)
+            around(|| self.u16(offset).fetch_or(bits, order))
         }
 
         /// Replaces the 2-byte word at `offset` if it is `current`.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn compare_exchange_u16(
             &self,
             offset: u64,
@@ -195,7 +204,7 @@ mod real {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u16, u16> {
-            self.u16(offset).compare_exchange(current, new, success, failure)
+            around(|| self.u16(offset).compare_exchange(current, new, success, failure))
         }
 
         /// Prefetches the cache line at `offset`.
@@ -281,20 +290,26 @@ mod real {
 
         /// Copies `src` into the region at `offset`. Readers may see it half done.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn copy_in(&self, offset: u64, src: &[u8]) {
             let dst = self.at(offset, src.len() as u64);
-            // SAFETY: `dst` is in bounds for the length; `src` is borrowed, so it is not written.
-            unsafe { copy::store(src.as_ptr(), dst, src.len()) }
+            in_halves(src, |at, part| {
+                // SAFETY: `dst` is in bounds for the length, and the part lies in it; `src` is borrowed, so it is not written.
+                unsafe { copy::store(part.as_ptr(), dst.wrapping_add(at), part.len()) }
+            });
         }
 
         /// Copies parts into the region, one after the other from `offset` on. Readers may see them half done.
         #[inline]
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn copy_in_parts<const N: usize>(&self, offset: u64, parts: [&[u8]; N]) {
             let len = parts.iter().map(|part| part.len() as u64).sum();
             let mut dst = self.at(offset, len);
             for part in parts {
-                // SAFETY: dst is in bounds for this part and those after it; the part is borrowed, so it is not written.
-                unsafe { copy::store(part.as_ptr(), dst, part.len()) };
+                in_halves(part, |at, half| {
+                    // SAFETY: dst is in bounds for this part and those after it; the part is borrowed, so it is not written.
+                    unsafe { copy::store(half.as_ptr(), dst.wrapping_add(at), half.len()) };
+                });
                 dst = dst.wrapping_add(part.len());
             }
         }
@@ -313,6 +328,7 @@ mod real {
         }
 
         /// Sets `len` bytes at `offset` to zero; both are multiples of 8.
+        #[cfg_attr(feature = "kill-points", track_caller)]
         pub fn zero(&self, offset: u64, len: u64) {
             assert!(len.is_multiple_of(8), "zeroing goes by words");
             for word in (offset..offset + len).step_by(8) {
@@ -342,7 +358,7 @@ mod real {
             let start = self.at(offset, len as u64);
             // SAFETY: `at` checked the bounds, and `new` that the region stays mapped and is initialized. Nothing else
             // writes the bytes, and late readers read them by assembly, whose result they discard.
-            fill(unsafe { std::slice::from_raw_parts_mut(start, len) })
+            around(|| fill(unsafe { std::slice::from_raw_parts_mut(start, len) }))
         }
 
         /// Returns the address of `len` bytes at `offset`, for the kernel to receive into.
