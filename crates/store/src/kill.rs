@@ -2,7 +2,7 @@
 //!
 //! All of it happens under the lock of the item's group, so that an item dies once, and in this order: it is marked
 //! dead before anybody can see that its slot changed, and no longer counted as alive after, for a segment in which
-//! nothing is counted is used again.
+//! nothing is counted is used again. Of an item that only moves the slot changes first.
 
 use std::cell::Cell;
 
@@ -62,6 +62,13 @@ impl Store {
     #[inline]
     pub(crate) fn relink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
         self.end_item(at.slot.offset(), item, || group.replace(at.at, slot));
+    }
+
+    /// As [`Store::relink`], for a slot of the item's copy. The slot changes first: a kill in between loses nothing. Both
+    /// have the same contents, and the next change waits for the group's lock, so no reader misses one.
+    pub(crate) fn relink_copy(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
+        group.replace(at.at, slot);
+        self.end_item(at.slot.offset(), item, || {});
     }
 
     /// As [`Store::relink`], but the death is counted later, with others of its segment.
