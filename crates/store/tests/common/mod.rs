@@ -90,7 +90,7 @@ pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
             Some((info, out.split_off(10)))
         }
         Get::Hit(info, Payload::Pinned(pinned)) => {
-            let value: Vec<u8> = pinned.slices().flatten().copied().collect();
+            let value = pinned.slices().collect::<Vec<_>>().concat();
             assert_eq!((value.len() as u64, pinned.len()), (info.len, info.len));
             Some((info, value))
         }
