@@ -236,7 +236,7 @@ fn eviction() {
     fill(&world, 1_500, |handle| handle.store().sums().evictions > 50);
     let evictions = |handle: &Handle| handle.store().sums().evictions;
     let evicted = world.counted(evictions, || {
-        Kills::one_of(40).during(&world, |world| {
+        Kills::one_of(37).during(&world, |world| {
             for number in 0..90 {
                 world.set(&format!("more-{number}"), 1_000);
                 if number % 10 == 0 {
@@ -265,11 +265,11 @@ fn sparse(setup: Setup) -> World {
 }
 
 /// Sets values until `count` rises by so many.
-fn set_until(world: &World, len: usize, count: fn(&StoreSums) -> u64, risen: u64) {
+fn set_until(world: &World, name: &str, len: usize, count: fn(&StoreSums) -> u64, risen: u64) {
     let counted = || world.handle(|handle| count(&handle.store().sums()));
     let before = counted();
     for number in 0..700 {
-        world.set(&format!("more-{number}"), len);
+        world.set(&format!("{name}-{number}"), len);
         if counted() >= before + risen {
             return;
         }
@@ -283,8 +283,9 @@ fn compaction() {
         let world = sparse(setup);
         // Parts of long values move, too.
         world.may_lose(MayLose::Chunked);
-        Kills::one_of(40).during(&world, |world| {
-            set_until(world, 1_300, |sums| sums.segments_compacted, 5);
+        set_until(&world, "before", 1_300, |sums| sums.items_moved, 1);
+        Kills::one_of(7).during(&world, |world| {
+            set_until(world, "more", 1_300, |sums| sums.segments_compacted, 4);
             world.maintain();
         });
         assert_eq!(world.handle(|handle| handle.store().sums().evictions), 0);
@@ -306,7 +307,10 @@ fn moves_of_chunks() {
         }
     }
     world.may_lose(MayLose::Chunked);
-    Kills::one_of(40).during(&world, |world| set_until(world, 1_500, |sums| sums.bytes_moved, 10_000));
+    set_until(&world, "before", 1_500, |sums| sums.bytes_moved, 1);
+    Kills::one_of(7).during(&world, |world| {
+        set_until(world, "more", 1_500, |sums| sums.bytes_moved, 8_000);
+    });
 }
 
 /// Sets small values until the table of one partition grows.
@@ -325,7 +329,7 @@ fn growth_of_a_table() {
     growing(&world);
     let resized = |handle: &Handle| handle.store().sums().tables_resized;
     let count = world.counted(resized, || {
-        Kills::one_of(60).during(&world, |world| {
+        Kills::one_of(59).during(&world, |world| {
             world.set("growing", 30);
             world.delete("old-22");
             world.maintain();
@@ -334,7 +338,7 @@ fn growth_of_a_table() {
     });
     assert!(count > 0, "no table has grown");
     // From its beginning.
-    Kills::one_of(60).during(&world, growing);
+    Kills::one_of(59).during(&world, growing);
 }
 
 /// Returns keys whose hash begins with these bits.
@@ -370,7 +374,7 @@ fn chain_buckets() {
 fn segments_that_are_retired() {
     let world = sparse(Setup::SMALL);
     let mut free = Vec::new();
-    Kills::one_of(40).during(&world, |world| {
+    Kills::one_of(37).during(&world, |world| {
         let keys: Vec<_> = world.ledger.borrow().present();
         for key in keys.iter().filter(|key| key.starts_with(b"fill-")) {
             world.delete(std::str::from_utf8(key).expect("text"));
@@ -410,9 +414,9 @@ fn recovery() {
 fn recovery_of_a_growing_table() {
     let world = World::populated(Setup::SMALL);
     growing(&world);
-    recovery_of(&world, 20);
+    recovery_of(&world, 19);
     world.maintain();
-    recovery_of(&world, 20);
+    recovery_of(&world, 19);
 }
 
 #[test]
@@ -422,15 +426,15 @@ fn recovery_of_full_memory() {
     for number in 0..60 {
         world.set(&format!("more-{number}"), 1_300);
     }
-    recovery_of(&world, 20);
+    recovery_of(&world, 19);
     let world = World::populated(Setup::SMALL);
     world.may_lose(MayLose::Anything);
     fill(&world, 1_500, |handle| handle.store().sums().evictions > 50);
-    recovery_of(&world, 20);
+    recovery_of(&world, 19);
 }
 
 #[test]
-fn recovery_in_the_middle_of_each_operation() {
+fn recovery_of_chain_buckets_and_expired_items() {
     let world = World::populated(Setup::SMALL);
     let keys = colliding(&world);
     for key in &keys {
@@ -477,7 +481,7 @@ fn growth_of_the_region() {
         world.kill();
         world.setup.memory_bytes_max = 2 << 20;
         world.setup.memory_bytes = 3 << 19;
-        Kills { after: true, ..Kills::one_of(10) }.during(&world, |world| {
+        Kills { after: true, ..Kills::one_of(11) }.during(&world, |world| {
             world.start().expect("a region");
             assert_eq!(world.handle(|handle| handle.store().region_bytes()), 2 << 20);
             world.set("old-21", 60);
@@ -488,7 +492,7 @@ fn growth_of_the_region() {
 #[test]
 fn creation() {
     let world = World::void(Setup::SMALL);
-    Kills { after: true, is_creation: true, ..Kills::one_of(50) }.during(&world, |world| {
+    Kills { after: true, is_creation: true, ..Kills::one_of(53) }.during(&world, |world| {
         assert_eq!(world.start().expect("a new file"), Opening::New);
     });
 }
