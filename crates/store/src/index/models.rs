@@ -104,7 +104,7 @@ impl World {
     /// Points a key to another version of its item.
     fn replace(&self, hash: KeyHash, version: u64) {
         let group = self.index.lock(hash);
-        let found = group.find(hash, |slot| self.hash_at(slot.offset()) == hash);
+        let found = group.find(hash, |slot| self.hash_at(slot.offset()) == Some(hash));
         group.replace(found.expect("a key that is there is found under its lock").at, item(hash, version));
     }
 
@@ -116,7 +116,7 @@ impl World {
             if self.index.reload(at).is_none() || !self.index.is_current(hash, version) {
                 return ControlFlow::Break(None);
             }
-            if self.hash_at(at.slot.offset()) == hash {
+            if self.hash_at(at.slot.offset()) == Some(hash) {
                 ControlFlow::Break(Some(at.slot))
             } else {
                 ControlFlow::Continue(())
@@ -127,7 +127,7 @@ impl World {
             Search::Absent => None,
             Search::Found(None) | Search::Changed => {
                 let group = self.index.lock(hash);
-                group.find(hash, |slot| self.hash_at(slot.offset()) == hash).map(|at| at.slot)
+                group.find(hash, |slot| self.hash_at(slot.offset()) == Some(hash)).map(|at| at.slot)
             }
         }
     }
@@ -145,7 +145,7 @@ impl World {
     fn slots_of(&self, hash: KeyHash) -> Vec<SlotSnapshot> {
         let mut slots = Vec::new();
         let _ = self.index.lock(hash).visit_all(|at| {
-            if at.slot.is_item() && self.hash_at(at.slot.offset()) == hash {
+            if at.slot.is_item() && self.hash_at(at.slot.offset()) == Some(hash) {
                 slots.push(at);
             }
             ControlFlow::<()>::Continue(())

@@ -24,7 +24,6 @@ pub(crate) mod verification;
 
 #[cfg(not(loom))]
 pub use keep::KeepError;
-#[cfg(not(loom))]
 pub use recovery::Damaged;
 #[cfg(not(loom))]
 pub use takeover::{NotKept, Unclean};

@@ -62,7 +62,6 @@ impl Store {
     }
 
     /// Sets that, before any thread uses the store or once all segments are verified.
-    #[cfg(not(loom))]
     pub(super) fn count_deaths_at_once(&self, at_once: bool) {
         self.verification.counts_at_once.store(at_once, Ordering::Relaxed);
     }
