@@ -33,7 +33,7 @@ impl Deaths {
         self.segment = segment;
         self.items += 1;
         self.bytes += item.bytes();
-        if store.counts_deaths_at_once() {
+        if store.counts_death_at_once(segment) {
             self.settle(store);
         }
     }

@@ -47,13 +47,8 @@ impl Store {
 
     /// Notes that everything is verified, if it is.
     pub(super) fn note_verified(&self) {
-        if self.segments.has_unverified() || !self.is_recovered() {
-            return;
+        if !self.segments.has_unverified() && self.is_recovered() {
+            succession::set_verified(&self.memory);
         }
-        if self.items_corrupt() == 0 {
-            // The counts of all segments are exact for good.
-            self.count_deaths_at_once(false);
-        }
-        succession::set_verified(&self.memory);
     }
 }

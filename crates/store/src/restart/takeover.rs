@@ -229,7 +229,6 @@ impl Takeover {
         header::grow(&memory, &parts.geometry);
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
-        store.count_deaths_at_once(true);
         store.note_boot(boot_id);
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
         let items = match knowledge {

@@ -11,7 +11,7 @@
 //! counts as dead with its bytes only if the next item confirms its length. A segment whose items do not add up is
 //! emptied: one pass over the index clears all slots that lead there.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use fabcache_layout::checksum::checksum;
 use fabcache_layout::item::{self, ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, SUMMED_AT, State};
@@ -28,8 +28,6 @@ use crate::store::Store;
 pub(crate) struct Verification {
     /// Items that were dropped because they, or what surrounds them, are damaged.
     dropped: AtomicU64,
-    /// Deaths are counted under the lock of their group: see [`Store::counts_deaths_at_once`].
-    counts_at_once: AtomicBool,
     /// Held while segments are emptied.
     emptying: Mutex<()>,
 }
@@ -54,16 +52,11 @@ impl Store {
         self.verification.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether deaths are to be counted before the lock of their group is released, so that a thread that held all
-    /// locks in turn finds exact counts.
+    /// Returns whether the death of an item in the segment is to be counted before the lock of its group is released, so that
+    /// a thread that held all locks in turn finds exact counts: those of an earlier server's segments may be wrong.
     #[inline]
-    pub(crate) fn counts_deaths_at_once(&self) -> bool {
-        !cfg!(loom) && self.verification.counts_at_once.load(Ordering::Relaxed)
-    }
-
-    /// Sets that, before any thread uses the store or once all segments are verified.
-    pub(super) fn count_deaths_at_once(&self, at_once: bool) {
-        self.verification.counts_at_once.store(at_once, Ordering::Relaxed);
+    pub(crate) fn counts_death_at_once(&self, segment: u32) -> bool {
+        !cfg!(loom) && self.segments.taken_over() > 0 && self.segments.is_inherited(segment)
     }
 
     /// Returns whether an item, of the key with this hash, is the one that was written, with all chunks of its value. Under
@@ -323,17 +316,21 @@ impl Store {
         }
     }
 
-    /// Empties a segment that reclaim has passed over, if items in it still count as alive because of damage: a damaged item
-    /// does not say how long it is, nor which chunks it had. Returns whether it did.
+    /// Empties a segment that reclaim has passed over, if items in it still count as alive because of damage, now or under
+    /// an earlier server: a damaged item does not say how long it is, nor which chunks it had. Returns whether an earlier
+    /// server sealed the segment.
     #[cold]
     pub(crate) fn settle_damaged_segment(&self, id: u32) -> bool {
-        let generation = self.segments.generation(id);
-        let is_damaged = self.items_corrupt() > 0 && self.segments.is_inherited(id);
-        if !is_damaged || !self.segments.pin(id, generation) {
+        if !self.segments.is_inherited(id) {
             return false;
         }
-        self.empty_segment(id, generation);
-        self.segments.unpin(id);
+        // An item may have died and not be counted yet. It is, once its group's lock was free.
+        self.index.wait_for_locks();
+        let generation = self.segments.generation(id);
+        if !self.segments.is_dead(id) && self.segments.pin(id, generation) {
+            self.empty_segment(id, generation);
+            self.segments.unpin(id);
+        }
         true
     }
 }

@@ -42,6 +42,7 @@ impl Segments {
     }
 
     /// Returns how many segments were unverified at the start.
+    #[inline]
     pub fn taken_over(&self) -> u32 {
         self.taken_over
     }
