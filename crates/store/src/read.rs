@@ -503,7 +503,7 @@ impl Store {
             if item.state.has(State::DEAD) && !without("dead_checked") {
                 return Err(ConcurrentChange);
             }
-            if is_checked && !self.is_seen_intact(at, hash, &item) {
+            if is_checked && !self.is_seen_intact(at, hash, segment, generation) {
                 return Err(ConcurrentChange);
             }
             return Ok(Some(ItemSnapshot { at, segment, generation, item }));
@@ -511,11 +511,14 @@ impl Store {
         if self.segments.still(segment, generation) { Ok(None) } else { Err(ConcurrentChange) }
     }
 
-    /// Returns whether the item is intact. Segments that it is in may be verified meanwhile, and it dropped before: then its
-    /// slot has changed.
+    /// Returns whether the item of a slot is intact. Its segments may be verified meanwhile, and it dropped before: then its
+    /// slot has changed. Reads it again, as the caller's copy stays in registers.
     #[cold]
-    fn is_seen_intact(&self, at: SlotSnapshot, hash: KeyHash, item: &Item) -> bool {
-        self.is_intact(at.slot.offset(), item, hash) && self.index.reload(at).is_some()
+    fn is_seen_intact(&self, at: SlotSnapshot, hash: KeyHash, segment: u32, generation: u64) -> bool {
+        let offset = at.slot.offset();
+        Item::read(&self.memory, offset).is_some_and(|item| self.is_intact(offset, &item, hash))
+            && self.segments.still(segment, generation)
+            && self.index.reload(at).is_some()
     }
 
     fn seen_under_lock(&self, at: SlotSnapshot) -> ItemSnapshot {
