@@ -234,9 +234,12 @@ impl Index {
         self.partitions[partition].next_group.store(next_group, Ordering::Relaxed);
         let (mut found, none) = (HashSet::new(), HashSet::new());
         (0..next_groups).for_each(|group| check(next, next_groups, group, &none, Some(&mut found)));
-        for group in (next_group..head.groups).filter(|group| !is_moved(group)) {
-            check(head.current, head.groups, group, &found, None);
+        // The last group of all may have moved as a whole.
+        if !is_moved(&next_group) {
+            check(head.current, head.groups, next_group, &found, None);
         }
+        // Groups move in their order: a later one whose first slot reads MOVED is damaged.
+        (next_group + 1..head.groups).for_each(|group| check(head.current, head.groups, group, &none, None));
     }
 }
 

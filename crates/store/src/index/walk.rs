@@ -65,6 +65,7 @@ impl Index {
 
     /// Visits every item of every table, one group at a time under its lock, while no table grows.
     pub fn visit_all(&self, mut visit: impl FnMut(&LockedGroup<'_>, SlotSnapshot)) {
+        debug_assert!(!self.is_recovering(), "a group may be unchecked");
         let _resizing = self.resizing.lock().expect("no thread panics while it moves a group");
         for partition in 0..self.geometry.partitions() {
             let head = Head::from_word(self.head_word(partition));
