@@ -128,8 +128,13 @@ mod tests {
         let (touched, free) = mapped(&store, Kind::Free);
         assert_eq!(touched.len(), free);
         let segment_blocks = store.geometry.segment_bytes() / 512;
-        assert!(blocks() >= allocated + free as u64 * segment_blocks);
-        let retired = store.segments.of_kind(Kind::Retired).len();
-        assert!(retired > 0 && mapped(&store, Kind::Retired).0.is_empty(), "{retired} segments beyond -m");
+        let free_blocks = free as u64 * segment_blocks;
+        assert!(store.segments.of_kind(Kind::Retired).len() > 8, "segments beyond -m");
+        // A file system may allocate some blocks for its own use.
+        let touched_blocks = blocks() - allocated;
+        assert!(
+            (free_blocks..free_blocks + 4 * segment_blocks).contains(&touched_blocks),
+            "{touched_blocks}"
+        );
     }
 }
