@@ -218,6 +218,9 @@ pub const LATE_SECONDS_MIN: u32 = 1;
 /// microsecond, unless its thread was interrupted: then the walk is postponed.
 pub const STABLE_CHECKS_MAX: u32 = if cfg!(loom) { 1 } else { 200 };
 
+/// Bytes that are read to find out whether the length in a damaged header is right.
+pub const CONFIRMATION_BYTES_MAX: u64 = 8 << 20;
+
 /// Bytes that are verified in one go: less than a quarter of a millisecond, even from memory that is not cached.
 pub const SCRUB_STEP_BYTES: u64 = 512 << 10;
 

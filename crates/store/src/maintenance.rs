@@ -157,6 +157,10 @@ impl Handle {
         if store.index.is_recovering() {
             return;
         }
+        // The last unverified segment may have been freed.
+        if store.segments.taken_over() > 0 {
+            store.note_verified();
+        }
         self.expire(&mut pause);
         store.free_unpinned();
         // A server that took a region over may have a lower limit than the one before.

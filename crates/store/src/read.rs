@@ -282,7 +282,14 @@ impl Handle {
             return Err(ReadFailure::Miss(miss));
         }
         let info = store.info(at.slot, &seen.item, now, detail);
-        take(&seen, &info).map(|taken| (info, taken))
+        match take(&seen, &info) {
+            // Nothing changes under the lock: what it leads to is damaged.
+            Err(ReadFailure::ConcurrentChange) => {
+                store.unlink(&group, at, &seen.item);
+                Err(self.note_absent(hash, access))
+            }
+            taken => taken.map(|taken| (info, taken)),
+        }
     }
 
     /// Records a miss of a key without an item, and returns it.

@@ -603,6 +603,36 @@ fn segment_of_unchecked_items_is_not_freed() {
     }
 }
 
+/// Long values of two keys that a search of the index tells apart only by the keys are both moved out of open segments.
+#[test]
+fn long_values_of_keys_with_one_tag_are_recovered() {
+    let folder = Folder::new("fabcache-killed-tags").expect("a folder");
+    let clock = SetClock::default();
+    let (handle, _) = open(&folder, 8 << 20, true, &clock);
+    let mut by_place = HashMap::new();
+    let pair = (0_u32..).find_map(|number| {
+        let key = format!("key-{number}");
+        let hash = handle.store().hash(key.as_bytes()).0;
+        // The tag, and the home bucket in a table of one group for each of at most 32 partitions.
+        by_place.insert((hash & 0xfff, hash >> 54), key.clone()).map(|other| [other, key])
+    });
+    let keys = pair.expect("there is no end to them");
+    let long =
+        |key: &String| pattern(key.len() as u64 + 7, handle.store().usage().segment_bytes as usize / 3);
+    keys.iter().for_each(|key| {
+        set(&handle, key.as_bytes(), &long(key)).expect("there is room");
+    });
+    let values = keys.each_ref().map(long);
+    drop(handle);
+    let (handle, _) = open(&folder, 8 << 20, true, &clock);
+    assert!(handle.finish_restart(&mut || true));
+    for (key, value) in keys.iter().zip(&values) {
+        assert_eq!(&get(&handle, key.as_bytes()).expect("it is stored").1, value);
+    }
+    let found = handle.store().recovery_progress().expect("its server was killed");
+    assert_eq!((found.kept, found.dropped), (2, 0));
+}
+
 /// Items in segments of a killed server are found when they expire, although nobody reads them.
 #[test]
 fn expired_items_of_a_killed_server_are_removed() {

@@ -18,7 +18,6 @@ use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use super::Index;
 use super::tables::BlockNames;
-use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
 use crate::restart::Damaged;
 
 /// The store's part in checking slots.
@@ -345,7 +344,8 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
 
     /// Follows the links behind the group, and cuts the chain at an invalid one.
     fn check_chain(&mut self, mut last: u64) {
-        for _ in 0..=CHAIN_BUCKETS_SEARCHED_MAX {
+        // It ends, as a bucket is taken once.
+        loop {
             let slot = self.index.load_slot(last);
             if !slot.is_special() {
                 return;
@@ -357,10 +357,6 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
                 self.check_slot(at, SlotPlace::Overflow);
             }
             self.check_slot(last, SlotPlace::Last);
-        }
-        let slot = self.index.load_slot(last);
-        if slot.is_special() {
-            self.clear(last, slot);
         }
     }
 

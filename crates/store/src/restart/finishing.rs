@@ -46,7 +46,7 @@ impl Store {
     }
 
     /// Notes that everything is verified, if it is.
-    pub(super) fn note_verified(&self) {
+    pub(crate) fn note_verified(&self) {
         if !self.segments.has_unverified() && self.is_recovered() {
             succession::set_verified(&self.memory);
         }

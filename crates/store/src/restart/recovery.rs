@@ -15,9 +15,9 @@ use std::collections::HashSet;
 
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use fabcache_layout::{Geometry, KeyHash, Memory, Slot, segment, size_class};
+use fabcache_layout::{KeyHash, Memory, Slot, segment, size_class};
 
-use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, WRITE_TRIES_MAX};
+use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, SEGMENTS_FOR_ONE_WRITE_MAX};
 use crate::counters::StoreCounters;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
@@ -42,8 +42,8 @@ pub(crate) struct Recovery {
     now: u32,
     /// Segments that were open.
     open: Vec<u32>,
-    /// The keys of items that are there, in part or as a whole.
-    stranded: Mutex<Vec<KeyHash>>,
+    /// The keys of items that are there, in part or as a whole, each with the segment.
+    stranded: Mutex<Vec<(u32, KeyHash)>>,
     /// Stranded items that found no room.
     lost: AtomicU64,
     /// Held while stranded items are moved.
@@ -65,12 +65,7 @@ impl Recovery {
         }
     }
 
-    /// Returns whether the offset is in a segment that was open.
-    fn was_open(&self, geometry: &Geometry, offset: u64) -> bool {
-        geometry.segment_of(offset).is_some_and(|id| self.open.contains(&id))
-    }
-
-    fn stranded(&self) -> MutexGuard<'_, Vec<KeyHash>> {
+    fn stranded(&self) -> MutexGuard<'_, Vec<(u32, KeyHash)>> {
         self.stranded.lock().expect("no thread panics while it changes the list")
     }
 }
@@ -140,18 +135,21 @@ impl Survivors for ItemChecks<'_> {
 
     fn keep(&self, slot: Slot, hash: KeyHash) {
         let offset = slot.offset();
-        let Some((item, id, mut is_stranded)) = self.item_at(offset) else { return };
+        let Some((item, id, is_open)) = self.item_at(offset) else { return };
+        let mut open = Vec::from_iter(is_open.then_some(id));
         self.segments.count_found(id, &item, 1);
         if item.is_chained() {
             for entry in chunks_of(self.memory, offset, &item) {
                 if let Some((chunk, id, is_open)) = self.item_at(entry.offset) {
                     self.segments.count_found(id, &chunk, 0);
-                    is_stranded |= is_open;
+                    open.extend(is_open.then_some(id));
                 }
             }
         }
-        if is_stranded {
-            self.recovery.stranded().push(hash);
+        if !open.is_empty() {
+            open.sort_unstable();
+            open.dedup();
+            self.recovery.stranded().extend(open.into_iter().map(|id| (id, hash)));
         }
     }
 }
@@ -247,17 +245,25 @@ impl Store {
             return false;
         }
         let _moving = recovery.moving.lock().expect("no thread panics while it moves items");
-        loop {
-            let Some(hash) = recovery.stranded().pop() else { break };
+        let mut stranded = std::mem::take(&mut *recovery.stranded());
+        // One segment after the other, as each gives its memory to the items of the next.
+        stranded.sort_unstable();
+        for id in &recovery.open {
+            if stranded.binary_search_by_key(id, |(id, _)| *id).is_err() {
+                self.retire_open(*id);
+            }
+        }
+        while let Some((id, hash)) = stranded.pop() {
             self.move_stranded(recovery, counters, hash);
+            if stranded.last().is_none_or(|(next, _)| *next != id) {
+                self.retire_open(id);
+            }
             if !go_on() {
+                *recovery.stranded() = stranded;
                 return false;
             }
         }
-        if !recovery.is_finished.load(Ordering::Relaxed) {
-            recovery.open.iter().for_each(|id| self.retire_open(*id));
-            recovery.is_finished.store(true, Ordering::Release);
-        }
+        recovery.is_finished.store(true, Ordering::Release);
         true
     }
 
@@ -268,21 +274,23 @@ impl Store {
         loop {
             let group = self.index.lock(hash);
             // A write since then may have kept the chunks.
-            let Some(at) = group.find(hash, |slot| self.is_stranded(recovery, slot.offset())) else { return };
+            let found = group.find(hash, |slot| self.is_stranded(slot.offset(), hash));
+            let Some(at) = found else { return };
             let item =
                 Item::read(&self.memory, at.slot.offset()).expect("a checked slot points into the region");
             // A copy gets a new checksum.
             if self.gone(&item, self.now()).is_some() || !self.is_intact(at.slot.offset(), &item, hash) {
                 self.unlink(&group, at, &item);
+                recovery.lost.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            if self.rewrite_out_of(recovery, counters, &group, hash, at, &item).is_ok() {
+            if self.rewrite_out(counters, &group, hash, at, &item).is_ok() {
                 continue;
             }
             tries += 1;
-            if tries < WRITE_TRIES_MAX {
+            if tries < SEGMENTS_FOR_ONE_WRITE_MAX {
                 drop(group);
-                self.free_segments(counters, tries);
+                self.free_segments(counters, 2 * tries);
                 continue;
             }
             self.unlink(&group, at, &item);
@@ -290,21 +298,25 @@ impl Store {
         }
     }
 
-    /// Returns whether the item at `offset`, or a chunk of its value, is in a segment that was open. The caller holds the
-    /// lock of its slot.
-    fn is_stranded(&self, recovery: &Recovery, offset: u64) -> bool {
-        if recovery.was_open(&self.geometry, offset) {
-            return true;
-        }
-        let item = Item::read(&self.memory, offset).filter(Item::is_chained);
-        item.is_some_and(|item| {
-            self.chunks(offset, &item).iter().any(|chunk| recovery.was_open(&self.geometry, chunk.offset))
-        })
+    /// Returns whether the item at `offset` has a key with this hash, and is in a segment that was open, or a chunk of its
+    /// value is. The caller holds the lock of its slot.
+    fn is_stranded(&self, offset: u64, hash: KeyHash) -> bool {
+        let Some(item) = Item::read(&self.memory, offset) else { return false };
+        let is_there = || {
+            self.is_left_open(offset)
+                || item.is_chained()
+                    && self.chunks(offset, &item).iter().any(|chunk| self.is_left_open(chunk.offset))
+        };
+        self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX])) == hash && is_there()
     }
 
-    fn rewrite_out_of(
+    fn is_left_open(&self, offset: u64) -> bool {
+        self.geometry.segment_of(offset).is_some_and(|id| self.segments.is_left_open(id))
+    }
+
+    /// Moves an item, or the chunks of its value, out of segments that were open.
+    fn rewrite_out(
         &self,
-        recovery: &Recovery,
         counters: &StoreCounters,
         group: &LockedGroup<'_>,
         hash: KeyHash,
@@ -315,8 +327,8 @@ impl Store {
         if !item.is_chained() {
             return self.rewrite(group, hash, at, item, None, to);
         }
-        let was_open = |chunk: &ChunkEntry, _| recovery.was_open(&self.geometry, chunk.offset);
-        self.move_chunks(counters, group, hash, at, item, was_open, to).map(|_| ())
+        let is_left_open = |chunk: &ChunkEntry, _| self.is_left_open(chunk.offset);
+        self.move_chunks(counters, group, hash, at, item, is_left_open, to).map(|_| ())
     }
 
     /// Frees memory until so many segments are free, or nothing can be taken back. All groups are checked.
@@ -333,6 +345,9 @@ impl Store {
 
     /// Ends the generation of a segment that was open when its server was killed: its items have moved.
     fn retire_open(&self, id: u32) {
+        if !self.segments.is_left_open(id) {
+            return;
+        }
         // A writer may have replaced an item that it has yet to count as dead.
         let mut waits = 0;
         while self.segments.live_bytes(id) > 0 && waits < RETIRE_WAITS_MAX {

@@ -18,7 +18,7 @@ use fabcache_layout::item::{self, ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, 
 use fabcache_layout::sync::{Mutex, Ordering};
 use fabcache_layout::{KeyHash, Slot};
 
-use crate::bounds::SCRUB_STEP_BYTES;
+use crate::bounds::{CONFIRMATION_BYTES_MAX, SCRUB_STEP_BYTES};
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::store::Store;
@@ -84,10 +84,15 @@ impl Store {
 
     /// Returns whether the checksum of an item within segment `id` is right.
     fn has_its_sum(&self, offset: u64, item: &Item, id: u32) -> bool {
+        self.has_sum_in(offset, item, self.segments.generation(id), &mut Vec::new())
+    }
+
+    /// As [`Store::has_its_sum`], in this generation of its segment; the bytes are copied to `buffer`.
+    fn has_sum_in(&self, offset: u64, item: &Item, generation: u64, buffer: &mut Vec<u8>) -> bool {
         let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
-        let mut bytes = vec![0; len];
-        self.memory.copy_out(offset + SUMMED_AT as u64, &mut bytes);
-        checksum(&self.secret, self.segments.generation(id), offset, item.kind(), &bytes) == item.checksum
+        buffer.clear();
+        self.memory.append_to(offset + SUMMED_AT as u64, len, buffer);
+        checksum(&self.secret, generation, offset, item.kind(), buffer) == item.checksum
     }
 
     fn has_intact_chunks(&self, offset: u64, item: &Item, owner: KeyHash) -> bool {
@@ -98,6 +103,7 @@ impl Store {
             let Some(chunk) = Item::read(&self.memory, entry.offset) else { return false };
             self.segments.generation(id) as u32 == entry.generation
                 && is_listed(&chunk, entry)
+                && !chunk.state.has(State::DEAD)
                 && chunk.cas == owner.0
                 && self.is_header_intact(entry.offset, &chunk)
         };
@@ -122,18 +128,22 @@ impl Store {
         }
     }
 
-    /// Unlinks a slot's item that is not intact.
-    fn drop_damaged(&self, group: &LockedGroup<'_>, at: SlotSnapshot) {
+    /// Unlinks a slot's item that is not intact. Returns whether its bytes are no longer counted as alive.
+    pub(crate) fn drop_damaged(&self, group: &LockedGroup<'_>, at: SlotSnapshot) -> bool {
         let offset = at.slot.offset();
+        self.note_corrupt();
         match Item::read(&self.memory, offset) {
             Some(item) if self.is_header_intact(offset, &item) => {
                 self.kill_chunks(offset, &item);
                 self.end_item(offset, &item, || group.clear(at.at));
+                true
             }
             Some(_) => self.end_damaged(offset, || group.clear(at.at)),
-            None => group.clear(at.at),
+            None => {
+                group.clear(at.at);
+                false
+            }
         }
-        self.note_corrupt();
     }
 
     /// As [`Store::unlink`], of an item whose header may be damaged.
@@ -162,24 +172,42 @@ impl Store {
         is_intact.then(|| self.hash(self.copy_key(offset, &item, &mut [0; KEY_BYTES_MAX])))
     }
 
-    /// Ends an item with a damaged header: marked dead, so that walks pass it, and counted as dead with its bytes, if the item
-    /// behind it confirms them.
-    fn end_damaged(&self, offset: u64, change_slot: impl FnOnce()) {
-        let Some(id) = self.geometry.segment_of(offset) else { return change_slot() };
+    /// Ends an item with a damaged header: marked dead, so that walks pass it, and counted as dead with its bytes, if what
+    /// follows confirms them. Returns whether it does.
+    fn end_damaged(&self, offset: u64, change_slot: impl FnOnce()) -> bool {
+        let Some(id) = self.geometry.segment_of(offset) else {
+            change_slot();
+            return false;
+        };
         item::mark_dead(&self.memory, offset);
         change_slot();
-        let confirmed = || {
-            let end = self.geometry.segment_offset(id) + self.segments.sealed_end(id)?;
-            let item = Item::read(&self.memory, offset)?;
-            let next_offset = offset + item.bytes();
-            if next_offset == end {
-                return Some(item.bytes());
-            }
-            let next = Item::read(&self.memory, next_offset)?;
-            let is_next = self.is_within(next_offset, &next, end) && self.has_its_sum(next_offset, &next, id);
-            is_next.then_some(item.bytes())
+        let bytes = self.confirmed_bytes(id, offset);
+        self.segments.count_dead_in(id, bytes.unwrap_or(0), 1);
+        bytes.is_some()
+    }
+
+    /// Returns the bytes that the damaged header of an item tells, if they are right: they lead to an intact item or the
+    /// segment's end, and to no intact one in between. None if that takes too long to find out.
+    fn confirmed_bytes(&self, id: u32, offset: u64) -> Option<u64> {
+        let end = self.geometry.segment_offset(id) + self.segments.sealed_end(id)?;
+        let bytes = Item::read(&self.memory, offset)?.bytes();
+        let mut left = CONFIRMATION_BYTES_MAX;
+        let mut is_intact_at = |at: u64| {
+            let item = Item::read(&self.memory, at).filter(|item| self.is_within(at, item, end))?;
+            left = left.checked_sub(item.bytes())?;
+            Some(self.has_its_sum(at, &item, id))
         };
-        self.segments.count_dead_in(id, confirmed().unwrap_or(0), 1);
+        let next = offset + bytes;
+        if next > end || next < end && is_intact_at(next) != Some(true) {
+            return None;
+        }
+        for at in (offset + ALIGN_BYTES..next).step_by(ALIGN_BYTES as usize) {
+            let is_outside = Item::read(&self.memory, at).is_none_or(|item| !self.is_within(at, &item, end));
+            if !is_outside && is_intact_at(at) != Some(false) {
+                return None;
+            }
+        }
+        Some(bytes)
     }
 
     // ---- whole segments ----
@@ -221,7 +249,7 @@ impl Store {
     ) -> SegmentCheck {
         let mut at = self.geometry.segment_offset(id);
         let end = at + used;
-        let (mut alive, mut step) = (0, 0);
+        let (mut alive, mut step, mut buffer) = (0, 0, Vec::new());
         while at < end {
             let item = Item::read(&self.memory, at).expect("a segment is in the region");
             if !self.is_within(at, &item, end) {
@@ -231,7 +259,7 @@ impl Store {
             self.memory.prefetch(at + bytes + SCRUB_AHEAD_BYTES);
             // Of an item that never was one, as its writer wrote none, only the header is there.
             if !item.state.has(State::DEAD) {
-                if self.has_its_sum_in_pinned(at, &item, generation) {
+                if self.has_sum_in(at, &item, generation, &mut buffer) {
                     alive += bytes;
                 } else if !self.drop_damaged_at(at, &item) {
                     return SegmentCheck::Broken;
@@ -253,22 +281,8 @@ impl Store {
         if self.segments.live_bytes(id) > alive { SegmentCheck::Broken } else { SegmentCheck::Whole }
     }
 
-    #[cfg(not(loom))]
-    fn has_its_sum_in_pinned(&self, offset: u64, item: &Item, generation: u64) -> bool {
-        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
-        // SAFETY: the bytes are within a segment that the caller has sealed and pinned, and exclude the state word, so
-        // nobody writes them.
-        let bytes = unsafe { self.memory.bytes(offset + SUMMED_AT as u64, len) };
-        checksum(&self.secret, generation, offset, item.kind(), bytes) == item.checksum
-    }
-
-    #[cfg(loom)]
-    fn has_its_sum_in_pinned(&self, offset: u64, item: &Item, _generation: u64) -> bool {
-        self.geometry.segment_of(offset).is_some_and(|id| self.has_its_sum(offset, item, id))
-    }
-
     /// Drops the item at `offset`, whose checksum is wrong, or the value of which it is a chunk. Returns false if nothing
-    /// is found to own it, though it is alive.
+    /// is found to own it, though it is alive, or its length is uncertain.
     fn drop_damaged_at(&self, offset: u64, item: &Item) -> bool {
         let mut key = [0; KEY_BYTES_MAX];
         let hash = if item.is_chunk() {
@@ -281,10 +295,10 @@ impl Store {
             slot.offset() == offset
                 || item.is_chunk() && self.lists_chunk(slot, |entry| entry.offset == offset)
         });
-        if let Some(at) = found {
-            self.drop_damaged(&group, at);
+        match found {
+            Some(at) => self.drop_damaged(&group, at),
+            None => item::load_state(&self.memory, offset).has(State::DEAD),
         }
-        found.is_some() || item::load_state(&self.memory, offset).has(State::DEAD)
     }
 
     /// Returns whether a slot's item is chained, has an intact header, and lists a chunk that is `wanted`.

@@ -125,10 +125,11 @@ impl Segments {
     /// Ends the generation of a segment none of whose items is linked any more. True if it is free now; false if
     /// senders still read it, and [`Segments::free_unpinned`] must be tried later.
     pub fn retire_generation(&self, id: u32) -> bool {
+        // No slot leads there. First, so that a scrub that finds it free finds it verified.
+        self.set_verified(id);
         let advance = || segment::advance_generation(&self.memory, &self.geometry, id);
         // A segment that the table names as free has ended its generation, also if the process dies in between.
         in_order("generation_before_free", advance, || self.set_kind(id, Kind::Free, 0));
-        self.set_verified(id);
         self.grace.begin(id);
         self.free_unpinned(id)
     }

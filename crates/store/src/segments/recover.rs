@@ -46,6 +46,10 @@ impl Segments {
     /// Returns the segment of these bytes, and whether it is open, if a recovered segment may hold an item there.
     pub fn found_at(&self, offset: u64, bytes: u64) -> Option<(u32, bool)> {
         let id = self.geometry.segment_of(offset)?;
+        // One that was opened since holds no item of the killed server.
+        if !self.is_inherited(id) {
+            return None;
+        }
         let (used, is_open) = match self.kind(id) {
             Kind::Sealed => {
                 (self.segments[id as usize].allocation.load(Ordering::Relaxed) & USED_MASK, false)
@@ -55,6 +59,11 @@ impl Segments {
         };
         let end = offset - self.geometry.segment_offset(id) + bytes;
         (end <= used).then_some((id, is_open))
+    }
+
+    /// Returns whether the segment was open when its server was killed, and is as it was left.
+    pub fn is_left_open(&self, id: u32) -> bool {
+        self.is_inherited(id) && self.kind(id) == Kind::Open
     }
 
     /// Counts an item as alive that a slot of the region points to, or with `items` 0 a chunk of one.
