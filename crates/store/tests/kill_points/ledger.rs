@@ -1,6 +1,6 @@
 //! What each key may hold, after the acknowledged operations and the one that a kill interrupts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// An item's contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +19,6 @@ pub type Found = BTreeMap<Vec<u8>, Contents>;
 pub enum MayLose {
     /// None.
     Nothing,
-    /// Values in chunks: a part of one may have been moved to a segment that was open when the server was killed.
-    Chunked,
     /// Any: memory is full.
     Anything,
 }
@@ -33,12 +31,7 @@ pub type PendingFlush = Option<u32>;
 pub struct Ledger {
     /// The states that are possible; exactly one, unless an operation is under way. None is a miss.
     keys: BTreeMap<Vec<u8>, Vec<Option<Contents>>>,
-    /// Keys written since the last start. If the value is in chunks, a part of it may be in an open segment, which does not
-    /// survive a kill.
-    recent: BTreeSet<Vec<u8>>,
     pub may_lose: MayLose,
-    /// Values longer than this are in chunks.
-    pub whole_max: usize,
     /// The greatest CAS value that a client got.
     pub last_cas: u64,
     /// The delayed flushes that are possible; one, unless an operation is under way.
@@ -47,8 +40,7 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Ledger {
-        let (keys, recent, may_lose) = (BTreeMap::new(), BTreeSet::new(), MayLose::Nothing);
-        Ledger { keys, recent, may_lose, whole_max: usize::MAX, last_cas: 0, flushes: vec![None] }
+        Ledger { keys: BTreeMap::new(), may_lose: MayLose::Nothing, last_cas: 0, flushes: vec![None] }
     }
 }
 
@@ -80,12 +72,6 @@ impl Ledger {
     /// The operation was acknowledged.
     pub fn acknowledge(&mut self, key: &[u8], new: Option<Contents>) {
         self.keys.insert(key.to_vec(), vec![new]);
-        self.recent.insert(key.to_vec());
-    }
-
-    /// A server has stopped cleanly.
-    pub fn restart(&mut self) {
-        self.recent.clear();
     }
 
     /// Time passes: items are gone that expire until `now`, and all if a flush is due. The clock does so, whether or not a
@@ -116,14 +102,8 @@ impl Ledger {
             assert!(is_known, "{name} holds another item: {}", describe(Some(contents), states));
         }
         for (key, states) in &self.keys {
-            let may_be_lost = |state: &Option<Contents>| {
-                let Some(contents) = state else { return true };
-                match self.may_lose {
-                    MayLose::Anything => true,
-                    MayLose::Nothing if !self.recent.contains(key) => false,
-                    MayLose::Chunked | MayLose::Nothing => contents.value.len() > self.whole_max,
-                }
-            };
+            let may_be_lost =
+                |state: &Option<Contents>| state.is_none() || self.may_lose == MayLose::Anything;
             let name = String::from_utf8_lossy(key);
             let is_known = found.contains_key(key) || states.iter().any(may_be_lost);
             assert!(is_known, "{name} is lost: {}", describe(None, states));

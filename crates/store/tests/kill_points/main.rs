@@ -86,7 +86,7 @@ fn upload() {
                 assert!(received.is_some(), "the next bytes are of a chunk");
             }
         });
-        // It does not come to its end.
+        // The upload is abandoned.
         world.handle(|handle| {
             let expiry = fabcache_store::Expiry::NEVER;
             let mut upload = fabcache_store::Upload::begin(handle.store(), b"old-6", expiry, 30_000);
@@ -281,8 +281,6 @@ fn set_until(world: &World, name: &str, len: usize, count: fn(&StoreSums) -> u64
 fn compaction() {
     for setup in [Setup::KEEPING, Setup::SMALL] {
         let world = sparse(setup);
-        // Parts of long values move, too.
-        world.may_lose(MayLose::Chunked);
         set_until(&world, "before", 1_300, |sums| sums.items_moved, 1);
         Kills::one_of(7).during(&world, |world| {
             set_until(world, "more", 1_300, |sums| sums.segments_compacted, 4);
@@ -306,7 +304,6 @@ fn moves_of_chunks() {
             world.delete(&format!("long-{number}"));
         }
     }
-    world.may_lose(MayLose::Chunked);
     set_until(&world, "before", 1_500, |sums| sums.bytes_moved, 1);
     Kills::one_of(7).during(&world, |world| {
         set_until(world, "more", 1_500, |sums| sums.bytes_moved, 8_000);
@@ -422,7 +419,6 @@ fn recovery_of_a_growing_table() {
 #[test]
 fn recovery_of_full_memory() {
     let world = sparse(Setup::KEEPING);
-    world.may_lose(MayLose::Chunked);
     for number in 0..60 {
         world.set(&format!("more-{number}"), 1_300);
     }

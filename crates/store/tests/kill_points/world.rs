@@ -122,9 +122,6 @@ impl World {
     pub fn new(setup: Setup) -> World {
         let world = World::void(setup);
         assert_eq!(world.start().expect("a new file"), Opening::New);
-        // As in `bounds::CONTIGUOUS_ITEM_DIVISOR`, with room for the key and the longest header.
-        let whole_max = world.handle(|handle| handle.store().usage().segment_bytes) as usize / 4 - 300;
-        world.ledger.borrow_mut().whole_max = whole_max;
         world.handle(|handle| assert_eq!(handle.store().now(), world.first_second));
         world
     }
@@ -177,7 +174,6 @@ impl World {
         self.kill();
         let opening = self.start().expect("a region");
         assert!(matches!(opening, Opening::Kept { .. }), "{opening:?}");
-        self.ledger.borrow_mut().restart();
     }
 
     pub fn handle<R>(&self, use_it: impl FnOnce(&Handle) -> R) -> R {
@@ -252,7 +248,7 @@ impl World {
         });
     }
 
-    /// As [`World::set`], by the short way.
+    /// As [`World::set`], by the fast path.
     pub fn put(&self, key: &str, len: usize) {
         let value = self.value(len);
         let new = Contents { value: value.clone(), flags: 0, expiry: 0 };
@@ -357,7 +353,7 @@ impl World {
         self.ledger.borrow_mut().flushes = vec![Some(expiry.second())];
     }
 
-    /// Lets seconds pass. The server does not know until it looks at its clock.
+    /// Lets seconds pass. The server does not know until it reads its clock.
     pub fn advance(&self, seconds: u64) {
         if let Some((_, clock)) = &*self.handle.borrow() {
             clock.advance(seconds);
