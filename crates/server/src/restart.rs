@@ -1,5 +1,4 @@
-//! The thread that finishes what a start over a memory file left to do, while workers answer: the recovery after a kill, and
-//! verifying the items.
+//! The thread that finishes a takeover while workers answer: it completes the recovery after a kill, then verifies the items.
 
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
@@ -54,12 +53,15 @@ fn finish(shared: &Shared, handle: &Handle) {
     }
     let ((verified, segments), corrupt, took) = (store.scrubbed(), store.items_corrupt(), began.elapsed());
     if !is_done {
-        tracing::info!("stopped before all items were verified: {verified} of {segments} segments were");
+        tracing::info!(
+            "verified {verified} of {segments} segments before the stop; the next server verifies all"
+        );
     } else if corrupt == 0 {
         tracing::info!("verified the items of {segments} segments in {took:?}");
     } else {
         tracing::warn!(
-            "verified the items of {segments} segments in {took:?}, and dropped {corrupt}: the memory file was damaged"
+            "verified {segments} segments in {took:?}, and dropped {corrupt} items: the memory file was damaged while no server \
+             ran; check the memory or the device"
         );
     }
 }

@@ -50,7 +50,7 @@ pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: JoinHandle<()>,
-    /// Finishes a recovery.
+    /// Finishes a recovery and verifies the items.
     restart: Option<JoinHandle<()>>,
     /// After a takeover.
     populating: Option<JoinHandle<()>>,

@@ -92,7 +92,7 @@ fn damaged_values_are_misses() {
         stopped.flip(&long()[..1000]);
         let handle = stopped.open();
         assert!(stopped.is_unverified());
-        assert_eq!(handle.store().items_corrupt(), 0, "nothing was looked at");
+        assert_eq!(handle.store().items_corrupt(), 0, "nothing was read");
         assert!(!is_located(&handle, &key(damaged)) && is_located(&handle, &key(9)));
         assert!(get(&handle, &key(damaged)).is_none() && get(&handle, b"long").is_none());
         assert_eq!(handle.store().items_corrupt(), 2);

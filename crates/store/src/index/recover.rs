@@ -1,7 +1,7 @@
 //! The index after a kill: its slots say what is stored, and each is checked before a request uses it.
 //!
 //! The tables are found at the start, and a table that was growing is checked there. The groups of all others are checked
-//! when a request first needs them, and by whoever works through them in order. A server that is killed leaves slots
+//! when a request first needs them, and by the thread that checks all in order. A server that is killed leaves slots
 //! whose item was about to be replaced or removed, and one group half moved. Writes are idempotent, so a kill during
 //! recovery only means that it begins again.
 //!

@@ -1,4 +1,4 @@
-//! What remains of a start once requests are answered: the recovery after a kill, and verifying the items.
+//! Finishes a takeover while requests are answered: the recovery after a kill, then the verification of the items.
 
 use fabcache_layout::succession;
 
@@ -8,7 +8,7 @@ use crate::store::Store;
 
 impl Handle {
     /// Finishes the start of a store that took a region over; does nothing for another store. `go_on` is called between
-    /// parts, each less than a quarter of a millisecond of work, and ends it early when it returns false. Returns whether
+    /// parts, each less than a quarter of a millisecond of work but for a pass over the index where a segment is unreadable, and ends it early when it returns false. Returns whether
     /// all was done.
     pub fn finish_restart(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         self.store.finish_recovery(self.counters(), go_on) && self.scrub(go_on)

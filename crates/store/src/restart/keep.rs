@@ -1,4 +1,4 @@
-//! A clean stop: the region stays in its file, and what only this process knows of it goes to PATH.meta.
+//! A clean stop: the region stays in its file, and the server saves its own state in PATH.meta.
 
 use fabcache_layout::header;
 use fabcache_layout::succession::{self, StateRecord};

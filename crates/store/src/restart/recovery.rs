@@ -1,12 +1,12 @@
-//! A start after a kill: what the index points to, and validates, is kept; the rest is a miss.
+//! Recovery after a kill: it keeps each item that a slot points to and that passes the checks. Any other key is a miss.
 //!
 //! Each slot is checked before a request uses its group. Its item must lie in a sealed or open segment, be whole, alive, of
 //! the flush epoch of the start and not expired, and its key must belong to the slot; of a chained value every chunk must
 //! be the one that its table lists. A server marks an item dead before it changes its slot: such an item is gone, for its
 //! writer was about to be answered.
 //!
-//! What a segment holds is known when all groups are checked, so nothing is freed before; a writer without memory checks
-//! the rest first.
+//! Nothing is freed before all groups are checked, as the contents of segments are unknown until then; a writer without
+//! memory checks the rest first.
 //!
 //! Segments that were open have holes, as writers reserved space there that they never filled. Their items are then moved
 //! to new segments.

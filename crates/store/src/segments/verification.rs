@@ -7,8 +7,8 @@ use fabcache_layout::segment::Kind;
 use super::{Segments, USED_MASK};
 
 impl Segments {
-    /// Returns whether some segment is unverified. Load it before the slot: a thread that is told that none is sees no
-    /// slot of an item that was dropped.
+    /// Returns whether some segment is unverified. Load it before the slot: a thread that loads false sees no slot of a
+    /// dropped item.
     #[inline]
     pub fn has_unverified(&self) -> bool {
         // See `take_over`.
