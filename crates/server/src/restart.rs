@@ -5,7 +5,7 @@ use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use fabcache_store::Handle;
+use fabcache_store::{Handle, Opening};
 
 use crate::shared::{Phase, Shared};
 
@@ -33,7 +33,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
 fn finish(shared: &Shared, handle: &Handle) {
     let store = &shared.store;
     let began = Instant::now();
-    let (mut logged, mut was_recovering) = (began, !store.is_recovered());
+    let (mut logged, mut was_recovering) = (began, matches!(store.opening().0, Opening::Recovered { .. }));
     let is_done = handle.finish_restart(&mut || {
         if store.is_recovered() {
             if std::mem::take(&mut was_recovering) {

@@ -154,7 +154,7 @@ impl Handle {
             pause();
             store.tick_with_flushes();
         };
-        if store.index.is_recovering() {
+        if !store.verify_groups() {
             return;
         }
         // The last unverified segment may have been freed.

@@ -530,12 +530,6 @@ impl Store {
         sums
     }
 
-    /// Returns how many threads may have a handle.
-    #[cfg(not(loom))]
-    pub(crate) fn threads(&self) -> usize {
-        self.counters.len()
-    }
-
     /// The counters of a new handle.
     pub(crate) fn take_counters(&self) -> usize {
         let taken = self.handles_taken.fetch_add(1, Ordering::Relaxed) as usize;

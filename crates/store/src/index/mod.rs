@@ -10,7 +10,7 @@
 //! - `group.rs`: reading and writing under the group's lock.
 //! - `resize.rs`: growing a table, a group at a time.
 //! - `restore.rs`: saving and restoring the process's part; `recover.rs`: rebuilding it after a kill; `tables.rs`: the
-//!   tables that the region names.
+//!   tables that the region names; `sums.rs`: checksums of groups.
 //! - `walk.rs`: visiting everything, in hash order.
 //! - `blocks.rs`: memory for tables.
 //!
@@ -24,6 +24,7 @@ pub mod recover;
 pub mod resize;
 #[cfg(not(loom))]
 pub mod restore;
+mod sums;
 mod tables;
 pub mod walk;
 

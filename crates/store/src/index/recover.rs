@@ -5,6 +5,8 @@
 //! whose item was about to be replaced or removed, and one group half moved. Writes are idempotent, so a kill during
 //! recovery only means that it begins again.
 //!
+//! After a clean stop the checksum of each group was saved. A group that has it is checked; in any other each slot is.
+//!
 //! Until the last group is checked no table grows, and nothing that a slot may point to is freed.
 
 use std::collections::hash_map::Entry;
@@ -50,6 +52,8 @@ pub struct RecoveryProgress {
 pub(super) struct Recovery {
     tables: Box<[UncheckedTable]>,
     groups: u32,
+    /// The checksum of each group, if its server stopped cleanly: a group that has it needs no other check.
+    sums: Option<Box<[u32]>>,
     /// A bit for each group.
     checked: Box<[AtomicU64]>,
     /// Groups that are not checked.
@@ -129,7 +133,7 @@ impl Index {
         let mut names = BlockNames::new(geometry, is_index);
         let mut index = Index::empty(memory, geometry, locks);
         index.find_tables(&mut names).map_err(|_| Damaged("the directory of its index"))?;
-        let recovery = Recovery::new(&index, names);
+        let recovery = Recovery::new(&index, names, None);
         if let Some(partition) = index.growing_partition() {
             index.check_growing(&recovery, partition, survivors);
         }
@@ -210,6 +214,9 @@ impl Index {
         if recovery.is_checked(partition, group) && !without("recovered_once") {
             return;
         }
+        if recovery.sum(partition, group).is_some_and(|sum| sum == self.group_sum(start)) {
+            return recovery.note_checked(partition, group);
+        }
         let place = GroupPlace { partition, table, groups, group, start };
         GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
         recovery.note_checked(partition, group);
@@ -243,7 +250,8 @@ impl Index {
 }
 
 impl Recovery {
-    fn new(index: &Index, names: BlockNames) -> Recovery {
+    /// `sums` are those of all groups, those of a growing partition included.
+    pub(super) fn new(index: &Index, names: BlockNames, sums: Option<Box<[u32]>>) -> Recovery {
         let mut first = 0;
         let table = |partition| {
             let head = Head::from_word(index.head_word(partition));
@@ -256,6 +264,7 @@ impl Recovery {
         Recovery {
             tables,
             groups: first,
+            sums,
             checked: (0..first.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect(),
             left: AtomicU32::new(first),
             next: AtomicU32::new(0),
@@ -269,6 +278,10 @@ impl Recovery {
     fn bit(&self, partition: usize, group: u32) -> (&AtomicU64, u64) {
         let number = self.tables[partition].first + group;
         (&self.checked[(number / u64::BITS) as usize], 1 << (number % u64::BITS))
+    }
+
+    fn sum(&self, partition: usize, group: u32) -> Option<u32> {
+        Some(self.sums.as_ref()?[(self.tables[partition].first + group) as usize])
     }
 
     fn is_checked(&self, partition: usize, group: u32) -> bool {
@@ -304,6 +317,12 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
     fn run(mut self, mut found: Option<&mut HashSet<u64>>) {
         let start = self.place.start;
         let homes = BUCKETS_PER_GROUP * SLOTS_PER_BUCKET;
+        if self.is_repair() {
+            // The mark of a bucket may be damaged: with it a search finds no less.
+            for at in (start..start + homes as u64 * 8).step_by(BUCKET_BYTES as usize) {
+                self.index.store_slot(at, self.index.load_slot(at).with_overflowed());
+            }
+        }
         let slots = (GROUP_BYTES / 8) as usize;
         for at in (start..start + GROUP_BYTES).step_by(8) {
             let slot = self.index.load_slot(at);
@@ -331,8 +350,10 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
                     self.clear(*at, slot);
                     continue;
                 }
-                self.survivors.keep(slot, *hash);
-                items += 1;
+                if !self.is_repair() {
+                    self.survivors.keep(slot, *hash);
+                    items += 1;
+                }
                 if let Some(found) = &mut found {
                     found.insert(slot.offset());
                 }
@@ -429,8 +450,24 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
             && is_reached
     }
 
+    /// Returns whether the group is damaged, and its items are counted already.
+    fn is_repair(&self) -> bool {
+        self.recovery.sums.is_some()
+    }
+
     fn clear(&self, at: u64, slot: Slot) {
         self.recovery.dropped.fetch_add(u64::from(slot.is_item()), Ordering::Relaxed);
+        if self.is_repair() && slot.is_item() {
+            // Damage may have made it an item.
+            let items = &self.index.partitions[self.place.partition].items;
+            let mut counted = items.load(Ordering::Relaxed);
+            while let Some(left) = counted.checked_sub(1)
+                && let Err(other) =
+                    items.compare_exchange(counted, left, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                counted = other;
+            }
+        }
         self.index.store_slot(at, Slot::EMPTY.with_overflowed_of(slot));
     }
 }

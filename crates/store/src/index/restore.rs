@@ -32,6 +32,7 @@ impl Index {
         SavedIndex {
             partitions: (0..self.partitions.len()).map(partition).collect(),
             free_blocks: numbers(&self.blocks.free()),
+            group_sums: self.group_sums(),
             chain_buckets: self.chain_buckets.load(Ordering::Relaxed),
         }
     }
@@ -65,6 +66,7 @@ impl Index {
         let free = saved.free_blocks.iter().map(|number| names.name(*number)).collect::<Option<Vec<_>>>();
         index.blocks = Blocks::with_free(&geometry, free.ok_or(disagrees("a free block"))?);
         index.chain_buckets = AtomicU64::new(saved.chain_buckets);
+        index.verify_lazily(names, &saved.group_sums)?;
         Ok(index)
     }
 }

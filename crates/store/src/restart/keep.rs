@@ -4,8 +4,8 @@ use fabcache_layout::header;
 use fabcache_layout::succession::{self, StateRecord};
 use fabcache_layout::sync::Ordering;
 
-use super::index_sum::index_sum;
 use super::saved_state::SavedState;
+use super::tables_sum::tables_sum;
 use crate::backing::Meta;
 use crate::error::CreateError;
 use crate::segments::restore::StillInUse;
@@ -60,7 +60,7 @@ impl Store {
             region_id: header::region_id(&self.memory),
             incarnation: header::incarnation(&self.memory),
             segments: self.segments.save()?,
-            index_sum: index_sum(&self.memory, &self.geometry, self.geometry.segments, self.threads()),
+            tables_sum: tables_sum(&self.memory, &self.geometry, self.geometry.segments),
             index: self.index.save(),
             reclaim: reclaim.save(),
             stored_epoch: self.stored_epoch.load(Ordering::Relaxed),

@@ -4,13 +4,11 @@
 //! - `keep.rs`: the stop.
 //! - `takeover.rs`: the start.
 //! - `recovery.rs`: what follows a start after a kill, with `index/recover.rs` and `segments/recover.rs`.
-//! - `index_sum.rs`: the checksum of the index.
+//! - `tables_sum.rs`: the checksum of directory and segment table.
 //! - `finishing.rs`, `verification.rs`: the items that were taken over are verified, while requests are answered.
 //! - `populating.rs`: page tables after the start.
 
 mod finishing;
-#[cfg(not(loom))]
-mod index_sum;
 #[cfg(not(loom))]
 mod keep;
 #[cfg(not(loom))]
@@ -18,6 +16,8 @@ mod populating;
 pub(crate) mod recovery;
 #[cfg(not(loom))]
 pub mod saved_state;
+#[cfg(not(loom))]
+mod tables_sum;
 #[cfg(not(loom))]
 pub(crate) mod takeover;
 pub(crate) mod verification;

@@ -34,8 +34,8 @@ pub struct SavedState {
     pub incarnation: u32,
     /// The segments.
     pub segments: SavedSegments,
-    /// The checksum of the index, the directory and the segment table.
-    pub index_sum: u64,
+    /// The checksum of the directory and the segment table.
+    pub tables_sum: u64,
     /// The index.
     pub index: SavedIndex,
     /// Reclaim and eviction.
@@ -93,6 +93,8 @@ pub struct SavedIndex {
     pub partitions: Vec<SavedPartition>,
     /// Free blocks, by number.
     pub free_blocks: Vec<u32>,
+    /// The checksums of the groups (`index/sums.rs`).
+    pub group_sums: Vec<u32>,
     /// Chain buckets in use.
     pub chain_buckets: u64,
 }

@@ -13,9 +13,9 @@ use fabcache_layout::succession::StateRecord;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Memory, succession};
 
-use super::index_sum::index_sum;
 use super::recovery::{Damaged, ItemChecks, Recovery};
 use super::saved_state::{SavedState, StateError};
+use super::tables_sum::tables_sum;
 use crate::backing::{FoundFile, Meta};
 use crate::bounds::SEGMENTS_FOR_ITEMS_MIN;
 use crate::clock::{Clock, boot_id, elapsed_since};
@@ -121,12 +121,13 @@ pub(crate) fn prepare(
     let new_segments = found_geometry.segments..geometry.segments;
     let restored = restore(options, &memory, birth, meta, new_segments);
     let known = match restored {
-        Ok((state, segments, index)) => Ok((Knowledge::Saved(Box::new(state)), segments, index, None)),
+        Ok((state, segments, index)) => {
+            let verification = Recovery::after_clean_stop(header::flush_epoch(&memory), clock.now());
+            Ok((Knowledge::Saved(Box::new(state)), segments, index, verification))
+        }
         Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
         Err(why) => recover(options, &memory, birth, clock.now())
-            .map(|(segments, index, recovery)| {
-                (Knowledge::Recovered { why }, segments, index, Some(recovery))
-            })
+            .map(|(segments, index, recovery)| (Knowledge::Recovered { why }, segments, index, recovery))
             .map_err(|damaged| NotKept::Damaged(why, damaged)),
     };
     let (knowledge, segments, index, recovery) = match known {
@@ -142,7 +143,7 @@ pub(crate) fn prepare(
         index,
         segments,
         clock,
-        recovery,
+        recovery: Some(recovery),
         backing: Box::new(found.with(mapping)),
     };
     Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back: elapsed.went_back }))
@@ -172,8 +173,8 @@ fn restore(
     let mut state = saved_state(memory, birth, meta)?;
     state.segments.retired.extend(new_segments.clone().rev());
     let (fills_up, threads) = (!options.evict, options.threads.max(1));
-    if state.index_sum != index_sum(memory, &birth.geometry, new_segments.start, threads) {
-        return Err(StateError::Disagrees("the checksum of the index").into());
+    if state.tables_sum != tables_sum(memory, &birth.geometry, new_segments.start) {
+        return Err(StateError::Disagrees("the checksum of the directory").into());
     }
     let segments =
         Segments::restore(memory.clone(), birth.geometry, &state.segments, fills_up, threads, options.grace)?;
@@ -212,7 +213,13 @@ fn recover(
     // They have holes.
     let open = segments.of_kind(Kind::Open);
     let recovery = Recovery::new(header::flush_epoch(memory), now, open);
-    let checks = ItemChecks { memory, segments: &segments, hash_seed: birth.hash_seed, recovery: &recovery };
+    let checks = ItemChecks {
+        memory,
+        segments: &segments,
+        hash_seed: birth.hash_seed,
+        secret: None,
+        recovery: &recovery,
+    };
     let is_index = |id| segments.kind(id) == Kind::Index;
     let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)?;
     Ok((segments, index, recovery))

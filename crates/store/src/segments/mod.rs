@@ -583,7 +583,11 @@ impl Segments {
         // Release: pairs with the acquire of `is_dead`.
         let order = if without("count_release") { Ordering::Relaxed } else { Ordering::Release };
         let before = self.segments[id as usize].live.fetch_sub(died, order);
-        debug_assert!(before >= died, "more died in segment {id} than lived there");
+        if before < died {
+            debug_assert!(self.is_inherited(id), "more died in segment {id} than lived there");
+            // Memory was damaged. The count stays too high, and `settle_damaged_segment` corrects it.
+            self.segments[id as usize].live.fetch_add(died, Ordering::Relaxed);
+        }
         if before == died {
             self.deadlines[id as usize].fetch_min(0, Ordering::Release);
         }
