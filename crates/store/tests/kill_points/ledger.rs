@@ -1,4 +1,4 @@
-//! What each key may hold, after the acknowledged operations and the one that a kill interrupts.
+//! The ledger: the contents that each key may have, after the acknowledged operations and the one that a kill interrupts.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub enum MayLose {
 /// A delayed flush that is to come.
 pub type PendingFlush = Option<u32>;
 
-/// What each key may hold. A key that was never written is not in it.
+/// The contents that each key may have. A key that was never written is not in it.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     /// The states that are possible; exactly one, unless an operation is under way. None is a miss.
