@@ -524,3 +524,36 @@ fn one_of_two_servers_that_start_at_once_has_the_items() {
         assert_eq!(file.stop(server, Signal::TERM), 1000);
     }
 }
+
+#[test]
+fn damaged_items_are_misses_that_the_server_reports() {
+    let file = MemoryFile::new("damaged");
+    let server = file.start_new("-m 16");
+    let mut client = connect(server.address());
+    for number in 0..100 {
+        let key = format!("n{number}");
+        set(&mut client, &key, &value(&key, 1000));
+    }
+    let items = file.stop(server, Signal::TERM);
+    let [mut region, _] = file.bytes();
+    let damaged = value("n7", 1000);
+    let at = region.windows(damaged.len()).position(|bytes| bytes == damaged).expect("the value is there");
+    region[at + 500] ^= 1;
+    std::fs::write(file.path(), region).expect("our file");
+    let server = file.start_again("-m 16", items);
+    let mut client = connect(server.address());
+    client.request("get n7\r\n", "END\r\n");
+    for number in (0..100).filter(|number| *number != 7) {
+        let key = format!("n{number}");
+        check(&mut client, &key, &value(&key, 1000));
+    }
+    wait_until("all is verified", || server.log().contains("dropped 1 items: the memory file was damaged"));
+    let scrubbed = client.count("fabcache", "region_scrub_segments_done");
+    assert!(scrubbed > 0 && scrubbed == client.count("fabcache", "region_scrub_segments"));
+    assert_eq!(client.count("fabcache", "region_items_corrupt"), 1);
+    assert_eq!(client.count("fabcache", "region_items_kept"), items);
+    assert!(client.count("fabcache", "recovery_groups") > 0);
+    set(&mut client, "n7", &value("n8", 1000));
+    assert_eq!(file.stop(server, Signal::TERM), items);
+    file.start_again("-m 16", items);
+}
