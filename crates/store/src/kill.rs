@@ -51,9 +51,15 @@ impl Deaths {
 impl Store {
     /// Ends an item with the chunks of its value: its slot is empty.
     pub(crate) fn unlink(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
-        if self.segments.has_unverified() {
-            return self.unlink_unverified(group, at, item);
+        if self.segments.has_unverified() && !self.is_header_intact(at.slot.offset(), item) {
+            self.drop_damaged(group, at);
+            return;
         }
+        self.unlink_intact(group, at, item);
+    }
+
+    /// As [`Store::unlink`], of an item whose header is known to be intact.
+    pub(crate) fn unlink_intact(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
         self.kill_chunks(at.slot.offset(), item);
         self.end_item(at.slot.offset(), item, || group.clear(at.at));
     }

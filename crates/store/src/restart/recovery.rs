@@ -13,8 +13,7 @@
 
 use std::collections::HashSet;
 
-use fabcache_layout::checksum::checksum;
-use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, SUMMED_AT, State};
+use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Memory, Secret, Slot, segment, size_class};
 
@@ -27,6 +26,7 @@ use crate::index::recover::{RecoveryProgress, Survivors};
 use crate::index::resize::{Growth, Rehash};
 use crate::kill::chunks_of;
 use crate::reclaim::{ImmovableItem, StepOutcome};
+use crate::restart::verification::is_sum_right;
 use crate::segments::Segments;
 use crate::store::Store;
 
@@ -35,7 +35,7 @@ use crate::store::Store;
 #[error("{0} is damaged")]
 pub struct Damaged(pub &'static str);
 
-/// The recovery of a region whose server was killed.
+/// The recovery of a region whose server was killed, or of its damaged groups after a clean stop.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// Its server stopped cleanly: only damaged groups are recovered.
@@ -119,18 +119,13 @@ impl ItemChecks<'_> {
             && bytes == u64::from(item.value_len)
             && chunks.iter().all(is_there)
     }
-}
 
-impl ItemChecks<'_> {
     /// Returns whether the item's checksum is right, if it is to be verified.
     fn has_its_sum(&self, offset: u64, item: &Item) -> bool {
         let Some(secret) = self.secret else { return true };
         let Some(id) = self.segments.geometry().segment_of(offset) else { return false };
         let generation = segment::generation(self.memory, self.segments.geometry(), id);
-        let mut bytes = Vec::new();
-        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
-        self.memory.append_to(offset + SUMMED_AT as u64, len, &mut bytes);
-        checksum(secret, generation, offset, item.kind(), &bytes) == item.checksum
+        is_sum_right(self.memory, secret, generation, offset, item, &mut Vec::new())
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! Items of segments that were taken over are verified where they are found, until the scrub (`finishing.rs`) has
 //! verified all of them. A copy has a new checksum, so nothing is copied before. Reclaim and expiry verify a segment as a
-//! whole before they walk it. The index needs no such checks: after a clean stop its own checksum is compared at the
-//! start, and after a kill each slot is checked.
+//! whole before they walk it. Slots need no such checks: each group of the index is checked before it is used
+//! (`index/recover.rs`).
 //!
 //! The state word is outside the checksum. A damaged one may lose a value, or bring back a deleted or flushed one.
 //!
 //! Damage must not spoil the accounts of a segment, for one in which nothing is counted is used again. So a damaged item
-//! counts as dead with its bytes only if the next item confirms its length. A segment whose items do not add up is
+//! counts as dead with its bytes only if the items that follow confirm its length. A segment whose items do not add up is
 //! emptied: one pass over the index clears all slots that lead there.
 
 use std::sync::atomic::AtomicU64;
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use fabcache_layout::checksum::checksum;
 use fabcache_layout::item::{self, ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, SUMMED_AT, State};
 use fabcache_layout::sync::{Mutex, Ordering};
-use fabcache_layout::{KeyHash, Slot};
+use fabcache_layout::{KeyHash, Memory, Secret, Slot};
 
 use crate::bounds::{CONFIRMATION_BYTES_MAX, SCRUB_STEP_BYTES};
 use crate::index::SlotSnapshot;
@@ -69,7 +69,7 @@ impl Store {
 
     /// As [`Store::is_intact`], without the chunks.
     #[cold]
-    fn is_header_intact(&self, offset: u64, item: &Item) -> bool {
+    pub(crate) fn is_header_intact(&self, offset: u64, item: &Item) -> bool {
         let Some(id) = self.geometry.segment_of(offset) else { return false };
         !self.segments.is_unverified(id)
             || self.is_within(offset, item, self.geometry.segment_end(id))
@@ -89,10 +89,7 @@ impl Store {
 
     /// As [`Store::has_its_sum`], in this generation of its segment; the bytes are copied to `buffer`.
     fn has_sum_in(&self, offset: u64, item: &Item, generation: u64, buffer: &mut Vec<u8>) -> bool {
-        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
-        buffer.clear();
-        self.memory.append_to(offset + SUMMED_AT as u64, len, buffer);
-        checksum(&self.secret, generation, offset, item.kind(), buffer) == item.checksum
+        is_sum_right(&self.memory, &self.secret, generation, offset, item, buffer)
     }
 
     fn has_intact_chunks(&self, offset: u64, item: &Item, owner: KeyHash) -> bool {
@@ -134,8 +131,7 @@ impl Store {
         self.note_corrupt();
         match Item::read(&self.memory, offset) {
             Some(item) if self.is_header_intact(offset, &item) => {
-                self.kill_chunks(offset, &item);
-                self.end_item(offset, &item, || group.clear(at.at));
+                self.unlink_intact(group, at, &item);
                 true
             }
             Some(_) => self.end_damaged(offset, || group.clear(at.at)),
@@ -143,17 +139,6 @@ impl Store {
                 group.clear(at.at);
                 false
             }
-        }
-    }
-
-    /// As [`Store::unlink`], of an item whose header may be damaged.
-    #[cold]
-    pub(crate) fn unlink_unverified(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item) {
-        if self.is_header_intact(at.slot.offset(), item) {
-            self.kill_chunks(at.slot.offset(), item);
-            self.end_item(at.slot.offset(), item, || group.clear(at.at));
-        } else {
-            self.drop_damaged(group, at);
         }
     }
 
@@ -281,8 +266,8 @@ impl Store {
         if self.segments.live_bytes(id) > alive { SegmentCheck::Broken } else { SegmentCheck::Whole }
     }
 
-    /// Drops the item at `offset`, whose checksum is wrong, or the value of which it is a chunk. Returns false if nothing
-    /// is found to own it, though it is alive, or its length is uncertain.
+    /// Drops the item at `offset`, whose checksum is wrong, or the item that has it as a chunk. Returns false if a live one has
+    /// no owner, or its length is uncertain.
     fn drop_damaged_at(&self, offset: u64, item: &Item) -> bool {
         let mut key = [0; KEY_BYTES_MAX];
         let hash = if item.is_chunk() {
@@ -351,6 +336,21 @@ impl Store {
 
 /// How far ahead of a walk memory is prefetched.
 const SCRUB_AHEAD_BYTES: u64 = 1 << 10;
+
+/// Returns whether the checksum of an item in a segment of this generation is right; the bytes are copied to `buffer`.
+pub(super) fn is_sum_right(
+    memory: &Memory,
+    secret: &Secret,
+    generation: u64,
+    offset: u64,
+    item: &Item,
+    buffer: &mut Vec<u8>,
+) -> bool {
+    let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
+    buffer.clear();
+    memory.append_to(offset + SUMMED_AT as u64, len, buffer);
+    checksum(secret, generation, offset, item.kind(), buffer) == item.checksum
+}
 
 /// Returns whether a chunk's header is what its entry in the table says.
 pub(crate) fn is_listed(chunk: &Item, entry: &ChunkEntry) -> bool {

@@ -29,15 +29,11 @@ impl Segments {
             segment.written = AtomicU32::new(segment.opened.load(Ordering::Relaxed));
             // Unknown: an item's time to live is at most what was left of it when the segment was opened.
             segment.shortest_ttl = AtomicU32::new(0);
-            let kind = segment.kind.load(Ordering::Relaxed);
-            segment
-                .is_inherited
-                .store(kind == Kind::Sealed as u32 || kind == Kind::Open as u32, Ordering::Relaxed);
-            if kind == Kind::Sealed as u32 {
+            if segment.kind.load(Ordering::Relaxed) == Kind::Sealed as u32 {
                 last_order = last_order.max(segment.sealed_order.load(Ordering::Relaxed));
             }
         }
-        segments.take_over([Kind::Sealed, Kind::Open]);
+        segments.take_over();
         segments.next_order =
             AtomicU64::new(last_order.checked_add(1).ok_or(Damaged("the order of sealing"))?);
         Ok(segments)

@@ -111,7 +111,7 @@ impl Segments {
         if !listed.0.iter().all(|is_listed| *is_listed) {
             return Err(StateError::Disagrees("a segment that is in no list"));
         }
-        segments.take_over([Kind::Sealed, Kind::Sealed]);
+        segments.take_over();
         // In the order in which they are to be used.
         segments.free = Mutex::new(saved.free.iter().copied().collect());
         segments.retired = Mutex::new(saved.retired.clone());
@@ -131,7 +131,6 @@ impl Segments {
         segment.written = AtomicU32::new(saved.written);
         segment.last_expiry = AtomicU32::new(saved.last_expiry);
         segment.shortest_ttl = AtomicU32::new(saved.shortest_ttl);
-        segment.is_inherited.store(true, Ordering::Relaxed);
         segment.endless.store(saved.endless, Ordering::Relaxed);
         self.deadlines[saved.id as usize] = AtomicU32::new(saved.deadline);
         Ok(())

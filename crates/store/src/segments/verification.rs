@@ -25,19 +25,16 @@ impl Segments {
         self.segments[id as usize].is_unverified.load(Ordering::Acquire)
     }
 
-    /// Makes the segments of these kinds unverified: they were taken over from another server.
-    pub(super) fn take_over(&mut self, kinds: [Kind; 2]) {
-        // No bit of a model's memory flips.
-        if cfg!(loom) {
-            return;
+    /// Marks the segments with items as those of an earlier server: inherited, and unverified.
+    pub(super) fn take_over(&mut self) {
+        let with_items = [self.of_kind(Kind::Sealed), self.of_kind(Kind::Open)].concat();
+        for id in &with_items {
+            let segment = &mut *self.segments[*id as usize];
+            *segment.is_inherited.get_mut() = true;
+            // No bit of a model's memory flips.
+            *segment.is_unverified.get_mut() = !cfg!(loom);
         }
-        for kind in kinds {
-            for id in self.of_kind(kind) {
-                *self.segments[id as usize].is_unverified.get_mut() = true;
-            }
-        }
-        let unverified = self.segments.iter().filter(|segment| segment.is_unverified.load(Ordering::Relaxed));
-        self.taken_over = unverified.count() as u32;
+        self.taken_over = if cfg!(loom) { 0 } else { with_items.len() as u32 };
         *self.unverified.get_mut() = self.taken_over;
     }
 
