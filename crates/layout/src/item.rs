@@ -444,15 +444,14 @@ pub fn set_state(memory: &Memory, offset: u64, bits: u16) -> State {
     State(memory.fetch_or_u16(offset, bits, Ordering::AcqRel))
 }
 
-/// Marks an item dead; returns the previous word. The caller holds the lock of the item's slot.
+/// Marks an item dead. The caller holds the lock of the item's slot.
 ///
 /// A load and a store do: all that change the word of an item hold that lock, so none does so in between, and each sees
 /// what the one before it stored.
 #[inline]
-pub fn mark_dead(memory: &Memory, offset: u64) -> State {
+pub fn mark_dead(memory: &Memory, offset: u64) {
     let state = State(memory.load_u16(offset, Ordering::Relaxed));
     memory.store_u16(offset, state.with(State::DEAD).0, Ordering::Release);
-    state
 }
 
 /// Clears the bits of `clear` and sets those of `set`.

@@ -4,8 +4,6 @@
 //! dead before anybody can see that its slot changed, and no longer counted as alive after, for a segment in which
 //! nothing is counted is used again. Of an item that only moves the slot changes first.
 
-use std::cell::Cell;
-
 use fabcache_layout::item::{self, CHUNK_ENTRY_BYTES, ChunkEntry, Item, State};
 use fabcache_layout::sync::in_order;
 use fabcache_layout::{Memory, Slot};
@@ -99,14 +97,9 @@ impl Store {
 
     #[inline]
     fn end(&self, offset: u64, change_slot: impl FnOnce(), count_dead: impl FnOnce()) {
-        let is_alive = Cell::new(true);
-        let mark = || is_alive.set(!item::mark_dead(&self.memory, offset).has(State::DEAD));
-        let count = || {
-            if is_alive.get() {
-                count_dead();
-            }
-        };
-        in_order("dead_first", mark, || in_order("count_last", change_slot, count));
+        // Counted even if it has the mark already, as the bit of a kept file may have flipped: its slot counted it.
+        let mark = || item::mark_dead(&self.memory, offset);
+        in_order("dead_first", mark, || in_order("count_last", change_slot, count_dead));
     }
 
     /// Ends the chunks of an item's value.

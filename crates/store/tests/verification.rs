@@ -7,6 +7,7 @@ use std::fs;
 use std::sync::Arc;
 
 use common::{get, set};
+use fabcache_layout::item::{NewItem, State};
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::{Change, Handle, Located, NewValue, Opening, Probe, Store, StoreOptions, Value, Write};
 use fabcache_testbed::cleanup::Folder;
@@ -183,4 +184,22 @@ fn damaged_index_is_recovered() {
     assert!(matches!(opening, Opening::Recovered { .. }), "{opening:?}");
     assert!(handle.finish_restart(&mut || true));
     assert_eq!(handle.store().usage().items, items, "the flipped bit was one that nothing depends on");
+}
+
+/// Deletes an item whose dead bit flipped before the server looked at it: it counted as alive, and does no longer.
+#[test]
+fn deleted_item_with_a_flipped_state_is_counted_as_dead() {
+    let stopped = Stopped::new(true);
+    let written = [key(7), value(7)].concat();
+    let header = NewItem { key: &key(7), value_len: 1000, cas: 1, ..NewItem::default() }.head_len();
+    let mut region = stopped.bytes();
+    let key_at = region.windows(written.len()).position(|window| window == written).expect("it was stored");
+    region[key_at + key(7).len() - header] ^= State::DEAD as u8;
+    fs::write(stopped.0.path().join("region"), region).expect("our file");
+    let handle = stopped.open();
+    assert!(get(&handle, &key(7)).is_none(), "the bit that flipped is the state's");
+    handle.store().keep().expect("nothing is in use");
+    drop(handle);
+    let (opening, _) = stopped.open().store().opening();
+    assert!(matches!(opening, Opening::Kept { .. }), "{opening:?}");
 }
