@@ -24,15 +24,7 @@ impl Store {
         owner: KeyHash,
         (offset, chunk): (u64, &Item),
     ) -> Result<(), ImmovableItem> {
-        if self.segments.has_unverified() {
-            self.drop_damaged_of(group, owner);
-        }
-        let found = group.find(owner, |slot| {
-            let head = Item::read(&self.memory, slot.offset());
-            head.is_some_and(|head| {
-                head.is_chained() && self.chunks(slot.offset(), &head).iter().any(|p| p.offset == offset)
-            })
-        });
+        let found = group.find(owner, |slot| self.lists_chunk(slot, |entry| entry.offset == offset));
         let Some(at) = found else {
             // Its server was killed before it linked it. It does not count as alive.
             if self.segments.is_inherited(victim.id) {

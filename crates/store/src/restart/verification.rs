@@ -287,7 +287,7 @@ impl Store {
     }
 
     /// Returns whether a slot's item is chained, has an intact header, and lists a chunk that is `wanted`.
-    fn lists_chunk(&self, slot: Slot, wanted: impl FnMut(&ChunkEntry) -> bool) -> bool {
+    pub(crate) fn lists_chunk(&self, slot: Slot, wanted: impl FnMut(&ChunkEntry) -> bool) -> bool {
         let offset = slot.offset();
         Item::read(&self.memory, offset).is_some_and(|head| {
             head.is_chained()
