@@ -377,6 +377,12 @@ impl Index {
         (guard, offset.unwrap_or(self.geometry.directory))
     }
 
+    /// The offset of a group of a table that cannot go meanwhile.
+    fn group_start(&self, partition: usize, table: usize, group: u32) -> u64 {
+        directory::group_offset(&self.memory, &self.geometry, partition, table, group)
+            .expect("the table's blocks are the index's")
+    }
+
     #[inline]
     fn lock_of(&self, partition: usize, table: usize, group: u32) -> usize {
         let mixed = (partition as u64) << 32 | u64::from(group) << 1 | table as u64;

@@ -12,7 +12,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use fabcache_layout::directory::{self, Head};
+use fabcache_layout::directory::Head;
 use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, without};
@@ -225,10 +225,7 @@ impl Index {
     /// Checks a partition whose table was growing, before any other thread uses it.
     fn check_growing(&self, recovery: &Recovery, partition: usize, survivors: &impl Survivors) {
         let head = Head::from_word(self.head_word(partition));
-        let offset = |table, group| {
-            directory::group_offset(&self.memory, &self.geometry, partition, table, group)
-                .expect("the table's blocks are the index's")
-        };
+        let offset = |table, group| self.group_start(partition, table, group);
         let check = |table, groups, group, moved, found: Option<&mut HashSet<u64>>| {
             let place = GroupPlace { partition, table, groups, group, start: offset(table, group) };
             GroupCheck::new(self, recovery, survivors, place, moved).run(found);

@@ -216,8 +216,7 @@ impl Index {
                 let (guard, offset) = self.lock_group(partition, table, group);
                 return LockedGroup::new(self, guard, partition, (table, next_groups), offset);
             }
-            let offset = directory::group_offset(&self.memory, &self.geometry, partition, table, group)
-                .expect("a table being filled is in the region");
+            let offset = self.group_start(partition, table, group);
             LockedGroup::under_other_lock(self, partition, (table, next_groups), offset)
         });
         (first, locked.collect())

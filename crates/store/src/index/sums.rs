@@ -2,10 +2,7 @@
 
 use fabcache_layout::format::{BUCKET_BYTES, GROUP_BYTES};
 #[cfg(not(loom))]
-use fabcache_layout::{
-    directory::{self, Head},
-    sync::AtomicBool,
-};
+use fabcache_layout::{directory::Head, sync::AtomicBool};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Index;
@@ -49,11 +46,7 @@ impl Index {
         let tables = [(head.current, head.groups), (1 - head.current, head.next_groups.unwrap_or(0))];
         let groups =
             tables.into_iter().flat_map(|(table, groups)| (0..groups).map(move |group| (table, group)));
-        let start = |(table, group)| {
-            directory::group_offset(&self.memory, &self.geometry, partition, table, group)
-                .expect("the table's blocks are the index's")
-        };
-        groups.map(|group| self.group_sum(start(group))).collect()
+        groups.map(|(table, group)| self.group_sum(self.group_start(partition, table, group))).collect()
     }
 
     /// Has each group compared with its checksum before a request uses it; those of a growing partition at once.

@@ -8,8 +8,8 @@ use crate::store::Store;
 
 impl Handle {
     /// Finishes the start of a store that took a region over; does nothing for another store. `go_on` is called between
-    /// parts, each less than a quarter of a millisecond of work but for a pass over the index where a segment is unreadable, and ends it early when it returns false. Returns whether
-    /// all was done.
+    /// parts and ends it early when it returns false. A part is less than a quarter of a millisecond of work, but for the
+    /// pass over the index that clears an unreadable segment's slots. Returns whether all was done.
     pub fn finish_restart(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         self.store.finish_recovery(self.counters(), go_on) && self.scrub(go_on)
     }

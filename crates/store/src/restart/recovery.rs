@@ -26,7 +26,7 @@ use crate::index::recover::{RecoveryProgress, Survivors};
 use crate::index::resize::{Growth, Rehash};
 use crate::kill::chunks_of;
 use crate::reclaim::{ImmovableItem, StepOutcome};
-use crate::restart::verification::is_sum_right;
+use crate::restart::verification::{is_listed, is_sum_right};
 use crate::segments::Segments;
 use crate::store::Store;
 
@@ -105,12 +105,7 @@ impl ItemChecks<'_> {
         let is_there = |entry: &ChunkEntry| {
             let Some((chunk, id, _)) = self.item_at(entry.offset) else { return false };
             let generation = segment::generation(self.memory, self.segments.geometry(), id);
-            chunk.is_chunk()
-                && !chunk.is_chained()
-                && generation as u32 == entry.generation
-                && chunk.checksum == entry.checksum
-                && chunk.value_len == entry.len
-                && chunk.cas == hash.0
+            is_listed(&chunk, entry) && generation as u32 == entry.generation && chunk.cas == hash.0
         };
         let bytes: u64 = chunks.iter().map(|entry| u64::from(entry.len)).sum();
         let offsets: HashSet<u64> = chunks.iter().map(|entry| entry.offset).collect();
