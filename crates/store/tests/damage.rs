@@ -305,6 +305,7 @@ impl Trial {
         let handle = open(&self.file, false).expect("it was in use");
         let (opening, _) = handle.store().opening();
         assert!(!matches!(opening, Opening::Discarded(_)), "{opening:?}");
+        assert!(!is_kept || matches!(opening, Opening::Kept { .. }), "all is counted rightly: {opening:?}");
         assert!(!is_kept || self.check(&handle) == found, "a clean stop keeps all");
         handle.finish_restart(&mut || true);
         assert_eq!(handle.store().items_corrupt(), 0, "all damage was found before");

@@ -7,6 +7,7 @@ use std::fs;
 use std::sync::Arc;
 
 use common::{get, set};
+use fabcache_layout::Slot;
 use fabcache_layout::item::{NewItem, State};
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::{Change, Handle, Located, NewValue, Opening, Probe, Store, StoreOptions, Value, Write};
@@ -62,6 +63,20 @@ impl Stopped {
         fs::write(self.0.path().join("region"), region).expect("our file");
     }
 
+    /// Changes the tag in the slot of an item.
+    fn damage_slot(&self, i: u32) {
+        let mut region = self.bytes();
+        let offset = item_at(&region, i) as u64;
+        let words = region.as_chunks_mut::<8>().0.iter_mut();
+        let leads_there = |slot: &Slot| slot.is_item() && slot.offset() == offset;
+        let mut slots = words.filter(|word| leads_there(&Slot(u64::from_le_bytes(**word))));
+        let word = slots.next().expect("it has a slot");
+        let slot = Slot(u64::from_le_bytes(*word));
+        let other = Slot::item(slot.tag() ^ 1, offset, slot.class(), slot.frequency());
+        *word = other.with_overflowed_of(slot).0.to_le_bytes();
+        fs::write(self.0.path().join("region"), region).expect("our file");
+    }
+
     fn is_unverified(&self) -> bool {
         self.bytes()[INCARNATION_AT + 3] & 0x80 != 0
     }
@@ -77,6 +92,14 @@ fn value(i: u32) -> Vec<u8> {
 
 fn long() -> Vec<u8> {
     (0..50_000_u32).flat_map(|i| (i * i).to_le_bytes()).collect()
+}
+
+/// Returns the offset of an item.
+fn item_at(region: &[u8], i: u32) -> usize {
+    let written = [key(i), value(i)].concat();
+    let header = NewItem { key: &key(i), value_len: 1000, cas: 1, ..NewItem::default() }.head_len();
+    let key_at = region.windows(written.len()).position(|window| window == written).expect("it was stored");
+    key_at + key(i).len() - header
 }
 
 fn is_located(handle: &Handle, key: &[u8]) -> bool {
@@ -186,15 +209,35 @@ fn damaged_index_is_recovered() {
     assert_eq!(handle.store().usage().items, items, "the flipped bit was one that nothing depends on");
 }
 
+/// An item whose slot is damaged counts as alive until reclaim comes to it. The next start keeps the rest nevertheless.
+#[test]
+fn start_after_one_with_a_damaged_slot_keeps_the_items() {
+    let stopped = Stopped::new(true);
+    stopped.damage_slot(7);
+    let handle = stopped.open();
+    assert!(get(&handle, &key(7)).is_none(), "its slot is damaged");
+    assert_eq!(get(&handle, &key(8)).expect("its slot is not").1, value(8));
+    assert_eq!(handle.store().items_corrupt(), 1);
+    assert!(handle.finish_restart(&mut || true));
+    assert_eq!(handle.store().items_corrupt(), 1);
+    set(&handle, &key(7), b"new").expect("memory is free");
+    handle.store().keep().expect("nothing is in use");
+    drop(handle);
+    let handle = stopped.open();
+    let (opening, _) = handle.store().opening();
+    assert!(matches!(opening, Opening::Kept { .. }), "{opening:?}");
+    assert!(handle.finish_restart(&mut || true));
+    assert_eq!(handle.store().items_corrupt(), 0);
+    assert_eq!(get(&handle, &key(7)).expect("it was stored").1, b"new");
+}
+
 /// Deletes an item whose dead bit flipped before the server looked at it: it counted as alive, and does no longer.
 #[test]
 fn deleted_item_with_a_flipped_state_is_counted_as_dead() {
     let stopped = Stopped::new(true);
-    let written = [key(7), value(7)].concat();
-    let header = NewItem { key: &key(7), value_len: 1000, cas: 1, ..NewItem::default() }.head_len();
     let mut region = stopped.bytes();
-    let key_at = region.windows(written.len()).position(|window| window == written).expect("it was stored");
-    region[key_at + key(7).len() - header] ^= State::DEAD as u8;
+    let at = item_at(&region, 7);
+    region[at] ^= State::DEAD as u8;
     fs::write(stopped.0.path().join("region"), region).expect("our file");
     let handle = stopped.open();
     assert!(get(&handle, &key(7)).is_none(), "the bit that flipped is the state's");

@@ -17,7 +17,7 @@ use crate::bounds::CHAIN_BUCKETS_MAX;
 pub struct LockedGroup<'i> {
     index: &'i Index,
     _guard: Option<MutexGuard<'i, ()>>,
-    partition: usize,
+    pub(super) partition: usize,
     table: usize,
     /// Groups in the table.
     groups: u32,

@@ -45,6 +45,8 @@ pub struct RecoveryProgress {
     pub kept: u64,
     /// Items dropped.
     pub dropped: u64,
+    /// Groups whose checksum of the clean stop was wrong.
+    pub groups_damaged: u32,
 }
 
 /// The groups of a region whose server was killed, and which of them are checked.
@@ -63,6 +65,7 @@ pub(super) struct Recovery {
     found: Mutex<FoundBlocks>,
     kept: AtomicU64,
     dropped: AtomicU64,
+    damaged: AtomicU32,
 }
 
 /// The table of a partition whose groups are to be checked: none if it was checked at the start.
@@ -150,6 +153,7 @@ impl Index {
             groups_checked: recovery.groups - recovery.left.load(Ordering::Relaxed),
             kept: recovery.kept.load(Ordering::Relaxed),
             dropped: recovery.dropped.load(Ordering::Relaxed),
+            groups_damaged: recovery.damaged.load(Ordering::Relaxed),
         }
     }
 
@@ -214,8 +218,11 @@ impl Index {
         if recovery.is_checked(partition, group) && !without("recovered_once") {
             return;
         }
-        if recovery.sum(partition, group).is_some_and(|sum| sum == self.group_sum(start)) {
-            return recovery.note_checked(partition, group);
+        if let Some(sum) = recovery.sum(partition, group) {
+            if sum == self.group_sum(start) {
+                return recovery.note_checked(partition, group);
+            }
+            recovery.damaged.fetch_add(1, Ordering::Relaxed);
         }
         let place = GroupPlace { partition, table, groups, group, start };
         GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
@@ -268,6 +275,7 @@ impl Recovery {
             found: Mutex::new(FoundBlocks { names, chains: HashMap::new(), buckets: HashSet::new() }),
             kept: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            damaged: AtomicU32::new(0),
         }
     }
 
@@ -447,24 +455,14 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
             && is_reached
     }
 
-    /// Returns whether the group is damaged, and its items are counted already.
+    /// Returns whether the group is damaged. Its items are counted already, and [`Index::recount`] corrects the count: a
+    /// damaged slot does not say whether it was an item's.
     fn is_repair(&self) -> bool {
         self.recovery.sums.is_some()
     }
 
     fn clear(&self, at: u64, slot: Slot) {
         self.recovery.dropped.fetch_add(u64::from(slot.is_item()), Ordering::Relaxed);
-        if self.is_repair() && slot.is_item() {
-            // Damage may have made it an item.
-            let items = &self.index.partitions[self.place.partition].items;
-            let mut counted = items.load(Ordering::Relaxed);
-            while let Some(left) = counted.checked_sub(1)
-                && let Err(other) =
-                    items.compare_exchange(counted, left, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                counted = other;
-            }
-        }
         self.index.store_slot(at, Slot::EMPTY.with_overflowed_of(slot));
     }
 }

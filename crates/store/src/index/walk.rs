@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::directory::Head;
+use fabcache_layout::sync::Ordering;
 
 use super::group::LockedGroup;
 use super::resize::Rehash;
@@ -86,6 +87,15 @@ impl Index {
                     each(&mut |seen| visit(&locked, seen));
                 }
             }
+        }
+    }
+
+    /// Counts the items of each partition anew. No other thread uses the index meanwhile.
+    pub fn recount(&self) {
+        let mut items = vec![0; self.partitions.len()];
+        self.visit_all(|group, _| items[group.partition] += 1);
+        for (partition, items) in self.partitions.iter().zip(items) {
+            partition.items.store(items, Ordering::Relaxed);
         }
     }
 

@@ -34,6 +34,9 @@ impl Store {
     pub fn keep(&self) -> Result<Option<u64>, KeepError> {
         let Some(sidecar) = self.backing.sidecar() else { return Ok(None) };
         self.finish_recovery(self.counters(0), &mut || true);
+        if self.index.recovery_progress().groups_damaged > 0 {
+            self.index.recount();
+        }
         // Only tests stop without the last tick.
         self.tick();
         let state = self.save()?.encode();

@@ -245,6 +245,12 @@ impl Store {
         self.recovery.as_ref().is_none_or(|recovery| recovery.is_finished.load(Ordering::Acquire))
     }
 
+    /// Returns the number of items whose slots were dropped from damaged groups after a clean stop.
+    pub(super) fn dropped_from_damaged_groups(&self) -> u64 {
+        let progress = self.index.recovery_progress();
+        if progress.groups_damaged > 0 { progress.dropped } else { 0 }
+    }
+
     /// Compares all groups with their checksums after a clean stop, which takes less than a microsecond for each. Returns
     /// whether none is unchecked.
     pub(crate) fn verify_groups(&self) -> bool {

@@ -9,7 +9,8 @@
 //!
 //! Damage must not spoil the accounts of a segment, for one in which nothing is counted is used again. So a damaged item
 //! counts as dead with its bytes only if the items that follow confirm its length. A segment whose items do not add up is
-//! emptied: one pass over the index clears all slots that lead there.
+//! emptied: one pass over the index clears all slots that lead there. Items that
+//! lost their slots to damage count as alive until reclaim comes to their segment.
 
 use std::sync::atomic::AtomicU64;
 
@@ -45,7 +46,7 @@ enum SegmentCheck {
 impl Store {
     /// Returns the number of items that were dropped because of damage.
     pub fn items_corrupt(&self) -> u64 {
-        self.verification.dropped.load(Ordering::Relaxed)
+        self.verification.dropped.load(Ordering::Relaxed) + self.dropped_from_damaged_groups()
     }
 
     fn note_corrupt(&self) {
