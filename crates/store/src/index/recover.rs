@@ -108,6 +108,8 @@ struct GroupCheck<'a, S> {
     place: GroupPlace,
     /// Where items of the table that keys move to are; those of the other one that are there too have moved.
     moved: &'a HashSet<u64>,
+    /// Of the table that keys move to: the groups of the other one, and the last of these that keys have come from.
+    from: Option<(u32, u32)>,
     kept: Vec<(KeyHash, u64)>,
 }
 
@@ -233,23 +235,45 @@ impl Index {
     fn check_growing(&self, recovery: &Recovery, partition: usize, survivors: &impl Survivors) {
         let head = Head::from_word(self.head_word(partition));
         let offset = |table, group| self.group_start(partition, table, group);
-        let check = |table, groups, group, moved, found: Option<&mut HashSet<u64>>| {
-            let place = GroupPlace { partition, table, groups, group, start: offset(table, group) };
-            GroupCheck::new(self, recovery, survivors, place, moved).run(found);
+        let check = |group, moved| {
+            let start = offset(head.current, group);
+            let place = GroupPlace { partition, table: head.current, groups: head.groups, group, start };
+            GroupCheck::new(self, recovery, survivors, place, moved).run(None);
         };
         let next = 1 - head.current;
         let next_groups = head.next_groups.expect("the partition was growing");
-        let is_moved = |group: &u32| self.is_group_moved(offset(head.current, *group));
-        let next_group = (0..head.groups).find(|group| !is_moved(group)).unwrap_or(head.groups - 1);
-        self.partitions[partition].next_group.store(next_group, Ordering::Relaxed);
-        let (mut found, none) = (HashSet::new(), HashSet::new());
-        (0..next_groups).for_each(|group| check(next, next_groups, group, &none, Some(&mut found)));
+        let moved = self.groups_moved(head.groups, |group| offset(head.current, group));
         // The last group of all may have moved as a whole.
-        if !is_moved(&next_group) {
-            check(head.current, head.groups, next_group, &found, None);
+        let next_group = moved.min(head.groups - 1);
+        self.partitions[partition].next_group.store(next_group, Ordering::Relaxed);
+        // A damaged slot of a moved group would let a search end there.
+        let slots = |group| (offset(head.current, group)..).step_by(8).take((GROUP_BYTES / 8) as usize);
+        (0..moved).flat_map(slots).for_each(|at| self.store_slot(at, Slot::MOVED));
+        let (mut found, none) = (HashSet::new(), HashSet::new());
+        for group in 0..next_groups {
+            let place =
+                GroupPlace { partition, table: next, groups: next_groups, group, start: offset(next, group) };
+            let from = Some((head.groups, next_group));
+            GroupCheck { from, ..GroupCheck::new(self, recovery, survivors, place, &none) }
+                .run(Some(&mut found));
         }
-        // Groups move in their order: a later one whose first slot reads MOVED is damaged.
-        (next_group + 1..head.groups).for_each(|group| check(head.current, head.groups, group, &none, None));
+        if moved < head.groups {
+            check(next_group, &found);
+        }
+        (next_group + 1..head.groups).for_each(|group| check(group, &none));
+    }
+
+    /// Returns how many groups of a growing partition have moved. They move in their order, and the first slot of each
+    /// says so: as few of these as possible are taken to be damaged.
+    fn groups_moved(&self, groups: u32, offset: impl Fn(u32) -> u64) -> u32 {
+        let (mut moved, mut least, mut damaged) = (0, 0, 0);
+        for group in 0..groups {
+            damaged += if self.is_group_moved(offset(group)) { -1 } else { 1 };
+            if damaged < least {
+                (moved, least) = (group + 1, damaged);
+            }
+        }
+        moved
     }
 }
 
@@ -315,7 +339,7 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
         place: GroupPlace,
         moved: &'a HashSet<u64>,
     ) -> GroupCheck<'a, S> {
-        GroupCheck { index, recovery, survivors, place, moved, kept: Vec::new() }
+        GroupCheck { index, recovery, survivors, place, moved, from: None, kept: Vec::new() }
     }
 
     /// Checks the slots of the group, and adds where its items are to `found`.
@@ -450,6 +474,7 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
             SlotPlace::Overflow | SlotPlace::Last => self.index.load_slot(places.home).is_overflowed(),
         };
         hash.partition(bits) == self.place.partition
+            && self.from.is_none_or(|(groups, last)| hash.group(bits, groups) <= last)
             && position.group == self.place.group
             && slot.tag() == hash.tag()
             && is_reached

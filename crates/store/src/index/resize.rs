@@ -156,8 +156,13 @@ impl Index {
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
             let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return rehash.discard(seen, mark) };
-            let group = hash.group(self.geometry.partition_bits, next_groups);
-            let new = &new_groups[(group - first_new) as usize];
+            let bits = self.geometry.partition_bits;
+            let new = hash.group(bits, next_groups).checked_sub(first_new);
+            let new = new.and_then(|nth| new_groups.get(nth as usize));
+            // Damage brought a key here that belongs elsewhere.
+            let Some(new) = new.filter(|_| hash.partition(bits) == partition) else {
+                return rehash.discard(seen, mark);
+            };
             // The frequency may change until the old slot is marked; at most one count is lost.
             let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
             let mut place = new.place_for(hash, chain_use);

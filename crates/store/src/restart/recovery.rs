@@ -278,6 +278,10 @@ impl Store {
             return false;
         }
         let _moving = recovery.moving.lock().expect("no thread panics while it moves items");
+        // Another thread may have finished it, and its segments be open again.
+        if self.is_recovered() {
+            return true;
+        }
         let mut stranded = std::mem::take(&mut *recovery.stranded());
         // One segment after the other, as each gives its memory to the items of the next.
         stranded.sort_unstable();

@@ -12,6 +12,7 @@
 //! emptied: one pass over the index clears all slots that lead there. Items that
 //! lost their slots to damage count as alive until reclaim comes to their segment.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use fabcache_layout::checksum::checksum;
@@ -235,7 +236,7 @@ impl Store {
     ) -> SegmentCheck {
         let mut at = self.geometry.segment_offset(id);
         let end = at + used;
-        let (mut alive, mut step, mut buffer) = (0, 0, Vec::new());
+        let (mut alive, mut step, mut buffer, mut doubtful) = (0, 0, Vec::new(), Vec::new());
         while at < end {
             let item = Item::read(&self.memory, at).expect("a segment is in the region");
             if !self.is_within(at, &item, end) {
@@ -243,13 +244,20 @@ impl Store {
             }
             let bytes = item.bytes();
             self.memory.prefetch(at + bytes + SCRUB_AHEAD_BYTES);
-            // Of an item that never was one, as its writer wrote none, only the header is there.
-            if !item.state.has(State::DEAD) {
-                if self.has_sum_in(at, &item, generation, &mut buffer) {
-                    alive += bytes;
-                } else if !self.drop_damaged_at(at, &item) {
+            let is_dead = item.state.has(State::DEAD);
+            if self.has_sum_in(at, &item, generation, &mut buffer) {
+                alive += if is_dead { 0 } else { bytes };
+            } else {
+                // With a wrong length the walk would pass over items that follow.
+                let is_length_right = if is_dead {
+                    self.confirmed_bytes(id, at).is_some()
+                } else {
+                    self.drop_damaged_at(at, &item)
+                };
+                if !is_length_right {
                     return SegmentCheck::Broken;
                 }
+                doubtful.push(at + ALIGN_BYTES..at + bytes);
             }
             at += bytes;
             step += bytes;
@@ -264,7 +272,23 @@ impl Store {
         if self.segments.live_bytes(id) > alive {
             self.index.wait_for_locks();
         }
+        if !doubtful.is_empty() && self.has_item_within(&doubtful) {
+            return SegmentCheck::Broken;
+        }
         if self.segments.live_bytes(id) > alive { SegmentCheck::Broken } else { SegmentCheck::Whole }
+    }
+
+    /// Returns whether a slot leads into one of these ranges: what follows a damaged header confirmed its length, but does
+    /// not if the item that it hides is damaged as well.
+    #[cold]
+    fn has_item_within(&self, ranges: &[Range<u64>]) -> bool {
+        let is_within = |offset| ranges.iter().any(|range| range.contains(&offset));
+        let mut found = false;
+        self.index.visit_all(|_, at| {
+            found |=
+                is_within(at.slot.offset()) || self.lists_chunk(at.slot, |entry| is_within(entry.offset));
+        });
+        found
     }
 
     /// Drops the item at `offset`, whose checksum is wrong, or the item that has it as a chunk. Returns false if a live one has

@@ -59,7 +59,8 @@ impl Segments {
 
     /// Returns whether the segment was open when its server was killed, and is as it was left.
     pub fn is_left_open(&self, id: u32) -> bool {
-        self.is_inherited(id) && self.kind(id) == Kind::Open
+        // In this order: a segment that is opened again is no longer inherited before it is open.
+        self.kind(id) == Kind::Open && self.is_inherited(id)
     }
 
     /// Counts an item as alive that a slot of the region points to, or with `items` 0 a chunk of one.

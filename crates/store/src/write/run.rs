@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use fabcache_layout::item::{NewItem, State, access_window};
+use fabcache_layout::item::{self, NewItem, State, access_window};
 use fabcache_layout::{Slot, size_class};
 
 use super::{Change, NewValue, StoredItem, Value, Write, WriteObstacle};
@@ -363,19 +363,25 @@ impl Run<'_, '_> {
         if let Err(reservation) = segments.commit_part(reservation, used) {
             let mut at = reservation.offset + used;
             for i in next..end {
-                at += self.write_dead(i, at);
+                at += self.write_dead(i, reservation.segment, at);
             }
             debug_assert_eq!(at, reservation.offset + reservation.len);
             segments.commit_run(reservation);
         }
     }
 
-    /// Writes a dead item where another one was to be. Returns its bytes.
-    fn write_dead(&self, i: usize, offset: u64) -> u64 {
+    /// Writes a dead item where another one was to be, with a checksum that confirms its length. Returns its bytes.
+    fn write_dead(&self, i: usize, segment: u32, offset: u64) -> u64 {
         let memory = &self.handle.store.memory;
         let new = NewItem { state: State::default().with(State::DEAD), ..self.puts[i].item(self.cas_of(i)) };
-        memory.copy_in(offset, new.encode().as_bytes());
-        memory.copy_in(offset + new.encode().as_bytes().len() as u64, new.key);
+        let encoded = new.encode();
+        memory.copy_in(offset, encoded.as_bytes());
+        memory.copy_in(offset + encoded.as_bytes().len() as u64, new.key);
+        let store = &self.handle.store;
+        let generation = store.segments.generation(segment);
+        let len = new.head_len() as u64 + new.payload_len();
+        // SAFETY: the reservation is exclusively ours. Header and key were just written; the value is whatever was there.
+        unsafe { item::seal(memory, &store.secret, generation, offset, encoded.kind(), len) };
         new.bytes()
     }
 
