@@ -5,8 +5,10 @@
 //! after a server that was killed: they are stored before what depends on them is answered.
 
 use crate::format::{
-    BOOT_ID_AT, BOOTTIME_AT, CAS_LIMIT_AT, CLEAN_MARK_AT, CLEAN_STOP, FLUSH_AT_AT, INCARNATION_AT,
-    LIVENESS_AT, STATE_BYTES_AT, STATE_HASH_AT, SWEPT_EPOCH_AT, TIME_SECOND_AT, UNVERIFIED, WALL_TIME_AT,
+    BOOT_ID_AT, BOOTTIME_AT, CAS_LIMIT_AT, CLEAN_MARK_AT, CLEAN_STOP, CLOCK_AT, CLOCK_ORIGIN_AT,
+    DIRECTORY_AT, FIRST_SEGMENT_AT, FLUSH_AT_AT, FLUSH_EPOCH_AT, HASH_SEED_AT, INCARNATION_AT, LIVENESS_AT,
+    REGION_BYTES_AT, REGION_ID_AT, SEGMENT_TABLE_AT, SHAPE_AT, STATE_BYTES_AT, STATE_HASH_AT, SWEPT_EPOCH_AT,
+    TIME_SECOND_AT, UNVERIFIED, WALL_TIME_AT,
 };
 use crate::header;
 use crate::memory::Memory;
@@ -46,6 +48,32 @@ pub fn clean_stop(memory: &Memory) -> Option<StateRecord> {
         hash: memory.load(STATE_HASH_AT, Ordering::Relaxed),
         bytes: memory.load(STATE_BYTES_AT, Ordering::Relaxed),
     })
+}
+
+/// Returns the checksum of the header's words that stay as they are from a clean stop to the next server's first write. The
+/// clean mark and what it records are not among them, nor is the liveness word.
+pub fn lasting_sum(memory: &Memory) -> u64 {
+    let words = [
+        REGION_BYTES_AT,
+        SHAPE_AT,
+        DIRECTORY_AT,
+        SEGMENT_TABLE_AT,
+        FIRST_SEGMENT_AT,
+        HASH_SEED_AT,
+        CLOCK_ORIGIN_AT,
+        REGION_ID_AT,
+        CLOCK_AT,
+        FLUSH_EPOCH_AT,
+        CAS_LIMIT_AT,
+        SWEPT_EPOCH_AT,
+        FLUSH_AT_AT,
+        BOOTTIME_AT,
+        WALL_TIME_AT,
+        TIME_SECOND_AT,
+    ];
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|at| memory.load(*at, Ordering::Relaxed).to_le_bytes()).collect();
+    xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
 /// Begins the next incarnation, whose items are unverified: clears the clean mark, and the liveness word, which the

@@ -182,7 +182,7 @@ fn take_over(
     match takeover::prepare(&mut options, found, birth, meta)? {
         Ok(takeover) => {
             let clock_went_back = takeover.clock_went_back;
-            let (store, found) = takeover.begin(&options);
+            let (store, found) = takeover.begin(&options)?;
             let opening = match found {
                 Items::Kept => Opening::Kept { items: store.usage().items, clock_went_back },
                 Items::Recovered { why } => Opening::Recovered { why },
@@ -207,6 +207,11 @@ fn create_in_file(options: StoreOptions, geometry: Geometry, found: FoundFile) -
     };
     let file = found.create(&meta, geometry.region_bytes)?;
     let store = create(options, geometry, Box::new(file), identity)?;
+    // PATH.meta says that the region is whole, so its header is on the device before.
+    store.backing.sync().map_err(|source| CreateError::System {
+        what: "cannot write the memory file to its device".into(),
+        source,
+    })?;
     let sidecar = store.backing.sidecar().expect("a file has one");
     sidecar.write(&Meta { is_creating: false, ..meta })?;
     Ok(store)

@@ -1,7 +1,7 @@
 //! A file with a name: its region outlives the process.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -47,6 +47,11 @@ impl FoundFile {
     pub fn find(path: &Path, discard: bool) -> Result<FoundFile, CreateError> {
         let sidecar = Sidecar::lock(path)?;
         let file = sidecar.open("", OFlags::RDWR, WRITABLE_BY_OTHERS)?;
+        if let Some(file) = &file
+            && is_locked_by_another(file)
+        {
+            return Err(CreateError::FileInUse { file: path.into() });
+        }
         let contents = match sidecar.read() {
             Err(CreateError::Unusable { why, .. }) => Contents::Unusable(why),
             meta => contents(path, file.as_ref(), meta?)?,
@@ -93,14 +98,33 @@ impl FoundFile {
         debug_assert!(meta.is_creating && meta.state.is_empty());
         // An operator may have created an empty file, which stays.
         let empty = self.file.filter(|_| matches!(self.contents, Contents::Nothing));
+        // First the step that may fail: after a refused start PATH is there.
+        let prepared = self.sidecar.prepare(meta)?;
         if empty.is_none() {
             self.sidecar.remove()?;
         }
-        self.sidecar.write(meta)?;
+        prepared.put_in_place()?;
         let file = empty.map_or_else(|| self.sidecar.create(), Ok)?;
+        is_locked_by_another(&file);
         let mapping = Mapping::create(file, len, self.sidecar.file_system().page_bytes())?;
         Ok(RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar })
     }
+}
+
+/// Locks PATH itself, too, for as long as it is open: a server whose files were renamed still has it, but PATH.lock is
+/// another file then. Returns whether another server has locked it. A client's read lock, which its descriptor allows,
+/// only means that this server has none.
+fn is_locked_by_another(file: &OwnedFd) -> bool {
+    // SAFETY: an all-zero `flock` is one of the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: the descriptor is open, and the call reads the structure, which outlives it.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return false;
+    }
+    // SAFETY: as above; the call also writes the structure.
+    let is_told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
+    is_told && lock.l_type == libc::F_WRLCK as libc::c_short
 }
 
 /// Returns the contents of the file, whose PATH.meta is `meta`.
@@ -204,6 +228,10 @@ unsafe impl Backing for RegionFile {
             rustix::fs::fsync(&self.mapping)?;
         }
         Ok(())
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.sidecar.names(&self.mapping)
     }
 
     fn sidecar(&self) -> Option<&Sidecar> {

@@ -132,6 +132,11 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// The system's.
     fn sync(&self) -> io::Result<()>;
 
+    /// Returns whether the memory's file, if it has a name, still has it, and its lock file too.
+    fn is_in_place(&self) -> bool {
+        true
+    }
+
     /// Returns the files beside the region's file; none if the region ends with the process.
     fn sidecar(&self) -> Option<&Sidecar>;
 }

@@ -4,14 +4,14 @@
 //!   process ends. It is never removed or replaced: two servers would lock one file each. A lock on PATH itself would not
 //!   do, because a client can lock the read-only descriptor that it received.
 //! - `PATH.meta` holds the secret and, after a clean stop, the state of the server: see [`Meta`]. It is replaced by
-//!   renaming `PATH.meta.tmp`.
+//!   renaming `PATH.meta.tmp`, with a random number behind it if that name is taken.
 //!
 //! All belong to the server's user and have mode 0600.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fabcache_layout::Secret;
@@ -129,7 +129,7 @@ pub struct Sidecar {
     /// The file's directory: the files keep their names in it, wherever it is moved.
     directory: OwnedFd,
     file_system: FileSystem,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Sidecar {
@@ -154,8 +154,12 @@ impl Sidecar {
             Err(error) => return Err(cannot("find")(error)),
         }
         let file = with_suffix(path, ".lock");
-        let lock = open(&directory, &with_suffix(Path::new(name), ".lock"), OFlags::RDWR | OFlags::CREATE)
-            .map_err(self::cannot("open the lock file of", path))?;
+        let lock_name = with_suffix(Path::new(name), ".lock");
+        let lock = match open(&directory, &lock_name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+            Err(Errno::EXIST) => open(&directory, &lock_name, OFlags::RDWR),
+            created => created,
+        };
+        let lock = lock.map_err(self::cannot("open the lock file of", path))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(CreateError::FileInUse { file: path.into() }),
             locked => locked.map_err(cannot("lock"))?,
@@ -163,7 +167,7 @@ impl Sidecar {
         let stat = rustix::fs::fstat(&lock).map_err(cannot("lock"))?;
         check(&file, &stat, OPEN_TO_OTHERS)?;
         let file_system = FileSystem::of(&lock).map_err(cannot("find the file system of"))?;
-        Ok(Sidecar { path: path.into(), name: name.into(), directory, file_system, _lock: lock })
+        Ok(Sidecar { path: path.into(), name: name.into(), directory, file_system, lock })
     }
 
     /// Returns PATH.
@@ -198,20 +202,51 @@ impl Sidecar {
     /// # Errors
     /// The system's; the old contents stay.
     pub fn write(&self, meta: &Meta) -> Result<(), CreateError> {
-        let [meta_name, temporary] = [".meta", ".meta.tmp"].map(|suffix| self.name_with(suffix));
-        let written = || -> Result<(), CreateError> {
-            let cannot = |errno| cannot("write the secret beside", &self.path)(errno);
-            // A server that was killed may have left it.
-            self.unlink(&temporary).map_err(cannot)?;
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-            let file = open(&self.directory, &temporary, flags).map_err(cannot)?;
-            self.fill(file, &meta.encode())?;
-            rustix::fs::renameat(&self.directory, &temporary, &self.directory, &meta_name).map_err(cannot)?;
-            self.sync_names().map_err(cannot)
+        self.prepare(meta)?.put_in_place()
+    }
+
+    /// Writes new contents for PATH.meta beside it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn prepare(&self, meta: &Meta) -> Result<PreparedMeta<'_>, CreateError> {
+        let cannot = |errno| cannot("write the secret beside", &self.path)(errno);
+        let mut name = self.name_with(".meta.tmp");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        // A server that was killed may have left it.
+        let opened = self.unlink(&name).and_then(|()| open(&self.directory, &name, flags));
+        let file = match opened {
+            Ok(file) => file,
+            // Something of that name that may not be removed, such as another user's file in /tmp.
+            Err(Errno::PERM | Errno::ACCESS | Errno::EXIST | Errno::ISDIR) => {
+                let mut random = [0; 8];
+                getrandom::fill(&mut random).map_err(|error| CreateError::System {
+                    what: "cannot draw random numbers".into(),
+                    source: error.into(),
+                })?;
+                name = self.name_with(&format!(".meta.tmp{:016x}", u64::from_le_bytes(random)));
+                open(&self.directory, &name, flags).map_err(cannot)?
+            }
+            Err(error) => return Err(cannot(error)),
         };
-        written().inspect_err(|_| {
-            let _ = self.unlink(&temporary);
-        })
+        let prepared = PreparedMeta { sidecar: self, name };
+        self.fill(file, &meta.encode())?;
+        Ok(prepared)
+    }
+
+    /// Returns whether PATH is this file, and PATH.lock the one that is locked.
+    pub(super) fn names(&self, file: impl AsFd) -> bool {
+        let is = |name: &Path, file: BorrowedFd<'_>| {
+            let named = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+            let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+            named.ok().map(identity) == rustix::fs::fstat(file).ok().map(identity)
+        };
+        is(Path::new(&self.name), file.as_fd()) && is(&self.name_with(".lock"), self.lock.as_fd())
+    }
+
+    /// Returns whether the files are there after a power failure.
+    pub fn outlives_power_failures(&self) -> bool {
+        self.file_system.is_device()
     }
 
     /// Writes a new file.
@@ -291,17 +326,50 @@ impl Sidecar {
     }
 }
 
+/// New contents of PATH.meta in a file of their own, which is removed if they do not get in place.
+#[derive(Debug)]
+pub(super) struct PreparedMeta<'a> {
+    sidecar: &'a Sidecar,
+    name: PathBuf,
+}
+
+impl PreparedMeta<'_> {
+    /// Replaces PATH.meta.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn put_in_place(self) -> Result<(), CreateError> {
+        let Sidecar { directory, path, .. } = self.sidecar;
+        let meta_name = self.sidecar.name_with(".meta");
+        rustix::fs::renameat(directory, &self.name, directory, &meta_name)
+            .and_then(|()| self.sidecar.sync_names())
+            .map_err(cannot("write the secret beside", path))
+    }
+}
+
+impl Drop for PreparedMeta<'_> {
+    fn drop(&mut self) {
+        // Without effect after the renaming.
+        let _ = self.sidecar.unlink(&self.name);
+    }
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     path.into()
 }
 
-/// Opens a file of the directory. New ones have mode 0600.
+/// Opens a file of the directory. A new one has mode 0600, whatever the umask is.
 fn open(directory: impl AsFd, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     // Without NONBLOCK a pipe that was put there meanwhile would stall the server.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+    let mode = Mode::RUSR | Mode::WUSR;
+    let file = rustix::fs::openat(directory, name, flags, mode)?;
+    if flags.contains(OFlags::EXCL) {
+        rustix::fs::fchmod(&file, mode)?;
+    }
+    Ok(file)
 }
 
 /// Checks that only this process's user can write the file, through this one name.

@@ -17,6 +17,9 @@ pub enum KeepError {
     /// A thread that ended left something half done.
     #[error(transparent)]
     StillInUse(#[from] StillInUse),
+    /// PATH or PATH.lock was removed, or is another file than the server opened. The items end with the process.
+    #[error("the file was removed or replaced while the server used it")]
+    Replaced,
     /// PATH.meta could not be written.
     #[error(transparent)]
     Meta(#[from] CreateError),
@@ -33,19 +36,24 @@ impl Store {
     /// The items stay in the file, and the next server finds them as after a kill.
     pub fn keep(&self) -> Result<Option<u64>, KeepError> {
         let Some(sidecar) = self.backing.sidecar() else { return Ok(None) };
+        // Another server may use these names by now: its PATH.meta stays.
+        if !self.backing.is_in_place() {
+            return Err(KeepError::Replaced);
+        }
         self.finish_recovery(self.counters(0), &mut || true);
         if self.index.recovery_progress().groups_damaged > 0 {
             self.index.recount();
         }
         // Only tests stop without the last tick.
         self.tick();
+        // Before the checksum of the header is saved.
+        succession::end_cas(&self.memory, self.last_cas());
+        succession::set_swept_epoch(&self.memory, self.swept_epoch.load(Ordering::Relaxed));
+        succession::set_flush_at(&self.memory, self.flush_at.load(Ordering::Relaxed));
         let state = self.save()?.encode();
         let region_id = header::region_id(&self.memory);
         let record = StateRecord::of(&state, region_id);
         sidecar.write(&Meta { region_id, is_creating: false, secret: self.secret.clone(), state })?;
-        succession::end_cas(&self.memory, self.last_cas());
-        succession::set_swept_epoch(&self.memory, self.swept_epoch.load(Ordering::Relaxed));
-        succession::set_flush_at(&self.memory, self.flush_at.load(Ordering::Relaxed));
         self.backing.sync()?;
         succession::mark_clean(&self.memory, record);
         self.backing.sync()?;
@@ -62,6 +70,7 @@ impl Store {
         Ok(SavedState {
             region_id: header::region_id(&self.memory),
             incarnation: header::incarnation(&self.memory),
+            header_sum: succession::lasting_sum(&self.memory),
             segments: self.segments.save()?,
             tables_sum: tables_sum(&self.memory, &self.geometry, self.geometry.segments),
             index: self.index.save(),

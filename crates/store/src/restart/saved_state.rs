@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::eviction::Eviction;
 
 /// Version of the encoding. A state of another version is not used: the region is recovered from its index instead.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Why a saved state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +20,9 @@ pub enum StateError {
     /// Another release wrote it.
     #[error("the saved state has version {0}, and this release reads version {VERSION}")]
     Version(u32),
+    /// The region's header is not the one that the last server left.
+    #[error("the header of the region is damaged")]
+    Header,
     /// A number does not agree with the region.
     #[error("the saved state disagrees with the region: {0}")]
     Disagrees(&'static str),
@@ -32,6 +35,8 @@ pub struct SavedState {
     pub region_id: u64,
     /// The incarnation that saved it.
     pub incarnation: u32,
+    /// The checksum of the header's words that the next server finds as they are.
+    pub header_sum: u64,
     /// The segments.
     pub segments: SavedSegments,
     /// The checksum of the directory and the segment table.

@@ -43,6 +43,9 @@ pub enum NotKept {
     /// Without a saved state only memory of the same boot is trusted.
     #[error("{0}, and the system was started again since then")]
     OtherBoot(Unclean),
+    /// The header's checksum is wrong.
+    #[error("the header of its region is damaged")]
+    Header,
     /// A part of the region that recovery needs is damaged.
     #[error("{0}, and {1}")]
     Damaged(Unclean, Damaged),
@@ -125,6 +128,8 @@ pub(crate) fn prepare(
             let verification = Recovery::after_clean_stop(header::flush_epoch(&memory), clock.now());
             Ok((Knowledge::Saved(Box::new(state)), segments, index, verification))
         }
+        // Recovery relies on the header.
+        Err(Unclean::State(StateError::Header)) => Err(NotKept::Header),
         Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
         Err(why) => recover(options, &memory, birth, clock.now())
             .map(|(segments, index, recovery)| (Knowledge::Recovered { why }, segments, index, recovery))
@@ -173,6 +178,9 @@ fn restore(
     let mut state = saved_state(memory, birth, meta)?;
     state.segments.retired.extend(new_segments.clone().rev());
     let (fills_up, threads) = (!options.evict, options.threads.max(1));
+    if state.header_sum != succession::lasting_sum(memory) {
+        return Err(StateError::Header.into());
+    }
     if state.tables_sum != tables_sum(memory, &birth.geometry, new_segments.start) {
         return Err(StateError::Disagrees("the checksum of the directory").into());
     }
@@ -228,10 +236,19 @@ fn recover(
 
 impl Takeover {
     /// Takes the region over.
-    pub(crate) fn begin(self, options: &StoreOptions) -> (Store, Items) {
+    ///
+    /// # Errors
+    /// PATH.meta could not be written; nothing has changed.
+    pub(crate) fn begin(self, options: &StoreOptions) -> Result<(Store, Items), CreateError> {
         let Takeover { knowledge, parts, segments_limit, boot_id, .. } = self;
         let memory = parts.memory.clone();
         if let Knowledge::Saved(_) = knowledge {
+            // After a power failure the header may have its clean mark still.
+            if let Some(sidecar) = parts.backing.sidecar().filter(|sidecar| sidecar.outlives_power_failures())
+            {
+                let (region_id, secret) = (header::region_id(&memory), parts.secret.clone());
+                sidecar.write(&Meta { region_id, is_creating: false, secret, state: Vec::new() })?;
+            }
             succession::begin_incarnation(&memory);
         }
         header::grow(&memory, &parts.geometry);
@@ -258,7 +275,7 @@ impl Takeover {
         store.tick_with_flushes();
         store.publish_second(store.clock.now());
         store.note_verified();
-        (store, items)
+        Ok((store, items))
     }
 }
 
