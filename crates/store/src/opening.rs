@@ -205,7 +205,7 @@ fn create_in_file(options: StoreOptions, geometry: Geometry, found: FoundFile) -
         secret: identity.secret.clone(),
         state: Vec::new(),
     };
-    let file = found.create(&meta, geometry.region_bytes)?;
+    let file = found.create(&meta, &geometry)?;
     let store = create(options, geometry, Box::new(file), identity)?;
     // PATH.meta says that the region is whole, so its header is on the device before.
     store.backing.sync().map_err(|source| CreateError::System {

@@ -12,6 +12,7 @@ use common::{get, set};
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::backing::{BackingOptions, Meta, Sharing, Sidecar};
 use fabcache_store::error::{MetaError, UntrustedFile, Unusable};
+use fabcache_store::restart::KeepError;
 use fabcache_store::{CreateError, DiscardReason, Handle, Opening, Store, StoreOptions};
 use fabcache_testbed::cleanup::Folder;
 use rustix::fs::{FlockOperation, Mode};
@@ -484,4 +485,50 @@ fn state_is_kept_beside_the_secret() {
     place.change_meta(|meta| meta.state = state.clone());
     place.change_meta(|meta| assert!(meta.state == state));
     assert_eq!(fs::metadata(place.meta()).expect("ours").mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn server_whose_files_were_replaced_leaves_its_successors_alone() {
+    let place = Place::new();
+    let (earlier, _) = place.open(false).expect("a new file");
+    for file in [place.file(), place.lock(), place.meta()] {
+        fs::remove_file(file).expect("it was there");
+    }
+    let (later, opening) = place.open(false).expect("nothing is there");
+    assert_eq!(opening, Opening::New);
+    set(&later, b"key", b"value").expect("there is room");
+    assert_eq!(later.store().keep().expect("nothing is in use"), Some(1));
+    let error = earlier.store().keep().expect_err("its file is gone");
+    assert!(matches!(error, KeepError::Replaced), "{error}");
+    drop((earlier, later));
+    let (handle, opening) = place.open(false).expect("a region of ours");
+    assert!(matches!(opening, Opening::Kept { items: 1, .. }), "{opening:?}");
+    assert_eq!(get(&handle, b"key").expect("it is kept").1, b"value");
+}
+
+#[test]
+fn renamed_file_in_use_is_refused() {
+    let place = Place::new();
+    let (handle, _) = place.open(false).expect("a new file");
+    let renamed = place.0.path().join("other");
+    fs::rename(place.file(), &renamed).expect("it was there");
+    fs::rename(place.meta(), place.0.path().join("other.meta")).expect("it was there");
+    let error = open(&renamed, false).map(drop).expect_err("its lock file has another name");
+    assert!(matches!(error, CreateError::FileInUse { .. }), "{error}");
+    drop(handle);
+    let (_, opening) = open(&renamed, false).expect("no server uses it");
+    assert!(matches!(opening, Opening::Recovered { .. }), "{opening:?}");
+}
+
+#[test]
+fn name_of_the_temporary_file_that_is_taken_hinders_nothing() {
+    let place = Place::new();
+    fs::create_dir(place.0.path().join("region.meta.tmp")).expect("an empty folder");
+    let (handle, _) = place.open(false).expect("a new file");
+    set(&handle, b"key", b"value").expect("there is room");
+    handle.store().keep().expect("nothing is in use");
+    drop(handle);
+    let opening = place.open(false).expect("a region of ours").1;
+    assert!(matches!(opening, Opening::Kept { items: 1, .. }), "{opening:?}");
+    assert_eq!(place.snapshot().len(), 3, "no temporary file is left beside the folder");
 }

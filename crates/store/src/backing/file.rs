@@ -6,6 +6,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
+use fabcache_layout::Geometry;
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_layout::header::{self, Birth, HeaderError};
 use rustix::fs::OFlags;
@@ -69,11 +70,13 @@ impl FoundFile {
         self.sidecar.path()
     }
 
-    /// Maps the first `len` bytes of PATH; makes it longer first if `grows`, else it has as many.
+    /// Maps the region of PATH; makes the file longer first if `grows`, else it is as long. The pages of the region's
+    /// tables are allocated.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn map(&self, len: u64, grows: bool) -> Result<Mapping, CreateError> {
+    pub(crate) fn map(&self, geometry: &Geometry, grows: bool) -> Result<Mapping, CreateError> {
+        let len = geometry.region_bytes;
         let failed = |source| CreateError::System {
             what: format!("cannot map the memory file {}", self.path().display()),
             source,
@@ -81,7 +84,13 @@ impl FoundFile {
         let missing = || failed(io::ErrorKind::NotFound.into());
         let file = self.file.as_ref().ok_or_else(missing)?.try_clone().map_err(failed)?;
         let page_bytes = self.sidecar.file_system().page_bytes();
-        if grows { Mapping::create(file, len, page_bytes) } else { Mapping::open(file, len, page_bytes) }
+        let mapping = if grows {
+            Mapping::create(file, len, page_bytes)?
+        } else {
+            Mapping::open(file, len, page_bytes)?
+        };
+        self.sidecar.allocate_tables(&mapping, geometry)?;
+        Ok(mapping)
     }
 
     /// Returns the file with what [`FoundFile::map`] returned.
@@ -89,12 +98,11 @@ impl FoundFile {
         RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar }
     }
 
-    /// Removes PATH, creates PATH.meta anew, and then PATH with a region of `len` zeroed bytes. The caller ends the
-    /// creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
+    /// Removes PATH, creates PATH.meta anew, and then PATH with a region of zeroed bytes. The caller ends the creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
     ///
     /// # Errors
     /// The system's. PATH.meta then tells the next server that the region is unfinished.
-    pub fn create(self, meta: &Meta, len: u64) -> Result<RegionFile, CreateError> {
+    pub fn create(self, meta: &Meta, geometry: &Geometry) -> Result<RegionFile, CreateError> {
         debug_assert!(meta.is_creating && meta.state.is_empty());
         // An operator may have created an empty file, which stays.
         let empty = self.file.filter(|_| matches!(self.contents, Contents::Nothing));
@@ -106,7 +114,9 @@ impl FoundFile {
         prepared.put_in_place()?;
         let file = empty.map_or_else(|| self.sidecar.create(), Ok)?;
         is_locked_by_another(&file);
-        let mapping = Mapping::create(file, len, self.sidecar.file_system().page_bytes())?;
+        let page_bytes = self.sidecar.file_system().page_bytes();
+        let mapping = Mapping::create(file, geometry.region_bytes, page_bytes)?;
+        self.sidecar.allocate_tables(&mapping, geometry)?;
         Ok(RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar })
     }
 }

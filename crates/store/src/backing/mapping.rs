@@ -58,6 +58,18 @@ impl Mapping {
         Ok(Mapping { fd, base, len: mapped, page_bytes, keeps_pages: RwLock::new(false) })
     }
 
+    /// Allocates the pages of the first `len` bytes: writing to them does not need room in the file system any more.
+    ///
+    /// # Errors
+    /// The system's, such as that there is no room. File systems that cannot allocate ahead are none.
+    pub fn allocate(&self, len: u64) -> io::Result<()> {
+        let (start, end) = self.pages(0, len);
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, start, end - start) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            allocated => Ok(allocated?),
+        }
+    }
+
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }

@@ -14,8 +14,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fabcache_layout::Secret;
 use fabcache_layout::checksum::SECRET_BYTES;
+use fabcache_layout::{Geometry, Secret, segment};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
@@ -242,6 +242,21 @@ impl Sidecar {
             named.ok().map(identity) == rustix::fs::fstat(file).ok().map(identity)
         };
         is(Path::new(&self.name), file.as_fd()) && is(&self.name_with(".lock"), self.lock.as_fd())
+    }
+
+    /// Allocates the pages of the region's header and tables: with too little room for them no server could use PATH.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn allocate_tables(&self, mapping: &Mapping, geometry: &Geometry) -> Result<(), CreateError> {
+        let bytes = segment::table_end(geometry, geometry.segments);
+        mapping.allocate(bytes).map_err(|source| CreateError::System {
+            what: format!(
+                "cannot allocate {bytes} bytes for the tables of the memory file {}",
+                self.path.display()
+            ),
+            source,
+        })
     }
 
     /// Returns whether the files are there after a power failure.

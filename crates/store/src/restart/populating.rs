@@ -32,8 +32,15 @@ impl Store {
             // While the limit is lowered, the segment may be retired, and its pages returned to the system.
             let _steady = self.limit_moving.lock().expect("no thread panics while it moves the limit");
             let offset = self.geometry.segment_offset(id);
-            self.segments.kind(id) == Kind::Retired
-                || self.backing.touch(offset, self.geometry.segment_bytes())
+            if self.segments.kind(id) == Kind::Retired {
+                return true;
+            }
+            let is_touched = self.backing.touch(offset, self.geometry.segment_bytes());
+            // Retired meanwhile, as more are in use than the limit allows.
+            if self.segments.kind(id) == Kind::Retired {
+                self.backing.release(offset, self.geometry.segment_bytes());
+            }
+            is_touched
         })
     }
 

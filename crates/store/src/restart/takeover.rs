@@ -105,7 +105,7 @@ pub(crate) fn prepare(
         return unusable(&found, Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) });
     }
     // A refused start changes nothing, so the file grows behind the last refusal.
-    let mapping = found.map(geometry.region_bytes, grows)?;
+    let mapping = found.map(&geometry, grows)?;
     // SAFETY: the mapping has at least that many bytes, is aligned to a page, and no references into it exist. It lives as
     // long as the memory: as a part of the backing, which is the store's last field, or until this function returns
     // without a store.
@@ -157,7 +157,7 @@ pub(crate) fn prepare(
 /// Returns how many segments the table gives to the index.
 fn index_segments(found: &FoundFile, birth: &Birth) -> Result<u32, CreateError> {
     let geometry = &birth.geometry;
-    let mapping = found.map(geometry.region_bytes, false)?;
+    let mapping = found.map(geometry, false)?;
     // SAFETY: as in `prepare`; it is dropped before the mapping.
     let memory = unsafe { Memory::new(mapping.base(), geometry.region_bytes) };
     let is_index = |id: &u32| {
