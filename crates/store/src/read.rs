@@ -493,7 +493,9 @@ impl Store {
         let generation = self.segments.generation(segment);
         // After the generation: now the slot's item is known to belong to it, or to a later one.
         // Its frequency may have changed since, which the count of this read builds on.
-        at.slot = self.index.reload(at).ok_or(ConcurrentChange)?;
+        if !without("seen_reload") {
+            at.slot = self.index.reload(at).ok_or(ConcurrentChange)?;
+        }
         if !self.index.is_current(hash, version) {
             return Err(ConcurrentChange);
         }
@@ -510,6 +512,8 @@ impl Store {
             if item.state.has(State::DEAD) && !without("dead_checked") {
                 return Err(ConcurrentChange);
             }
+            let is_checked =
+                if without("unverified_first") { self.segments.has_unverified() } else { is_checked };
             if is_checked && !self.is_seen_intact(at, hash, segment, generation) {
                 return Err(ConcurrentChange);
             }
@@ -525,7 +529,7 @@ impl Store {
         let offset = at.slot.offset();
         Item::read(&self.memory, offset).is_some_and(|item| self.is_intact(offset, &item, hash))
             && self.segments.still(segment, generation)
-            && self.index.reload(at).is_some()
+            && (self.index.reload(at).is_some() || without("intact_reload"))
     }
 
     fn seen_under_lock(&self, at: SlotSnapshot) -> ItemSnapshot {

@@ -15,7 +15,7 @@ use crate::store::Parts;
 use crate::{Change, Expiry, Handle, Store};
 
 /// Returns a store over the region of one that is not used any more, none of whose groups is checked.
-fn recovering(before: Arc<Store>) -> Arc<Store> {
+pub(super) fn recovering(before: Arc<Store>) -> Arc<Store> {
     let (memory, geometry) = (before.memory.clone(), before.geometry);
     let mut options = options(before.evicts());
     let segments =

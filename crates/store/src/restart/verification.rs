@@ -58,7 +58,7 @@ impl Store {
     /// a thread that held all locks in turn finds exact counts: those of an earlier server's segments may be wrong.
     #[inline]
     pub(crate) fn counts_death_at_once(&self, segment: u32) -> bool {
-        !cfg!(loom) && self.segments.taken_over() > 0 && self.segments.is_inherited(segment)
+        self.segments.taken_over() > 0 && self.segments.is_inherited(segment)
     }
 
     /// Returns whether an item, of the key with this hash, is the one that was written, with all chunks of its value. Under

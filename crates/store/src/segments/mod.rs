@@ -134,7 +134,7 @@ struct Segment {
     /// Sealed by an earlier server: see [`Segments::is_inherited`]. Models leave it out.
     is_inherited: std::sync::atomic::AtomicBool,
     /// Items in it may be damaged: see [`Segments::has_unverified`].
-    is_unverified: std::sync::atomic::AtomicBool,
+    is_unverified: AtomicBool,
     /// Its pages are allocated and mapped, as far as is known. A hint, so models leave it out.
     is_touched: std::sync::atomic::AtomicBool,
     marks: Mutex<TimeMarks>,
@@ -158,7 +158,7 @@ impl Segment {
             for_moves: AtomicBool::new(false),
             kind: AtomicU32::new(Kind::Free as u32),
             is_inherited: std::sync::atomic::AtomicBool::new(false),
-            is_unverified: std::sync::atomic::AtomicBool::new(false),
+            is_unverified: AtomicBool::new(false),
             is_touched: std::sync::atomic::AtomicBool::new(false),
             marks: Mutex::new(TimeMarks::default()),
             marked: AtomicU32::new(0),
@@ -220,7 +220,7 @@ pub struct Segments {
     pinned: CachePadded<AtomicU32>,
     index_segments: AtomicU32,
     /// Segments that are unverified. Written a few times a second after a restart, then never.
-    unverified: std::sync::atomic::AtomicU32,
+    unverified: AtomicU32,
     /// Segments that were unverified when the region was taken over.
     taken_over: u32,
     opened_for_moves: AtomicU64,
@@ -280,7 +280,7 @@ impl Segments {
             next_order: AtomicU64::new(1),
             pinned: CachePadded::new(AtomicU32::new(0)),
             index_segments: AtomicU32::new(0),
-            unverified: std::sync::atomic::AtomicU32::new(0),
+            unverified: AtomicU32::new(0),
             taken_over: 0,
             opened_for_moves: AtomicU64::new(0),
             gained_bytes: AtomicU64::new(0),
