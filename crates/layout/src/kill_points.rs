@@ -4,9 +4,11 @@
 //! would leave it. The thread then goes on. Without the feature nothing is left of this.
 
 #[cfg(feature = "kill-points")]
-pub use observed::{KillPoint, Moment, observe};
+pub(crate) use observed::around;
+#[cfg(all(feature = "kill-points", not(loom)))]
+pub(crate) use observed::in_halves;
 #[cfg(feature = "kill-points")]
-pub(crate) use observed::{around, in_halves};
+pub use observed::{KillPoint, Moment, observe};
 
 /// Stores to the region.
 #[cfg(not(feature = "kill-points"))]
@@ -16,7 +18,7 @@ pub(crate) fn around<R>(store: impl FnOnce() -> R) -> R {
 }
 
 /// Copies bytes to the region: `copy` gets a part of them and where it begins.
-#[cfg(not(feature = "kill-points"))]
+#[cfg(not(any(feature = "kill-points", loom)))]
 #[inline(always)]
 pub(crate) fn in_halves(bytes: &[u8], copy: impl Fn(usize, &[u8])) {
     copy(0, bytes);
@@ -32,7 +34,8 @@ mod observed {
     pub enum Moment {
         /// Nothing.
         Before,
-        /// The first half of the bytes that are copied.
+        /// The first half of the bytes that are copied. A model copies word by word, and each has its moments.
+        #[cfg(not(loom))]
         Halfway,
         /// All of it.
         After,
@@ -54,7 +57,8 @@ mod observed {
     }
 
     /// Does `work`, and calls `observer` at each kill point of this thread meanwhile. It does not observe its own stores, but
-    /// may call this again for another observer to do so.
+    /// may call this again for another observer to do so. An observer that unwinds is not called again. The threads of a model
+    /// are one thread here.
     pub fn observe<R>(observer: impl FnMut(KillPoint) + 'static, work: impl FnOnce() -> R) -> R {
         let before = OBSERVER.replace(Some(Box::new(observer)));
         let result = work();
@@ -81,6 +85,7 @@ mod observed {
     }
 
     /// Copies bytes to the region: `copy` gets a part of them and where it begins.
+    #[cfg(not(loom))]
     #[track_caller]
     pub(crate) fn in_halves(bytes: &[u8], copy: impl Fn(usize, &[u8])) {
         let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -91,7 +96,7 @@ mod observed {
         pass(Moment::After);
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     mod tests {
         use std::cell::RefCell;
         use std::ptr::NonNull;

@@ -26,7 +26,6 @@ pub mod geometry;
 pub mod hash;
 pub mod header;
 pub mod item;
-#[cfg(not(loom))]
 pub mod kill_points;
 #[cfg(not(loom))]
 pub mod mapping;
