@@ -45,7 +45,14 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("liveness_release", &["reader_of_an_incarnation_sees_its_recovery"]),
     ("generation_before_free", &["reader_of_a_reused_segment_sees_its_generation_end"]),
     ("recovered_release", &["dropped_item_is_not_read_after_its_group_is_checked"]),
-    ("recovered_once", &["group_is_checked_once_before_it_is_written"]),
+    (
+        "recovered_once",
+        &["group_is_checked_once_before_it_is_written", "key_is_replaced_beside_a_second_recovery"],
+    ),
+    (
+        "copy_first",
+        &["key_is_read_beside_a_second_recovery", "key_is_read_on_the_same_host_beside_a_second_recovery"],
+    ),
     ("recovered_last", &["recovery_ends_after_its_last_group"]),
     ("reserve_acquire", &["late_reservation_has_the_new_generation"]),
     ("reserve_fence", &["reader_of_a_reused_segment_sees_its_generation_end"]),

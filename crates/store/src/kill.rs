@@ -71,8 +71,8 @@ impl Store {
     /// As [`Store::relink`], for a slot of the item's copy. The slot changes first: a kill in between loses nothing. Both
     /// have the same contents, and the next change waits for the group's lock, so no reader misses one.
     pub(crate) fn relink_copy(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
-        group.replace(at.at, slot);
-        self.end_item(at.slot.offset(), item, || {});
+        let end = || self.end_item(at.slot.offset(), item, || {});
+        in_order("copy_first", || group.replace(at.at, slot), end);
     }
 
     /// As [`Store::relink`], but the death is counted later, with others of its segment.

@@ -3,6 +3,7 @@
 //! `cargo xtask loom` runs these, those of `index/models.rs` and `segments/models.rs`, and those of the layout.
 
 mod damage;
+mod kills;
 mod outside;
 mod recovery;
 

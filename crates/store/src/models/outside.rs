@@ -48,19 +48,19 @@ fn version_of(value: &[u8]) -> u64 {
 }
 
 /// A value of this version, longer than a word.
-fn value(version: u64) -> [u8; 9] {
+pub(super) fn value(version: u64) -> [u8; 9] {
     [b'0' + version as u8; 9]
 }
 
-fn both_modes(store: &Store) -> [Validation; 2] {
+pub(super) fn both_modes(store: &Store) -> [Validation; 2] {
     [Validation::SameHost, Validation::Remote(store.secret().clone())]
 }
 
-fn open(store: &Store, mode: Validation) -> Mapped {
+pub(super) fn open(store: &Store, mode: Validation) -> Mapped {
     Mapped::open(store.memory.clone(), mode).expect("a region")
 }
 
-fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
+pub(super) fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
     reader.begin(store.now());
     let outcome = reader.get(b"a").0;
     seen(&outcome, |hit| version_of(reader.value(hit)))
