@@ -1,6 +1,6 @@
 //! fabcached: the process.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
@@ -27,7 +27,10 @@ fn main() -> ExitCode {
         Err(error) => {
             match foreground {
                 Some(foreground) => Foreground::failed(foreground, &error),
-                None => eprintln!("fabcached: {error:#}"),
+                // Without a reader of stderr, the exit status is all that is left.
+                None => {
+                    let _ = writeln!(std::io::stderr(), "fabcached: {error:#}");
+                }
             }
             ExitCode::FAILURE
         }
@@ -110,7 +113,12 @@ fn start_log(settings: &Settings) -> Result<()> {
         1 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    // A line that cannot be written is lost: the subscriber would report it to the same stderr, and panic.
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .log_internal_errors(false);
     let started = if settings.log_json {
         tracing::subscriber::set_global_default(log.json().finish())
     } else {

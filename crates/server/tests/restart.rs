@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use common::process::{Process, fabcached, spawn, start};
-use common::{Client, Scratch, connect, wait_until};
-use rustix::process::Signal;
+use common::{Client, Scratch, connect, connect_unix, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Requests that are sent before their answers are read: far below what the buffers of a socket hold.
 const PIPELINE: u64 = 1024;
@@ -556,4 +558,38 @@ fn damaged_items_are_misses_that_the_server_reports() {
     set(&mut client, "n7", &value("n8", 1000));
     assert_eq!(file.stop(server, Signal::TERM), items);
     file.start_again("-m 16", items);
+}
+
+/// Kills the process on drop.
+struct Unlogged(Child);
+
+impl Drop for Unlogged {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn server_whose_log_has_no_reader_reloads_and_keeps_its_items() {
+    let file = MemoryFile::new("unlogged");
+    for format in ["text", "json"] {
+        let socket = file.scratch.path("socket");
+        let flags = file.arguments(&format!("-m 16 --log-format {format} -s {}", socket.display()));
+        let child = fabcached(&flags).stderr(Stdio::piped()).spawn().expect("the binary is built");
+        let mut server = Unlogged(child);
+        let log = BufReader::new(server.0.stderr.take().expect("stderr is piped"));
+        let mut lines = log.lines().map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains("ready for memcached clients at")));
+        drop(lines);
+        let mut client = connect_unix(&socket);
+        client.request(format!("set {format} 0 0 1\r\nx\r\n"), "STORED\r\n");
+        let pid = Pid::from_child(&server.0);
+        kill_process(pid, Signal::HUP).expect("it runs");
+        client.request("mn\r\n", "MN\r\n");
+        kill_process(pid, Signal::TERM).expect("it runs");
+        client.hear_end();
+        assert_eq!(server.0.wait().expect("our child").code(), Some(0), "{format}");
+    }
+    file.start_again("-m 16", 2);
 }

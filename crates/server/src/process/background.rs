@@ -42,21 +42,15 @@ pub fn enter() -> Result<Foreground> {
 
 fn wait_for_word(reader: OwnedFd) -> i32 {
     let mut word = String::new();
-    match File::from(reader).read_to_string(&mut word) {
-        Ok(_) if word == READY => 0,
-        Ok(_) if word.is_empty() => {
-            eprintln!("fabcached: the background process ended without a word");
-            1
-        }
-        Ok(_) => {
-            eprintln!("fabcached: {word}");
-            1
-        }
-        Err(error) => {
-            eprintln!("fabcached: cannot hear from the background process: {error}");
-            1
-        }
-    }
+    let failure = match File::from(reader).read_to_string(&mut word) {
+        Ok(_) if word == READY => return 0,
+        Ok(_) if word.is_empty() => "the background process ended without a word".to_owned(),
+        Ok(_) => word,
+        Err(error) => format!("cannot hear from the background process: {error}"),
+    };
+    // Without a reader of stderr, the exit status is all that is left.
+    let _ = writeln!(std::io::stderr(), "fabcached: {failure}");
+    1
 }
 
 impl Foreground {
