@@ -1,7 +1,7 @@
 //! fabcached: the server.
 //!
 //! - `options.rs`, `extended_options.rs`, `addresses.rs`, `settings/`: configuration.
-//! - `server.rs`: starting and stopping; `shared.rs`: state that the workers share.
+//! - `server.rs`: starting and stopping; `threads.rs`: its threads; `shared.rs`: state that the workers share.
 //! - `housekeeping.rs`: periodic maintenance, and crawls; `restart.rs`: what a start over a memory file leaves to do.
 //! - `populating.rs`: maps the pages of a region that was taken over.
 //! - `worker/`: the event loop and its connections.
@@ -33,6 +33,7 @@ pub mod server;
 pub mod settings;
 pub mod shared;
 pub mod shm;
+mod threads;
 pub mod tickets;
 pub mod watch;
 pub mod worker;

@@ -2,7 +2,9 @@
 
 use std::io::{IsTerminal, Write as _};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -67,14 +69,17 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     }
     let pidfile = settings.pidfile.clone();
     let inherited = inherited()?;
-    let server = Server::start(settings, inherited)?;
-    let _pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
-    signals::become_orders(server.order_sender())?;
-    announce(&server);
-    if let Some(foreground) = foreground.take() {
-        foreground.is_ready()?;
-    }
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let (order_sender, orders) = channel();
+    // Before the start, which takes the items over and may serve a client: a signal from then on stops cleanly.
+    signals::become_orders(order_sender.clone())?;
+    let server = Server::start_with_orders(settings, inherited, (order_sender, orders))?;
+    let _pidfile = match report_ready(&server, pidfile.as_deref(), foreground) {
+        Ok(pidfile) => pidfile,
+        Err(error) => {
+            server.give_up();
+            return Err(error);
+        }
+    };
     let reloading = |now| {
         let state = if now { NotifyState::Reloading } else { NotifyState::Ready };
         let _ = sd_notify::notify(&[state]);
@@ -84,6 +89,21 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
     };
     server.run_until_stopped(reloading, stopping)
+}
+
+/// Reports that the server is ready: to the log, to the foreground process and to the service manager.
+fn report_ready(
+    server: &Server,
+    pidfile: Option<&Path>,
+    foreground: &mut Option<Foreground>,
+) -> Result<Option<PidFile>> {
+    let pidfile = pidfile.map(PidFile::write).transpose()?;
+    announce(server);
+    if let Some(foreground) = foreground.take() {
+        foreground.is_ready()?;
+    }
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    Ok(pidfile)
 }
 
 fn settings(line: CommandLine) -> Result<Settings> {

@@ -5,14 +5,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_protocol::udp;
 use fabcache_store::backing::{Locking, Sharing};
 use fabcache_store::liveness::Liveness;
-use fabcache_store::{Handle, ItemInfo, Observer, Opening, Store, StoreOptions};
+use fabcache_store::{ItemInfo, Observer, Opening, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
 use fabcache_transport::tls::{TlsContext, TlsListener};
@@ -29,10 +28,11 @@ use crate::fabric::Fabric;
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::shm::ShmSettings;
+use crate::threads::Threads;
 use crate::watch::{Watchers, encoded, topic};
+use crate::worker::ListenerEntry;
 use crate::worker::inbox::Inbox;
-use crate::worker::{ListenerEntry, Worker};
-use crate::{certificates, populating, process, restart};
+use crate::{certificates, process};
 
 /// memcached's datagram header in front of each request and answer.
 const UDP_FRAMING: Framing = Framing {
@@ -48,12 +48,7 @@ const UDP_FRAMING: Framing = Framing {
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
-    housekeeper: JoinHandle<()>,
-    /// Finishes a recovery and verifies the items.
-    restart: Option<JoinHandle<()>>,
-    /// After a takeover.
-    populating: Option<JoinHandle<()>>,
+    threads: Threads,
     orders: Receiver<ProcessRequest>,
     order_sender: Sender<ProcessRequest>,
     local: Vec<Peer>,
@@ -70,6 +65,18 @@ impl Server {
     /// # Errors
     /// Something is unavailable; the error says what, and what to do.
     pub fn start(settings: Settings, inherited: Vec<OwnedFd>) -> Result<Server> {
+        Server::start_with_orders(settings, inherited, channel())
+    }
+
+    /// Starts a server that processes the orders of this channel, also those from before it is ready.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_with_orders(
+        settings: Settings,
+        inherited: Vec<OwnedFd>,
+        (order_sender, orders): (Sender<ProcessRequest>, Receiver<ProcessRequest>),
+    ) -> Result<Server> {
         let tls = tls_contexts(&settings)?;
         let listeners = listeners(&settings, inherited, tls.as_ref())?;
         if let Some(user) = &settings.user {
@@ -97,7 +104,6 @@ impl Server {
         let watchers = Arc::new(Watchers::default());
         let inboxes: std::io::Result<Box<[_]>> =
             (0..settings.threads).map(|_| Inbox::new().map(Arc::new)).collect();
-        let (order_sender, orders) = channel();
         let local: Vec<Peer> = places(&listeners).map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
@@ -110,22 +116,16 @@ impl Server {
         // Readers of a server that was just killed here may rely on its lease this long.
         std::thread::sleep(shared.settings.lease);
         unused.mark_used();
-        let workers = start_workers(&shared, Arc::clone(&listeners), ports)?;
-        let housekeeper = start_housekeeper(&shared)?;
-        let restart = restart::start(&shared)?;
-        let populating = populating::start(&shared)?;
-        Ok(Server {
-            shared,
-            workers,
-            housekeeper,
-            restart,
-            populating,
-            orders,
-            order_sender,
-            local,
-            life,
-            listeners,
-        })
+        let threads = Threads::default();
+        let server = Server { shared, threads, orders, order_sender, local, life, listeners };
+        server.start_threads(ports)
+    }
+
+    /// Starts the threads. Clients may be served before the last one starts, so an error stops the server cleanly.
+    fn start_threads(mut self, ports: Vec<FabricEndpoint>) -> Result<Server> {
+        let Err(error) = self.threads.start(&self.shared, &self.listeners, ports) else { return Ok(self) };
+        self.give_up();
+        Err(error)
     }
 
     /// Returns the listen addresses; ports are the actual ones.
@@ -189,23 +189,24 @@ impl Server {
         }
     }
 
+    /// Stops because the start failed: the items are kept, and the reason of the failed start is what the caller reports.
+    pub fn give_up(self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!("{error:#}");
+        }
+    }
+
     /// Completes the requests in flight, and stops.
     ///
     /// # Errors
     /// A worker had failed.
     pub fn stop(self) -> Result<()> {
         self.shared.enter(Phase::Draining);
-        let mut failed = false;
-        for worker in self.workers {
-            failed |= worker.join().is_err();
-        }
+        let background = self.threads.join_workers();
         drop(self.life);
         self.shared.fabric.close();
         self.shared.housekeeping.stop();
-        failed |= self.housekeeper.join().is_err();
-        failed |= self.restart.is_some_and(|thread| thread.join().is_err());
-        failed |= self.populating.is_some_and(|thread| thread.join().is_err());
-        if failed {
+        if !background.join() {
             bail!("a thread of the server had failed; see the log");
         }
         let kept = keep_items(&self.shared);
@@ -543,36 +544,4 @@ fn check_engine(engine: Engine) -> Result<()> {
          kernel.io_uring_disabled often forbid it; allow the calls io_uring_setup, io_uring_enter and io_uring_register, \
          or use --engine epoll",
     )
-}
-
-/// Starts a worker for each fabric endpoint, or without endpoints if the fabric is off.
-fn start_workers(
-    shared: &Arc<Shared>,
-    listeners: Arc<[ListenerEntry]>,
-    ports: Vec<FabricEndpoint>,
-) -> Result<Vec<JoinHandle<()>>> {
-    let mut ports = ports.into_iter();
-    let mut threads = Vec::new();
-    for index in 0..shared.settings.threads {
-        let worker = Worker::new(Arc::clone(shared), index, Arc::clone(&listeners), ports.next())
-            .with_context(|| format!("cannot set up worker {index}"))?;
-        let cpu = shared.settings.worker_cpu(index);
-        let run = move || {
-            if let Some(cpu) = cpu
-                && let Err(error) = process::cpus::pin(cpu)
-            {
-                tracing::warn!("cannot pin worker {index} to CPU {cpu}: {error:#}");
-            }
-            worker.run();
-        };
-        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(run);
-        threads.push(thread.with_context(|| format!("cannot start worker {index}"))?);
-    }
-    Ok(threads)
-}
-
-fn start_housekeeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
-    let (shared, handle) = (Arc::clone(shared), Handle::new(&shared.store));
-    let run = move || shared.housekeeping.run(&handle);
-    std::thread::Builder::new().name("housekeeper".into()).spawn(run).context("cannot start the housekeeper")
 }

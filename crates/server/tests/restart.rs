@@ -5,11 +5,12 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::process::{Process, fabcached, spawn, start};
+use common::process::{Process, fabcached, spawn, start, start_command};
 use common::{Client, Scratch, connect, connect_unix, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -359,7 +360,7 @@ fn server_that_may_not_lock_kept_memory_is_refused() {
     let server = file.start_new("-m 8");
     set(&mut connect(server.address()), "key", b"value");
     let items = file.stop(server, Signal::TERM);
-    let mut limited = std::process::Command::new("prlimit");
+    let mut limited = Command::new("prlimit");
     limited.arg("--memlock=65536:65536");
     if rustix::process::geteuid().is_root() {
         limited.args(["setpriv", "--bounding-set=-ipc_lock"]);
@@ -558,6 +559,91 @@ fn damaged_items_are_misses_that_the_server_reports() {
     set(&mut client, "n7", &value("n8", 1000));
     assert_eq!(file.stop(server, Signal::TERM), items);
     file.start_again("-m 16", items);
+}
+
+#[test]
+fn signal_right_after_the_first_connection_stops_cleanly() {
+    let file = MemoryFile::new("early");
+    let socket = file.scratch.path("socket");
+    let flags = file.arguments(&format!("-m 16 -s {}", socket.display()));
+    for round in 0..20 {
+        let mut server = spawn(fabcached(&flags));
+        wait_until("the server listens", || UnixStream::connect(&socket).is_ok());
+        server.signal(if round % 2 == 0 { Signal::TERM } else { Signal::INT });
+        assert_eq!(server.wait().code(), Some(0), "{round}: {}", server.log());
+        assert!(server.log().contains("kept 0 items"), "{round}: {}", server.log());
+    }
+    // Others wait for their turn, too: the reload, and the graceful stop behind it.
+    let server = spawn(fabcached(&flags));
+    wait_until("the server listens", || UnixStream::connect(&socket).is_ok());
+    server.signal(Signal::HUP);
+    wait_until("the users are reloaded", || server.log().contains("were reloaded"));
+    server.signal(Signal::USR1);
+    assert_eq!(file.wait(server), 0);
+}
+
+#[test]
+fn start_that_fails_after_the_takeover_keeps_the_items() {
+    let file = MemoryFile::new("fails");
+    let server = file.start_new("-m 16");
+    set(&mut connect(server.address()), "key", b"value");
+    assert_eq!(file.stop(server, Signal::TERM), 1);
+    let none = file.scratch.path("none/run.pid");
+    let flags = file.arguments(&format!("-l 127.0.0.1 -p -1 -m 16 -P {}", none.display()));
+    let mut refused = spawn(fabcached(&flags));
+    assert!(!refused.wait().success());
+    let log = refused.log();
+    assert!(log.contains("fabcached: cannot write the pid file") && log.contains("kept 1 items"), "{log}");
+    let server = file.start_again("-m 16", 1);
+    check(&mut connect(server.address()), "key", b"value");
+}
+
+#[test]
+fn start_without_enough_threads_keeps_the_items() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!(
+            "skipped: the limit of processes counts those of a user, and only root becomes another one"
+        );
+        return;
+    }
+    let file = MemoryFile::new("threads");
+    // No process has this user.
+    let user = 1_234_567_890;
+    std::os::unix::fs::chown(file.scratch.path(""), Some(user), Some(user)).expect("root may");
+    let other_user = || {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+        command
+    };
+    let binary = env!("CARGO_BIN_EXE_fabcached");
+    let may_run = other_user().args(["test", "-x", binary]).status().expect("setpriv is there").success();
+    if !may_run {
+        eprintln!("skipped: another user may not execute {binary}");
+        return;
+    }
+    let limited = |processes: u32| {
+        let mut limited = other_user();
+        limited.args(["prlimit".to_owned(), format!("--nproc={processes}")]);
+        let server = fabcached(&format!("-l 127.0.0.1 -p -1 -t 4 {}", file.arguments("-m 16")));
+        limited.arg(server.get_program()).args(server.get_args());
+        limited
+    };
+    let server = start_command(limited(100));
+    set(&mut connect(server.address()), "key", b"value");
+    assert_eq!(file.stop(server, Signal::TERM), 1);
+    // Needed: the first thread, that of the signals, four workers, the housekeeper, and one that finishes the restart.
+    // The one that populates page tables may find that one's place free again.
+    for processes in 2..8 {
+        let mut refused = spawn(limited(processes));
+        assert!(!refused.wait().success(), "{processes}: {}", refused.log());
+        let log = refused.log();
+        let is_kept = log.contains("fabcached: cannot start") && log.contains("kept 1 items");
+        assert!(is_kept, "{processes}: {log}");
+    }
+    let server = start_command(limited(9));
+    file.check_takeover(&server, 1);
+    check(&mut connect(server.address()), "key", b"value");
+    assert_eq!(file.stop(server, Signal::TERM), 1);
 }
 
 /// Kills the process on drop.
