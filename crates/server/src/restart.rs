@@ -33,12 +33,17 @@ pub fn start(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
 fn finish(shared: &Shared, handle: &Handle) {
     let store = &shared.store;
     let began = Instant::now();
-    let (mut logged, mut was_recovering) = (began, matches!(store.opening().0, Opening::Recovered { .. }));
+    let mut recovering = matches!(store.opening().0, Opening::Recovered { .. });
+    let (mut logged, mut verifying_since) = (began, began);
+    let mut note_recovered = || {
+        if store.is_recovered() && std::mem::take(&mut recovering) {
+            log_recovered(shared, began);
+            verifying_since = Instant::now();
+        }
+    };
     let is_done = handle.finish_restart(&mut || {
+        note_recovered();
         if store.is_recovered() {
-            if std::mem::take(&mut was_recovering) {
-                log_recovered(shared, began);
-            }
             thread::sleep(PAUSE);
         } else if logged.elapsed() >= PROGRESS_EVERY {
             logged = Instant::now();
@@ -48,21 +53,26 @@ fn finish(shared: &Shared, handle: &Handle) {
         }
         shared.phase() < Phase::Draining
     });
-    if was_recovering && store.is_recovered() {
-        log_recovered(shared, began);
-    }
-    let ((verified, segments), corrupt, took) = (store.scrubbed(), store.items_corrupt(), began.elapsed());
-    if !is_done {
-        tracing::info!(
-            "verified {verified} of {segments} segments before the stop; the next server verifies all"
+    note_recovered();
+    log_verified(shared, is_done, verifying_since.elapsed());
+}
+
+fn log_verified(shared: &Shared, is_done: bool, took: Duration) {
+    let ((verified, segments), corrupt) = (shared.store.scrubbed(), shared.store.items_corrupt());
+    let progress = if is_done {
+        format!("verified {segments} segments in {took:?}")
+    } else {
+        format!("verified {verified} of {segments} segments before the stop")
+    };
+    if corrupt > 0 {
+        tracing::warn!(
+            "{progress}, and dropped {corrupt} items: the memory file was damaged while no server ran; check the memory or \
+             the device"
         );
-    } else if corrupt == 0 {
+    } else if is_done {
         tracing::info!("verified the items of {segments} segments in {took:?}");
     } else {
-        tracing::warn!(
-            "verified {segments} segments in {took:?}, and dropped {corrupt} items: the memory file was damaged while no server \
-             ran; check the memory or the device"
-        );
+        tracing::info!("{progress}; the next server verifies all");
     }
 }
 

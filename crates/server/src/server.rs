@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_protocol::udp;
 use fabcache_store::backing::{Locking, Sharing};
 use fabcache_store::liveness::Liveness;
+use fabcache_store::restart::{KeepError, Unclean};
 use fabcache_store::{ItemInfo, Observer, Opening, Store, StoreOptions};
 use fabcache_transport::fabric::FabricEndpoint;
 use fabcache_transport::tcp::{TcpListener, TcpOptions};
@@ -90,7 +91,7 @@ impl Server {
             process::protection::forbid_access_by_own_user()?;
         }
         let store = Arc::new(make_store(&settings)?);
-        let unused = UnusedStore(Some(Arc::clone(&store)));
+        let unused = UnusedStore::new(&store, &settings);
         if settings.lock_memory {
             lock_memory(&settings, &store)?;
         }
@@ -282,11 +283,15 @@ fn lock_memory(settings: &Settings, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// A store that no thread uses yet. Dropped by a start that fails, it keeps its items: the takeover used up what the last
-/// server had saved.
-struct UnusedStore(Option<Arc<Store>>);
+/// A store that no thread uses yet, and its memory file. Dropped by a start that fails, it keeps its items: the takeover
+/// used up what the last server had saved.
+struct UnusedStore(Option<(Arc<Store>, PathBuf)>);
 
 impl UnusedStore {
+    fn new(store: &Arc<Store>, settings: &Settings) -> UnusedStore {
+        UnusedStore(settings.backing.file.clone().map(|file| (Arc::clone(store), file)))
+    }
+
     fn mark_used(mut self) {
         self.0 = None;
     }
@@ -294,9 +299,10 @@ impl UnusedStore {
 
 impl Drop for UnusedStore {
     fn drop(&mut self) {
-        let kept = self.0.take().map_or(Ok(None), |store| store.keep());
-        if let Err(error) = kept {
-            tracing::warn!("the next server has to recover the items in the memory file: {error}");
+        if let Some((store, file)) = self.0.take()
+            && let Err(error) = keep(&store, &file)
+        {
+            tracing::warn!("{error:#}");
         }
     }
 }
@@ -320,9 +326,12 @@ fn log_opening(file: &Path, store: &Store) {
             }
         }
         Opening::Recovered { why } => {
-            tracing::warn!(
-                "took over the memory file {file} in {took:?}; each item is checked before it is used: {why}"
-            );
+            let line =
+                format!("took over the memory file {file} in {took:?} and recovers its items, because {why}");
+            match why {
+                Unclean::NotStopped => tracing::info!("{line}"),
+                Unclean::State(_) => tracing::warn!("{line}"),
+            }
         }
         Opening::Discarded(reason) => {
             tracing::warn!("discarded the contents of the memory file {file}: {reason}");
@@ -334,17 +343,28 @@ fn log_opening(file: &Path, store: &Store) {
 fn keep_items(shared: &Shared) -> Result<()> {
     let Some(file) = &shared.settings.backing.file else { return Ok(()) };
     let began = Instant::now();
-    let items = shared
-        .store
-        .keep()
-        .with_context(|| format!("the items in the memory file {} are not kept", file.display()))?;
-    tracing::info!(
-        "kept {} items in the memory file {} in {:?}",
-        items.unwrap_or(0),
-        file.display(),
-        began.elapsed()
-    );
+    let items = keep(&shared.store, file)?;
+    tracing::info!("kept {items} items in the memory file {} in {:?}", file.display(), began.elapsed());
     Ok(())
+}
+
+/// Saves the store, whose region is in this file. Returns the number of items.
+fn keep(store: &Store, file: &Path) -> Result<u64> {
+    let kept = store.keep().map_err(|error| {
+        let consequence = not_kept(&error, file);
+        anyhow::Error::new(error).context(consequence)
+    });
+    Ok(kept?.unwrap_or(0))
+}
+
+/// Returns what failed, and what becomes of the items.
+fn not_kept(error: &KeepError, file: &Path) -> String {
+    let file = file.display();
+    match error {
+        KeepError::StillInUse(_) | KeepError::Meta(_) | KeepError::Sync(_) => {
+            format!("cannot save the state of the memory file {file}; the next server recovers its items")
+        }
+    }
 }
 
 /// Protects the region against the clients that it is shared with.
