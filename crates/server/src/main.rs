@@ -11,7 +11,7 @@ use clap::Parser;
 use fabcache_server::options::{CommandLine, MEMCACHED_VERSION, Options};
 use fabcache_server::process::background::{self, Foreground};
 use fabcache_server::process::pidfile::PidFile;
-use fabcache_server::process::{environment, heap, limits, privileges, signals};
+use fabcache_server::process::{environment, file_signals, heap, limits, privileges, signals};
 use fabcache_server::{Server, Settings};
 use sd_notify::NotifyState;
 
@@ -52,6 +52,7 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
         *foreground = Some(background::enter()?);
     }
     start_log(&settings)?;
+    file_signals::report()?;
     if settings.core_dumps {
         limits::allow_core_dumps()?;
     }

@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
-use common::process::{fabcached, spawn, start};
+use common::process::{fabcached, spawn, start, start_command};
 use common::{Scratch, connect, wait_until};
+use rustix::process::Signal;
 
 const NEW: &str = "is new";
 const DISCARDED: &str = "discarded the contents of the memory file";
@@ -71,4 +75,39 @@ fn huge_pages_of_a_memory_file_come_from_its_file_system() {
     let process = start(&format!("-m 8 -L -e {}", scratch.path("region").display()));
     assert!(process.log().contains("-L has no effect on the memory file"), "{}", process.log());
     assert!(!process.log().contains("memory is in huge pages"), "{}", process.log());
+}
+
+/// Returns the command that starts a server where this limit of the shell holds.
+fn limited(limit: &str, arguments: &str) -> Command {
+    let mut command = Command::new("sh");
+    let line =
+        format!("{limit}; exec {} -l 127.0.0.1 -p -1 -t 1 {arguments}", env!("CARGO_BIN_EXE_fabcached"));
+    command.args(["-c", &line]);
+    command
+}
+
+#[test]
+fn server_beyond_the_limit_of_file_sizes_says_so() {
+    let scratch = Scratch::new("memory-file-limited");
+    let file = scratch.path("region");
+    let mut refused = spawn(limited("ulimit -f 8", &format!("-m 8 -e {}", file.display())));
+    let status = refused.wait();
+    assert_eq!((status.code(), status.signal()), (Some(1), None), "{}", refused.log());
+    assert!(refused.log().contains("File too large"), "{}", refused.log());
+}
+
+#[test]
+fn server_without_pages_reports_sigbus() {
+    let scratch = Scratch::new("memory-file-cut");
+    let file = scratch.path("region");
+    let mut server = start_command(limited("ulimit -c 0", &format!("-m 8 -e {}", file.display())));
+    let mut client = connect(server.address());
+    client.request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    std::fs::File::options().write(true).open(&file).and_then(|file| file.set_len(0)).expect("ours");
+    // The server may end before it reads all.
+    let _ = client.stream.write_all(b"set a 0 0 1\r\nx\r\n");
+    let status = server.wait();
+    assert_eq!(status.signal(), Some(Signal::BUS.as_raw()), "{}", server.log());
+    let line = "fabcached: SIGBUS: cannot obtain a page of the memory: the file system of the memory file (-e) is full";
+    assert!(server.log().lines().any(|logged| logged.starts_with(line)), "{}", server.log());
 }

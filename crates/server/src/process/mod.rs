@@ -3,6 +3,7 @@
 pub mod background;
 pub mod cpus;
 pub mod environment;
+pub mod file_signals;
 pub mod heap;
 pub mod limits;
 pub mod peer;
