@@ -59,9 +59,11 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     let has_fabric = settings.fabric.is_some();
     let too_few = limits::allow_connections(settings.connections_max, settings.threads, has_fabric)?;
     settings.warnings.extend(too_few);
-    if settings.backing.file.is_none() {
-        settings.warnings.extend(limits::memory_beyond_machine(settings.memory_bytes));
-    }
+    let beyond = match &settings.backing.file {
+        Some(file) => limits::memory_beyond_file_system(file, settings.memory_bytes_max),
+        None => limits::memory_beyond_machine(settings.memory_bytes),
+    };
+    settings.warnings.extend(beyond);
     if privileges::is_needlessly_root(settings.user.as_deref()) {
         tracing::warn!("running as root; give -u USER to become another user");
     }
