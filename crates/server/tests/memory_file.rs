@@ -39,6 +39,9 @@ fn second_server_is_refused_while_the_first_one_lives() {
     first.wait();
     let second = start(&arguments);
     wait_until("the recovery is finished", || second.log().contains("recovered 1 items"));
+    let line = "and recovers its items, because the server that used it did not stop cleanly";
+    let is_info = |log: &str| log.lines().any(|logged| logged.contains("INFO") && logged.ends_with(line));
+    assert!(is_info(&second.log()), "{}", second.log());
     connect(second.address()).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
@@ -75,6 +78,27 @@ fn huge_pages_of_a_memory_file_come_from_its_file_system() {
     let process = start(&format!("-m 8 -L -e {}", scratch.path("region").display()));
     assert!(process.log().contains("-L has no effect on the memory file"), "{}", process.log());
     assert!(!process.log().contains("memory is in huge pages"), "{}", process.log());
+}
+
+#[test]
+fn next_server_recovers_items_whose_state_cannot_be_saved() {
+    let scratch = Scratch::new("memory-file-unsaved");
+    let arguments = format!("-m 8 -o relaxed_privileges -e {}", scratch.path("region").display());
+    let mut server = start(&arguments);
+    connect(server.address()).request("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    let [meta, aside] = ["region.meta", "aside"].map(|name| scratch.path(name));
+    std::fs::rename(&meta, &aside).and_then(|()| std::fs::create_dir(&meta)).expect("ours");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1));
+    let line = format!(
+        "fabcached: cannot save the state of the memory file {}; the next server recovers its items: ",
+        scratch.path("region").display()
+    );
+    assert!(server.log().lines().any(|logged| logged.starts_with(&line)), "{}", server.log());
+    std::fs::remove_dir(&meta).and_then(|()| std::fs::rename(&aside, &meta)).expect("ours");
+    let server = start(&arguments);
+    wait_until("the recovery is finished", || server.log().contains("recovered 1 items"));
+    connect(server.address()).request("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
 }
 
 /// Returns the command that starts a server where this limit of the shell holds.
