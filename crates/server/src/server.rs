@@ -361,6 +361,7 @@ fn keep(store: &Store, file: &Path) -> Result<u64> {
 fn not_kept(error: &KeepError, file: &Path) -> String {
     let file = file.display();
     match error {
+        KeepError::Replaced => format!("the items of the memory file {file} are lost"),
         KeepError::StillInUse(_) | KeepError::Meta(_) | KeepError::Sync(_) => {
             format!("cannot save the state of the memory file {file}; the next server recovers its items")
         }

@@ -135,3 +135,15 @@ fn server_without_pages_reports_sigbus() {
     let line = "fabcached: SIGBUS: cannot obtain a page of the memory: the file system of the memory file (-e) is full";
     assert!(server.log().lines().any(|logged| logged.starts_with(line)), "{}", server.log());
 }
+
+#[test]
+fn server_whose_memory_file_is_removed_says_that_the_items_are_lost() {
+    let scratch = Scratch::new("memory-file-removed");
+    let file = scratch.path("region");
+    let mut server = start(&format!("-e {}", file.display()));
+    std::fs::remove_file(&file).expect("it was there");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1), "{}", server.log());
+    let wanted = format!("the items of the memory file {} are lost: the file was removed", file.display());
+    assert!(server.log().contains(&wanted), "{}", server.log());
+}
