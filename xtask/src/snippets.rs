@@ -10,8 +10,8 @@
 //! | `rust` | documentation tests of the client library |
 //! | `text` | figures and grammars: nothing to run |
 //!
-//! Blocks name usual places. The runner puts folders of its own in place of /run, /tmp, /etc and /usr/local, and a free port in
-//! place of 11211.
+//! Blocks name usual places. The runner puts folders of its own in place of /run, /tmp, /etc, /dev/shm and
+//! /usr/local, and a free port in place of 11211.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -156,7 +156,7 @@ impl Place {
         let local = format!("127.0.0.1:{}", self.port);
         let mut text = text.replace("10.0.1.1:11211", &local).replace("11211", &self.port.to_string());
         // In two steps, as the folder's own path may contain these.
-        for name in ["/run/", "/tmp/", "/etc/", "/usr/local"] {
+        for name in ["/run/", "/tmp/", "/etc/", "/dev/shm/", "/usr/local"] {
             text = text.replace(name, &format!("\0{name}"));
         }
         text.replace('\0', &self.folder.to_string_lossy())
@@ -188,7 +188,7 @@ impl Runner {
             fs::remove_dir_all(&folder)?;
         }
         // systemd makes /run/fabcached, by the unit's RuntimeDirectory.
-        for name in ["run/fabcached", "tmp", "etc"] {
+        for name in ["run/fabcached", "tmp", "etc", "dev/shm"] {
             fs::create_dir_all(folder.join(name))?;
         }
         let mut place = Place { folder, port: ports::free_port()?, server: None };
