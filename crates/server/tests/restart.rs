@@ -464,7 +464,8 @@ fn server_with_too_much_or_too_little_memory_is_refused() {
     assert_eq!(items, ITEMS);
     let before = file.bytes();
     let too_much = "MiB, and -m or --memory-max asks for 100; ask for less";
-    let too_little = "the index of its items takes more than -m asks for; ask for at least ";
+    let too_little =
+        "its index and its least number of segments take more than -m asks for; ask for at least ";
     let cases = [
         ("-m 100", too_much),
         ("-m 16 --memory-max 100", too_much),

@@ -1,6 +1,6 @@
 //! Errors of a store, grouped by their cause.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fabcache_layout::format::FORMAT_VERSION;
 
@@ -42,9 +42,10 @@ pub enum CreateError {
     },
     /// The memory file holds something else than a region that this server can use. Nothing was changed.
     #[error(
-        "cannot use the memory file {}: {why}; give --discard to start with an empty region in its place, or another \
+        "cannot use the memory file {}: {why}; {}give --discard to start with an empty region in its place, or another \
          file (-e)",
-        file.display()
+        file.display(),
+        restoring(file, *why)
     )]
     Unusable {
         /// The memory file.
@@ -70,6 +71,9 @@ pub enum CreateError {
     },
 }
 
+/// Advice. Either of FILE and FILE.meta is useless without the other.
+const REMOVE_ALL: &str = "remove the memory file, its .lock and its .meta together while no server runs";
+
 /// Why a file is not used, whatever it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UntrustedFile {
@@ -84,7 +88,8 @@ pub enum UntrustedFile {
     Names(libc::nlink_t),
     /// Another user could write it.
     #[error(
-        "it belongs to user {owner}, and this server runs as user {user}; change its owner, or remove it"
+        "it belongs to user {owner}, and this server runs as user {user}; change its owner if you trust its contents, \
+         or {REMOVE_ALL}"
     )]
     Owner {
         /// The user that owns the file.
@@ -94,7 +99,8 @@ pub enum UntrustedFile {
     },
     /// Other users could open or write it.
     #[error(
-        "its mode {mode:04o} lets other users open it; run chmod 600 on it if you trust its contents, or remove it"
+        "its mode {mode:04o} lets other users {} it; run chmod 600 on it if you trust its contents, or {REMOVE_ALL}",
+        if mode & 0o022 == 0 { "open" } else { "write" }
     )]
     Mode {
         /// The permission bits.
@@ -115,13 +121,13 @@ pub enum Unusable {
     #[error("its region is damaged, or the file was cut")]
     Damaged,
     /// PATH.meta is missing.
-    #[error("the file beside it with its secret (.meta) is missing")]
+    #[error("the .meta file with its secret is missing")]
     NoMeta,
     /// PATH.meta is of another region.
-    #[error("the file beside it with its secret (.meta) is of another region")]
+    #[error("the .meta file with its secret is of another region")]
     OtherRegion,
     /// PATH.meta is not valid.
-    #[error("the file beside it with its secret (.meta) {0}")]
+    #[error("the .meta file with its secret {0}")]
     Meta(#[from] MetaError),
     /// The region cannot grow to the requested memory.
     #[error(
@@ -135,8 +141,12 @@ pub enum Unusable {
         /// The requested bytes.
         wanted: u64,
     },
-    /// The index takes more than the requested memory.
-    #[error("the index of its items takes more than -m asks for; ask for at least {} MiB", needed.div_ceil(1 << 20))]
+    /// The index and the least number of segments take more than the requested memory. A segment's size is that of the
+    /// file's creation.
+    #[error(
+        "its index and its least number of segments take more than -m asks for; ask for at least {} MiB",
+        needed.div_ceil(1 << 20)
+    )]
     IndexTooLarge {
         /// The least memory.
         needed: u64,
@@ -158,6 +168,16 @@ pub enum MetaError {
     /// Bytes are missing, or were changed.
     #[error("is damaged")]
     Damaged,
+}
+
+/// Returns the advice to restore the .meta file, if that is the reason.
+fn restoring(file: &Path, why: Unusable) -> String {
+    match why {
+        Unusable::NoMeta | Unusable::OtherRegion | Unusable::Meta(_) => {
+            format!("restore {}.meta, or ", file.display())
+        }
+        _ => String::new(),
+    }
 }
 
 fn region_and_advice(bytes: u64, region_bytes: u64) -> String {

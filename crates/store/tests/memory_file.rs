@@ -12,7 +12,7 @@ use common::{get, set};
 use fabcache_layout::format::HEADER_BYTES;
 use fabcache_store::backing::{BackingOptions, Meta, Sharing, Sidecar};
 use fabcache_store::error::{MetaError, UntrustedFile, Unusable};
-use fabcache_store::restart::KeepError;
+use fabcache_store::restart::{KeepError, NotKept, Unclean};
 use fabcache_store::{CreateError, DiscardReason, Handle, Opening, Store, StoreOptions};
 use fabcache_testbed::cleanup::Folder;
 use rustix::fs::{FlockOperation, Mode};
@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, Mode};
 /// Offsets in the header, as in docs/region.md.
 const VERSION_AT: u64 = 8;
 const REGION_ID_AT: u64 = 72;
+const BOOT_ID_AT: u64 = 512;
 
 /// A memory file in a folder of its own.
 struct Place(Folder);
@@ -259,7 +260,9 @@ fn file_that_others_may_write_is_untrusted() {
     for mode in [0o620, 0o602, 0o666, 0o722] {
         let place = Place::with_region();
         set_mode(&place.file(), mode);
-        place.is_untrusted(&place.file(), UntrustedFile::Mode { mode });
+        let why = UntrustedFile::Mode { mode };
+        place.is_untrusted(&place.file(), why);
+        assert!(why.to_string().contains("write it"), "{why}");
         set_mode(&place.file(), 0o600);
         place.open(false).expect("only this user may write it");
     }
@@ -334,6 +337,8 @@ fn other_regions_are_unusable() {
 
     let place = Place::with_region();
     fs::remove_file(place.meta()).expect("it was there");
+    let text = place.refused(false).to_string();
+    assert!(text.contains(&format!("restore {}, or", place.meta().display())), "{text}");
     place.is_unusable(Unusable::NoMeta);
 
     let (place, other) = (Place::with_region(), Place::with_region());
@@ -451,6 +456,22 @@ fn start_with_too_little_memory_does_not_grow_the_file() {
         assert_eq!(handle.store().usage().items, 40_000);
         assert_eq!(fs::metadata(place.file()).expect("ours").len(), 16 << 20);
         assert_eq!(get(&handle, b"key7").expect("kept").1, b"value");
+    }
+}
+
+#[test]
+fn region_of_a_killed_server_and_another_boot_is_discarded_with_the_reason() {
+    let cases = [
+        ([1; 16], NotKept::OtherBoot(Unclean::NotStopped), "the system was started again"),
+        ([0; 16], NotKept::UnknownBoot(Unclean::NotStopped), "/proc/sys/kernel/random/boot_id"),
+    ];
+    for (boot_id, why, words) in cases {
+        let place = Place::with_region();
+        write_at(&place.file(), &boot_id, BOOT_ID_AT);
+        let (handle, opening) = place.open(false).expect("a region in its place");
+        assert_eq!(opening, Opening::Discarded(why.into()));
+        assert!(why.to_string().contains(words), "{why}");
+        works(&handle);
     }
 }
 

@@ -1,8 +1,8 @@
 //! A start over the region that another server left in its file.
 //!
-//! After a clean stop nothing is written to the region before the saved state has been checked against it, and the first
-//! write, which begins the next incarnation, uses the state up. After a kill the index is checked instead, while the
-//! store is used (`recovery.rs`), if the system is the same: another boot may have lost any part of what was written last.
+//! After a clean stop nothing is written to the region before the saved state has been checked against it. The first
+//! write begins the next incarnation and invalidates the saved state. After a kill the index is checked instead, while the
+//! store is used (`recovery.rs`), if the boot is the same: another boot may have lost any part of what was written last.
 
 use std::ops::Range;
 
@@ -40,6 +40,12 @@ pub enum Unclean {
 /// Why the items of a region are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotKept {
+    /// It is unknown whether the boot is the same.
+    #[error(
+        "{0}, and it is unknown whether the system was started again since then: each server has to be able to read \
+         /proc/sys/kernel/random/boot_id"
+    )]
+    UnknownBoot(Unclean),
     /// Without a saved state only memory of the same boot is trusted.
     #[error("{0}, and the system was started again since then")]
     OtherBoot(Unclean),
@@ -110,8 +116,9 @@ pub(crate) fn prepare(
     // long as the memory: as a part of the backing, which is the store's last field, or until this function returns
     // without a store.
     let memory = unsafe { Memory::new(mapping.base(), geometry.region_bytes) };
-    let boot_id = boot_id();
-    let is_same_boot = boot_id.is_some_and(|id| id == succession::boot_id(&memory));
+    let (boot_id, last_boot_id) = (boot_id(), succession::boot_id(&memory));
+    let is_boot_known = boot_id.is_some() && last_boot_id != [0; 16];
+    let is_same_boot = boot_id == Some(last_boot_id);
     let (record, published) = (succession::time(&memory), header::clock(&memory));
     let time = options.take_time();
     let elapsed = elapsed_since(record, published, is_same_boot, &*time, birth.clock_origin);
@@ -124,6 +131,7 @@ pub(crate) fn prepare(
     let new_segments = found_geometry.segments..geometry.segments;
     let restored = restore(options, &memory, birth, meta, new_segments);
     let known = match restored {
+        Err(why) if !is_boot_known => Err(NotKept::UnknownBoot(why)),
         Ok((state, segments, index)) => {
             let verification = Recovery::after_clean_stop(header::flush_epoch(&memory), clock.now());
             Ok((Knowledge::Saved(Box::new(state)), segments, index, verification))
@@ -219,7 +227,7 @@ fn recover(
     let (geometry, threads) = (birth.geometry, options.threads.max(1));
     let segments = Segments::recover(memory.clone(), geometry, !options.evict, threads, options.grace)?;
     succession::begin_incarnation(memory);
-    // They have holes.
+    // Open segments may have holes.
     let open = segments.of_kind(Kind::Open);
     let recovery = Recovery::new(header::flush_epoch(memory), now, open);
     let checks = ItemChecks {
