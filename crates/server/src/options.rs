@@ -160,7 +160,7 @@ options! {
     #[arg(short = 'L', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
     enable_largepages: Option<bool>,
 
-    /// Keep the items in this file (on tmpfs, hugetlbfs or DAX); the next server with it takes them over
+    /// Keep the items in this file (on tmpfs, hugetlbfs, DAX or a disk); the next server with it takes them over
     #[arg(short = 'e', long, value_name = "FILE", help_heading = "Memory")]
     memory_file: Option<PathBuf>,
 

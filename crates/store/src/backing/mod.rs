@@ -3,7 +3,7 @@
 //! | backing | memory | descriptor for readers |
 //! | --- | --- | --- |
 //! | [`Memfd`] | an anonymous memory file, also on huge pages | sealed |
-//! | [`RegionFile`] | a file with a name, on tmpfs, hugetlbfs or DAX; `sidecar.rs` has the files beside it | read-only |
+//! | [`RegionFile`] | a file with a name, on tmpfs, hugetlbfs, DAX or a disk; `sidecar.rs` has the files beside it | read-only |
 //! | [`Given`] | memory that somebody else allocated | none |
 //!
 //! The files are shared mappings (`mapping.rs`), because readers receive the descriptor. Pages are allocated on first
@@ -35,7 +35,7 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// The source of the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BackingOptions {
-    /// A file to map (on tmpfs, hugetlbfs or DAX); none for anonymous memory.
+    /// A file to map (on tmpfs, hugetlbfs, DAX or a disk); none for anonymous memory.
     pub file: Option<PathBuf>,
     /// Use huge pages of 2 MiB.
     pub huge_pages: bool,

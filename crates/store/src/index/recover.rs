@@ -194,7 +194,7 @@ impl Index {
         }
         let found = recovery.found();
         if self.is_recovering() {
-            // Those that the growth of a table used before are no longer named as free.
+            // Blocks that a growing table has taken are already claimed.
             self.blocks.give_back(found.names.free());
             self.is_recovering.store(false, Ordering::Release);
         }
@@ -394,7 +394,7 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
 
     /// Follows the links behind the group, and cuts the chain at an invalid one.
     fn check_chain(&mut self, mut last: u64) {
-        // It ends, as a bucket is taken once.
+        // The loop ends: `take_bucket` accepts each bucket once.
         loop {
             let slot = self.index.load_slot(last);
             if !slot.is_special() {
@@ -410,7 +410,8 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
         }
     }
 
-    /// Takes a chain bucket that no other link names. Its block is this table's alone, and has no others to give.
+    /// Takes a chain bucket that no other link names. A block belongs to one table; its unused buckets are not allocated
+    /// again.
     fn take_bucket(&self, bucket: u64) -> bool {
         let geometry = &self.index.geometry;
         let Some(segment) = geometry.segment_of(bucket) else { return false };

@@ -3,7 +3,7 @@
 //! - `saved_state.rs`: the state that a clean stop saves in PATH.meta.
 //! - `keep.rs`: the stop.
 //! - `takeover.rs`: the start.
-//! - `recovery.rs`: what follows a start after a kill, with `index/recover.rs` and `segments/recover.rs`.
+//! - `recovery.rs`: the check of each group of the index after a kill, before a request uses it, with `index/recover.rs` and `segments/recover.rs`.
 //! - `tables_sum.rs`: the checksum of directory and segment table.
 //! - `finishing.rs`, `verification.rs`: the items that were taken over are verified, while requests are answered.
 //! - `populating.rs`: page tables after the start.

@@ -56,7 +56,7 @@ impl Store {
         if !segments.pin(id, segments.generation(id)) {
             return true;
         }
-        // Asked behind the pin: a segment freed without regard to the pin is no longer sealed.
+        // Checked after pinning: a segment freed without regard to the pin is no longer sealed.
         let is_done = segments.kind(id) != Kind::Sealed || populate();
         segments.unpin(id);
         is_done

@@ -220,8 +220,8 @@ impl Store {
         Some(RecoveryProgress { kept, dropped, ..progress })
     }
 
-    /// Checks all groups that are not checked, together with other threads that do. Returns false if `go_on` said so,
-    /// which is asked after each group.
+    /// Checks all unchecked groups, together with other threads that do. Calls `go_on` after each group; returns false if
+    /// `go_on` did.
     pub(crate) fn check_all_groups(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         let Some(checks) = self.item_checks().filter(|_| self.index.is_recovering()) else { return true };
         while self.index.recover_next(&checks) {
@@ -270,8 +270,8 @@ impl Store {
         });
     }
 
-    /// Finishes the recovery after a kill: checks all groups, and moves the items of segments that were open. Returns
-    /// false if `go_on`, which is asked in between, said so.
+    /// Finishes the recovery after a kill: checks all groups, and moves the items of segments that were open. Calls `go_on`
+    /// after each group and each item; returns false if `go_on` did.
     pub(crate) fn finish_recovery(&self, counters: &StoreCounters, go_on: &mut dyn FnMut() -> bool) -> bool {
         let Some(recovery) = self.recovery.as_ref().filter(|_| !self.is_recovered()) else { return true };
         if !self.check_all_groups(go_on) {

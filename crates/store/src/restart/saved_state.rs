@@ -1,4 +1,4 @@
-//! What only a server's process knows of its region, saved by a clean stop for the next server.
+//! The state of a region that is only in its server's process, saved by a clean stop for the next server.
 //!
 //! It is O(segments + partitions + blocks of the index), and does not depend on the number of items. The region's table and
 //! header have the rest. Its hash is in the header, so the decoder only meets bytes that a server encoded; each number

@@ -7,10 +7,10 @@
 //!
 //! The state word is outside the checksum. A damaged one may lose a value, or bring back a deleted or flushed one.
 //!
-//! Damage must not spoil the accounts of a segment, for one in which nothing is counted is used again. So a damaged item
+//! Damage must not make the live counts of a segment wrong, because a segment with none is used again. So a damaged item
 //! counts as dead with its bytes only if the items that follow confirm its length. A segment whose items do not add up is
-//! emptied: one pass over the index clears all slots that lead there. Items that
-//! lost their slots to damage count as alive until reclaim comes to their segment.
+//! emptied: one pass over the index clears all slots that lead there. Items that lost their slots to damage count as alive
+//! until reclaim reaches their segment.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -25,7 +25,7 @@ use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::store::Store;
 
-/// What a store knows of damage to the region that it took over.
+/// The damage found in the region that the store took over.
 #[derive(Debug, Default)]
 pub(crate) struct Verification {
     /// Items that were dropped because they, or what surrounds them, are damaged.
@@ -38,7 +38,7 @@ pub(crate) struct Verification {
 enum SegmentCheck {
     /// Every slot that points there points to an intact item, and the counts are exact.
     Whole,
-    /// Its items are out of step, or do not add up to its counts.
+    /// Item lengths do not lead to the segment's end, or the live items do not add up to its counts.
     Broken,
     /// The caller asked to stop.
     Stopped,
@@ -173,8 +173,8 @@ impl Store {
         bytes.is_some()
     }
 
-    /// Returns the bytes that the damaged header of an item tells, if they are right: they lead to an intact item or the
-    /// segment's end, and to no intact one in between. None if that takes too long to find out.
+    /// Returns the length in an item's damaged header, in bytes, if it is right: it leads to an intact item or the segment's
+    /// end, with no intact item in between. None if that takes too long to find out.
     fn confirmed_bytes(&self, id: u32, offset: u64) -> Option<u64> {
         let end = self.geometry.segment_offset(id) + self.segments.sealed_end(id)?;
         let bytes = Item::read(&self.memory, offset)?.bytes();
