@@ -221,8 +221,8 @@ impl Sidecar {
             Err(Errno::PERM | Errno::ACCESS | Errno::EXIST | Errno::ISDIR) => {
                 let mut random = [0; 8];
                 getrandom::fill(&mut random).map_err(|error| CreateError::System {
-                    what: "cannot draw random numbers".into(),
-                    source: error.into(),
+                    what: "cannot get random bytes for a file's name".into(),
+                    source: std::io::Error::other(error.to_string()),
                 })?;
                 name = self.name_with(&format!(".meta.tmp{:016x}", u64::from_le_bytes(random)));
                 open(&self.directory, &name, flags).map_err(cannot)?
