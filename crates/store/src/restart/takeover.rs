@@ -131,13 +131,13 @@ pub(crate) fn prepare(
     let new_segments = found_geometry.segments..geometry.segments;
     let restored = restore(options, &memory, birth, meta, new_segments);
     let known = match restored {
-        Err(why) if !is_boot_known => Err(NotKept::UnknownBoot(why)),
         Ok((state, segments, index)) => {
             let verification = Recovery::after_clean_stop(header::flush_epoch(&memory), clock.now());
             Ok((Knowledge::Saved(Box::new(state)), segments, index, verification))
         }
         // Recovery relies on the header.
         Err(Unclean::State(StateError::Header)) => Err(NotKept::Header),
+        Err(why) if !is_boot_known => Err(NotKept::UnknownBoot(why)),
         Err(why) if !is_same_boot => Err(NotKept::OtherBoot(why)),
         Err(why) => recover(options, &memory, birth, clock.now())
             .map(|(segments, index, recovery)| (Knowledge::Recovered { why }, segments, index, recovery))
