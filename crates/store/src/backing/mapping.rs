@@ -61,7 +61,7 @@ impl Mapping {
     /// Allocates the pages of the first `len` bytes: writing to them does not need room in the file system any more.
     ///
     /// # Errors
-    /// The system's, such as that there is no room. File systems that cannot allocate ahead are none.
+    /// The system's, for example that there is no room. A file system that cannot allocate ahead gives none.
     pub fn allocate(&self, len: u64) -> io::Result<()> {
         let (start, end) = self.pages(0, len);
         match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, start, end - start) {
