@@ -28,6 +28,8 @@ const PARTITION_BYTES: u64 = 2624;
 const BLOCKS_AT: u64 = 64;
 const BLOCKS_BYTES: u64 = 1280;
 const PARTITIONS: u64 = 8;
+/// With the slots behind its buckets.
+const SLOTS_IN_GROUP: usize = 288;
 /// See statfs(2).
 const TMPFS: i64 = 0x0102_1994;
 
@@ -280,7 +282,7 @@ fn saved_state_is_used_once() {
     assert!(get(&handle, b"key").is_none());
 }
 
-/// One damaged slot costs its item, also when the system starts again behind the next clean stop.
+/// One damaged slot costs the items of its group, no others, also when the system starts again behind the next clean stop.
 #[test]
 fn repaired_index_is_kept_over_a_boot() {
     let place = Place::new(16 << 20);
@@ -298,7 +300,8 @@ fn repaired_index_is_kept_over_a_boot() {
     let handle = place.open();
     let (opening, _) = handle.store().opening();
     assert!(matches!(opening, Opening::Kept { .. }), "{opening:?}");
-    assert_eq!((0..20_000).filter(|i| get(&handle, &name(*i)).is_none()).count(), 1);
+    let lost = (0..20_000).filter(|i| get(&handle, &name(*i)).is_none()).count();
+    assert!((1..=SLOTS_IN_GROUP).contains(&lost), "{lost}");
 }
 
 /// Slots of garbage are no items that were counted: else too few count, and in the end fewer than none.
@@ -312,7 +315,7 @@ fn garbage_in_groups_makes_no_table_grow() {
     stop(handle, true);
     let mut random = 88_172_645_463_325_252_u64;
     for group in &place.groups(3)[..2] {
-        for at in (*group..*group + 288 * 8).step_by(8) {
+        for at in (*group..*group + 8 * SLOTS_IN_GROUP as u64).step_by(8) {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;

@@ -5,7 +5,7 @@
 //! whose item was about to be replaced or removed, and one group half moved. Writes are idempotent, so a kill during
 //! recovery only means that it begins again.
 //!
-//! After a clean stop the checksum of each group was saved. A group that has it is checked; in any other each slot is.
+//! After a clean stop the checksum of each group was saved. A group that has it is checked; any other is cleared.
 //!
 //! Until the last group is checked no table grows, and nothing that a slot may point to is freed.
 
@@ -224,11 +224,22 @@ impl Index {
             if sum == self.group_sum(start) {
                 return recovery.note_checked(partition, group);
             }
-            recovery.damaged.fetch_add(1, Ordering::Relaxed);
+            self.drop_group(recovery, start);
+            return recovery.note_checked(partition, group);
         }
         let place = GroupPlace { partition, table, groups, group, start };
         GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
         recovery.note_checked(partition, group);
+    }
+
+    /// Clears a damaged group. Its slots may be those of an earlier time, and items that were dead since then alive again.
+    /// The items count as alive until reclaim comes to them.
+    fn drop_group(&self, recovery: &Recovery, start: u64) {
+        recovery.damaged.fetch_add(1, Ordering::Relaxed);
+        for at in (start..start + GROUP_BYTES).step_by(8) {
+            recovery.dropped.fetch_add(u64::from(self.load_slot(at).is_item()), Ordering::Relaxed);
+            self.store_slot(at, Slot::EMPTY);
+        }
     }
 
     /// Checks a partition whose table was growing, before any other thread uses it.
@@ -346,12 +357,6 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
     fn run(mut self, mut found: Option<&mut HashSet<u64>>) {
         let start = self.place.start;
         let homes = BUCKETS_PER_GROUP * SLOTS_PER_BUCKET;
-        if self.is_repair() {
-            // The mark of a bucket may be damaged: with it a search finds no less.
-            for at in (start..start + homes as u64 * 8).step_by(BUCKET_BYTES as usize) {
-                self.index.store_slot(at, self.index.load_slot(at).with_overflowed());
-            }
-        }
         let slots = (GROUP_BYTES / 8) as usize;
         for at in (start..start + GROUP_BYTES).step_by(8) {
             let slot = self.index.load_slot(at);
@@ -379,10 +384,8 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
                     self.clear(*at, slot);
                     continue;
                 }
-                if !self.is_repair() {
-                    self.survivors.keep(slot, *hash);
-                    items += 1;
-                }
+                self.survivors.keep(slot, *hash);
+                items += 1;
                 if let Some(found) = &mut found {
                     found.insert(slot.offset());
                 }
@@ -479,12 +482,6 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
             && position.group == self.place.group
             && slot.tag() == hash.tag()
             && is_reached
-    }
-
-    /// Returns whether the group is damaged. Its items are counted already, and [`Index::recount`] corrects the count: a
-    /// damaged slot does not say whether it was an item's.
-    fn is_repair(&self) -> bool {
-        self.recovery.sums.is_some()
     }
 
     fn clear(&self, at: u64, slot: Slot) {

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use fabcache_layout::{KeyHash, Memory, Secret, Slot, segment, size_class};
+use fabcache_layout::{KeyHash, Memory, Slot, segment, size_class};
 
 use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, SEGMENTS_FOR_ONE_WRITE_MAX};
 use crate::counters::StoreCounters;
@@ -26,7 +26,7 @@ use crate::index::recover::{RecoveryProgress, Survivors};
 use crate::index::resize::{Growth, Rehash};
 use crate::kill::chunks_of;
 use crate::reclaim::{ImmovableItem, StepOutcome};
-use crate::restart::verification::{is_listed, is_sum_right};
+use crate::restart::verification::is_listed;
 use crate::segments::Segments;
 use crate::store::Store;
 
@@ -85,8 +85,6 @@ pub(crate) struct ItemChecks<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) segments: &'a Segments,
     pub(crate) hash_seed: u64,
-    /// The secret of checksums, to verify those of the items as well.
-    pub(crate) secret: Option<&'a Secret>,
     pub(crate) recovery: &'a Recovery,
 }
 
@@ -114,14 +112,6 @@ impl ItemChecks<'_> {
             && bytes == u64::from(item.value_len)
             && chunks.iter().all(is_there)
     }
-
-    /// Returns whether the item's checksum is right, if it is to be verified.
-    fn has_its_sum(&self, offset: u64, item: &Item) -> bool {
-        let Some(secret) = self.secret else { return true };
-        let Some(id) = self.segments.geometry().segment_of(offset) else { return false };
-        let generation = segment::generation(self.memory, self.segments.geometry(), id);
-        is_sum_right(self.memory, secret, generation, offset, item, &mut Vec::new())
-    }
 }
 
 impl Survivors for ItemChecks<'_> {
@@ -145,7 +135,7 @@ impl Survivors for ItemChecks<'_> {
         self.memory.copy_out(offset + item.key_at(), key);
         let hash = KeyHash::of(key, self.hash_seed);
         let is_whole = !item.is_chained() || self.has_all_chunks(offset, &item, hash);
-        (is_whole && self.has_its_sum(offset, &item)).then_some(hash)
+        is_whole.then_some(hash)
     }
 
     fn keep(&self, slot: Slot, hash: KeyHash) {
@@ -207,8 +197,7 @@ impl Store {
     fn item_checks(&self) -> Option<ItemChecks<'_>> {
         let recovery = self.recovery.as_ref()?;
         let (memory, segments) = (&self.memory, &self.segments);
-        let secret = recovery.is_clean.then_some(&self.secret);
-        Some(ItemChecks { memory, segments, hash_seed: self.hash_seed, secret, recovery })
+        Some(ItemChecks { memory, segments, hash_seed: self.hash_seed, recovery })
     }
 
     /// Returns how far the recovery after a kill is, if there was one.

@@ -230,13 +230,7 @@ fn recover(
     // Open segments may have holes.
     let open = segments.of_kind(Kind::Open);
     let recovery = Recovery::new(header::flush_epoch(memory), now, open);
-    let checks = ItemChecks {
-        memory,
-        segments: &segments,
-        hash_seed: birth.hash_seed,
-        secret: None,
-        recovery: &recovery,
-    };
+    let checks = ItemChecks { memory, segments: &segments, hash_seed: birth.hash_seed, recovery: &recovery };
     let is_index = |id| segments.kind(id) == Kind::Index;
     let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)?;
     Ok((segments, index, recovery))
