@@ -182,7 +182,7 @@ fn take_over(
     match takeover::prepare(&mut options, found, birth, meta)? {
         Ok(takeover) => {
             let clock_went_back = takeover.clock_went_back;
-            let (store, found) = takeover.begin(&options)?;
+            let (store, found) = takeover.begin(&options);
             let opening = match found {
                 Items::Kept => Opening::Kept { items: store.usage().items, clock_went_back },
                 Items::Recovered { why } => Opening::Recovered { why },

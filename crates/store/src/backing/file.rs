@@ -33,6 +33,7 @@ pub enum Contents {
 #[derive(Debug)]
 pub struct FoundFile {
     sidecar: Sidecar,
+    lock: FileLock,
     /// PATH, if it exists.
     file: Option<OwnedFd>,
     /// Its contents.
@@ -48,9 +49,8 @@ impl FoundFile {
     pub fn find(path: &Path, discard: bool) -> Result<FoundFile, CreateError> {
         let sidecar = Sidecar::lock(path)?;
         let file = sidecar.open("", OFlags::RDWR, WRITABLE_BY_OTHERS)?;
-        if let Some(file) = &file
-            && is_locked_by_another(file)
-        {
+        let lock = file.as_ref().map_or(FileLock::None, lock);
+        if lock == FileLock::OfAnotherServer {
             return Err(CreateError::FileInUse { file: path.into() });
         }
         let contents = match sidecar.read() {
@@ -62,7 +62,7 @@ impl FoundFile {
         {
             return Err(CreateError::Unusable { file: path.into(), why: *why });
         }
-        Ok(FoundFile { sidecar, file, contents })
+        Ok(FoundFile { sidecar, lock, file, contents })
     }
 
     /// Returns PATH.
@@ -93,9 +93,21 @@ impl FoundFile {
         Ok(mapping)
     }
 
+    /// Removes the saved state from PATH.meta, where a power failure may bring back a header that still names it: a state is
+    /// used once.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn end_saved_state(&self, meta: &Meta) -> Result<(), CreateError> {
+        if meta.state.is_empty() || !self.sidecar.file_system().is_device() {
+            return Ok(());
+        }
+        self.sidecar.write(&Meta { state: Vec::new(), ..meta.clone() })
+    }
+
     /// Returns the file with what [`FoundFile::map`] returned.
     pub(crate) fn with(self, mapping: Mapping) -> RegionFile {
-        RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar }
+        RegionFile { mapping, for_readers: OnceLock::new(), lock: self.lock, sidecar: self.sidecar }
     }
 
     /// Removes PATH, creates PATH.meta anew, and then PATH with a region of zeroed bytes. The caller ends the creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
@@ -113,28 +125,38 @@ impl FoundFile {
         }
         prepared.put_in_place()?;
         let file = empty.map_or_else(|| self.sidecar.create(), Ok)?;
-        is_locked_by_another(&file);
+        let lock = lock(&file);
         let page_bytes = self.sidecar.file_system().page_bytes();
         let mapping = Mapping::create(file, geometry.region_bytes, page_bytes)?;
         self.sidecar.allocate_tables(&mapping, geometry)?;
-        Ok(RegionFile { mapping, for_readers: OnceLock::new(), sidecar: self.sidecar })
+        Ok(RegionFile { mapping, for_readers: OnceLock::new(), lock, sidecar: self.sidecar })
     }
 }
 
-/// Locks PATH itself, too, for as long as it is open: a server whose files were renamed still has it, but PATH.lock is
-/// another file then. Returns whether another server has locked it. A client's read lock, which its descriptor allows,
-/// only means that this server has none.
-fn is_locked_by_another(file: &OwnedFd) -> bool {
+/// Who holds the lock on PATH itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileLock {
+    /// This server, for as long as the file is open.
+    Ours,
+    /// A server that opened it under another name: PATH.lock is another file then.
+    OfAnotherServer,
+    /// No server. The descriptor of a client allows a read lock, which keeps this server from locking.
+    None,
+}
+
+/// Locks PATH itself, if no other process has locked it.
+fn lock(file: &OwnedFd) -> FileLock {
     // SAFETY: an all-zero `flock` is one of the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     // SAFETY: the descriptor is open, and the call reads the structure, which outlives it.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return false;
+        return FileLock::Ours;
     }
     // SAFETY: as above; the call also writes the structure.
     let is_told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
-    is_told && lock.l_type == libc::F_WRLCK as libc::c_short
+    let is_for_writing = lock.l_type == libc::F_WRLCK as libc::c_short;
+    if is_told && is_for_writing { FileLock::OfAnotherServer } else { FileLock::None }
 }
 
 /// Returns the contents of the file, whose PATH.meta is `meta`.
@@ -183,6 +205,7 @@ fn contents(path: &Path, file: Option<&OwnedFd>, meta: Option<Meta>) -> Result<C
 pub struct RegionFile {
     mapping: Mapping,
     for_readers: OnceLock<OwnedFd>,
+    lock: FileLock,
     /// The last field: the lock is held until the memory is unmapped.
     sidecar: Sidecar,
 }
@@ -241,7 +264,8 @@ unsafe impl Backing for RegionFile {
     }
 
     fn is_in_place(&self) -> bool {
-        self.sidecar.names(&self.mapping)
+        // While PATH itself is locked, no server uses it under another lock file.
+        self.sidecar.has_region(&self.mapping) && (self.lock == FileLock::Ours || self.sidecar.has_lock())
     }
 
     fn sidecar(&self) -> Option<&Sidecar> {

@@ -64,9 +64,13 @@ impl Mapping {
     /// The system's, for example that there is no room. A file system that cannot allocate ahead gives none.
     pub fn allocate(&self, len: u64) -> io::Result<()> {
         let (start, end) = self.pages(0, len);
-        match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, start, end - start) {
-            Err(Errno::OPNOTSUPP) => Ok(()),
-            allocated => Ok(allocated?),
+        loop {
+            match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, start, end - start) {
+                // A signal.
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return Ok(()),
+                allocated => return Ok(allocated?),
+            }
         }
     }
 

@@ -132,7 +132,7 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// The system's.
     fn sync(&self) -> io::Result<()>;
 
-    /// Returns whether the memory's file, if it has a name, still has it, and its lock file too.
+    /// Returns whether the memory's file, if it has a name, still has it, and no other server can use it.
     fn is_in_place(&self) -> bool {
         true
     }

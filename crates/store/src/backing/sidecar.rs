@@ -11,7 +11,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fabcache_layout::checksum::SECRET_BYTES;
@@ -200,7 +200,7 @@ impl Sidecar {
     /// Replaces PATH.meta at once: a reader finds the old contents or the new ones, also after a power failure.
     ///
     /// # Errors
-    /// The system's; the old contents stay.
+    /// The system's; the old contents stay, unless only the directory's names could not be written to the device.
     pub fn write(&self, meta: &Meta) -> Result<(), CreateError> {
         self.prepare(meta)?.put_in_place()
     }
@@ -209,7 +209,7 @@ impl Sidecar {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn prepare(&self, meta: &Meta) -> Result<PreparedMeta<'_>, CreateError> {
+    pub(crate) fn prepare(&self, meta: &Meta) -> Result<PreparedMeta<'_>, CreateError> {
         let cannot = |errno| cannot("write the secret beside", &self.path)(errno);
         let mut name = self.name_with(".meta.tmp");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -229,19 +229,25 @@ impl Sidecar {
             }
             Err(error) => return Err(cannot(error)),
         };
-        let prepared = PreparedMeta { sidecar: self, name };
+        let prepared = PreparedMeta { sidecar: self, name, is_in_place: false };
         self.fill(file, &meta.encode())?;
         Ok(prepared)
     }
 
-    /// Returns whether PATH is this file, and PATH.lock the one that is locked.
-    pub(super) fn names(&self, file: impl AsFd) -> bool {
-        let is = |name: &Path, file: BorrowedFd<'_>| {
-            let named = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-            let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
-            named.ok().map(identity) == rustix::fs::fstat(file).ok().map(identity)
-        };
-        is(Path::new(&self.name), file.as_fd()) && is(&self.name_with(".lock"), self.lock.as_fd())
+    /// Returns whether PATH is this file.
+    pub(super) fn has_region(&self, file: impl AsFd) -> bool {
+        self.has(Path::new(&self.name), file)
+    }
+
+    /// Returns whether PATH.lock is the file that is locked.
+    pub(super) fn has_lock(&self) -> bool {
+        self.has(&self.name_with(".lock"), &self.lock)
+    }
+
+    fn has(&self, name: &Path, file: impl AsFd) -> bool {
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let named = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        named.ok().map(identity) == rustix::fs::fstat(file).ok().map(identity)
     }
 
     /// Allocates the pages of the region's header and tables: with too little room for them no server could use PATH.
@@ -257,11 +263,6 @@ impl Sidecar {
             ),
             source,
         })
-    }
-
-    /// Returns whether the files are there after a power failure.
-    pub fn outlives_power_failures(&self) -> bool {
-        self.file_system.is_device()
     }
 
     /// Writes a new file.
@@ -343,9 +344,10 @@ impl Sidecar {
 
 /// New contents of PATH.meta in a file of their own, which is removed if they do not get in place.
 #[derive(Debug)]
-pub(super) struct PreparedMeta<'a> {
+pub(crate) struct PreparedMeta<'a> {
     sidecar: &'a Sidecar,
     name: PathBuf,
+    is_in_place: bool,
 }
 
 impl PreparedMeta<'_> {
@@ -353,19 +355,21 @@ impl PreparedMeta<'_> {
     ///
     /// # Errors
     /// The system's.
-    pub fn put_in_place(self) -> Result<(), CreateError> {
+    pub fn put_in_place(mut self) -> Result<(), CreateError> {
         let Sidecar { directory, path, .. } = self.sidecar;
         let meta_name = self.sidecar.name_with(".meta");
-        rustix::fs::renameat(directory, &self.name, directory, &meta_name)
-            .and_then(|()| self.sidecar.sync_names())
-            .map_err(cannot("write the secret beside", path))
+        let cannot = cannot("write the secret beside", path);
+        rustix::fs::renameat(directory, &self.name, directory, &meta_name).map_err(&cannot)?;
+        self.is_in_place = true;
+        self.sidecar.sync_names().map_err(cannot)
     }
 }
 
 impl Drop for PreparedMeta<'_> {
     fn drop(&mut self) {
-        // Without effect after the renaming.
-        let _ = self.sidecar.unlink(&self.name);
+        if !self.is_in_place {
+            let _ = self.sidecar.unlink(&self.name);
+        }
     }
 }
 

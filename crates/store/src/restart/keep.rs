@@ -17,7 +17,7 @@ pub enum KeepError {
     /// A thread that ended left something half done.
     #[error(transparent)]
     StillInUse(#[from] StillInUse),
-    /// PATH or PATH.lock was removed, or is another file than the server opened. The items end with the process.
+    /// PATH was removed, or is another file than the server opened. The items end with the process.
     #[error("the file was removed or replaced while the server used it")]
     Replaced,
     /// PATH.meta could not be written.
@@ -36,10 +36,6 @@ impl Store {
     /// The items stay in the file, and the next server finds them as after a kill.
     pub fn keep(&self) -> Result<Option<u64>, KeepError> {
         let Some(sidecar) = self.backing.sidecar() else { return Ok(None) };
-        // Another server may use these names by now: its PATH.meta stays.
-        if !self.backing.is_in_place() {
-            return Err(KeepError::Replaced);
-        }
         self.finish_recovery(self.counters(0), &mut || true);
         if self.index.recovery_progress().groups_damaged > 0 {
             self.index.recount();
@@ -53,7 +49,13 @@ impl Store {
         let state = self.save()?.encode();
         let region_id = header::region_id(&self.memory);
         let record = StateRecord::of(&state, region_id);
-        sidecar.write(&Meta { region_id, is_creating: false, secret: self.secret.clone(), state })?;
+        let meta = Meta { region_id, is_creating: false, secret: self.secret.clone(), state };
+        let prepared = sidecar.prepare(&meta)?;
+        // Another server may use these names by now: its PATH.meta stays.
+        if !self.backing.is_in_place() {
+            return Err(KeepError::Replaced);
+        }
+        prepared.put_in_place()?;
         self.backing.sync()?;
         succession::mark_clean(&self.memory, record);
         self.backing.sync()?;

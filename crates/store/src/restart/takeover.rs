@@ -11,7 +11,7 @@ use fabcache_layout::header::{self, Birth};
 use fabcache_layout::segment::{self, Kind, Use};
 use fabcache_layout::succession::StateRecord;
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use fabcache_layout::{Memory, succession};
+use fabcache_layout::{Geometry, Memory, succession};
 
 use super::recovery::{Damaged, ItemChecks, Recovery};
 use super::saved_state::{SavedState, StateError};
@@ -98,18 +98,8 @@ pub(crate) fn prepare(
     meta: &Meta,
 ) -> Result<Result<Takeover, (FoundFile, NotKept)>, CreateError> {
     let found_geometry = birth.geometry;
-    let unusable = |found: &FoundFile, why| Err(CreateError::Unusable { file: found.path().into(), why });
-    let wanted = options.memory_bytes_max.max(options.memory_bytes);
-    let grows = wanted > found_geometry.region_bytes;
-    let grown = if grows { found_geometry.grown(wanted) } else { Some(found_geometry) };
-    let Some(geometry) = grown else {
-        return unusable(&found, Unusable::NoRoom { bytes: found_geometry.room_bytes(), wanted });
-    };
-    let segments_limit = geometry.segments_within(options.memory_bytes) as u32;
-    let least = index_segments(&found, birth)? + SEGMENTS_FOR_ITEMS_MIN;
-    if segments_limit < least {
-        return unusable(&found, Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) });
-    }
+    let (geometry, segments_limit) = geometry_for(options, &found, birth)?;
+    let grows = geometry.region_bytes > found_geometry.region_bytes;
     // A refused start changes nothing, so the file grows behind the last refusal.
     let mapping = found.map(&geometry, grows)?;
     // SAFETY: the mapping has at least that many bytes, is aligned to a page, and no references into it exist. It lives as
@@ -130,6 +120,9 @@ pub(crate) fn prepare(
     let birth = &Birth { geometry, ..*birth };
     let new_segments = found_geometry.segments..geometry.segments;
     let restored = restore(options, &memory, birth, meta, new_segments);
+    if restored.is_ok() || is_same_boot {
+        found.end_saved_state(meta)?;
+    }
     let known = match restored {
         Ok((state, segments, index)) => {
             let verification = Recovery::after_clean_stop(header::flush_epoch(&memory), clock.now());
@@ -160,6 +153,29 @@ pub(crate) fn prepare(
         backing: Box::new(found.with(mapping)),
     };
     Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back: elapsed.went_back }))
+}
+
+/// Returns the geometry of the region with the options' memory, and how many segments these allow.
+///
+/// # Errors
+/// They ask for more memory than the region has room for, or for less than its index takes.
+fn geometry_for(
+    options: &StoreOptions,
+    found: &FoundFile,
+    birth: &Birth,
+) -> Result<(Geometry, u32), CreateError> {
+    let unusable = |why| CreateError::Unusable { file: found.path().into(), why };
+    let wanted = options.memory_bytes_max.max(options.memory_bytes);
+    let grows = wanted > birth.geometry.region_bytes;
+    let grown = if grows { birth.geometry.grown(wanted) } else { Some(birth.geometry) };
+    let no_room = || unusable(Unusable::NoRoom { bytes: birth.geometry.room_bytes(), wanted });
+    let geometry = grown.ok_or_else(no_room)?;
+    let segments_limit = geometry.segments_within(options.memory_bytes) as u32;
+    let least = index_segments(found, birth)? + SEGMENTS_FOR_ITEMS_MIN;
+    if segments_limit < least {
+        return Err(unusable(Unusable::IndexTooLarge { needed: geometry.bytes_to(least.into()) }));
+    }
+    Ok((geometry, segments_limit))
 }
 
 /// Returns how many segments the table gives to the index.
@@ -238,19 +254,10 @@ fn recover(
 
 impl Takeover {
     /// Takes the region over.
-    ///
-    /// # Errors
-    /// PATH.meta could not be written; nothing has changed.
-    pub(crate) fn begin(self, options: &StoreOptions) -> Result<(Store, Items), CreateError> {
+    pub(crate) fn begin(self, options: &StoreOptions) -> (Store, Items) {
         let Takeover { knowledge, parts, segments_limit, boot_id, .. } = self;
         let memory = parts.memory.clone();
         if let Knowledge::Saved(_) = knowledge {
-            // After a power failure the header may have its clean mark still.
-            if let Some(sidecar) = parts.backing.sidecar().filter(|sidecar| sidecar.outlives_power_failures())
-            {
-                let (region_id, secret) = (header::region_id(&memory), parts.secret.clone());
-                sidecar.write(&Meta { region_id, is_creating: false, secret, state: Vec::new() })?;
-            }
             succession::begin_incarnation(&memory);
         }
         header::grow(&memory, &parts.geometry);
@@ -277,7 +284,7 @@ impl Takeover {
         store.tick_with_flushes();
         store.publish_second(store.clock.now());
         store.note_verified();
-        Ok((store, items))
+        (store, items)
     }
 }
 
