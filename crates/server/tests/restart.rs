@@ -412,7 +412,7 @@ fn server_with_less_memory_evicts_until_the_items_fit() {
             found += 1;
         }
     }
-    assert!((1..=16).contains(&found), "{found} items of 1 MB in 16 MiB");
+    assert!((1..=16).contains(&found), "{found} items of 1 MB in 16 MiB: {}", server.log());
     for number in ITEMS..2 * ITEMS {
         set(&mut client, &key(number), &value(&key(number), 1_000_000));
         let bytes = client.count("", "bytes");
