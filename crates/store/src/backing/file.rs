@@ -110,7 +110,8 @@ impl FoundFile {
         RegionFile { mapping, for_readers: OnceLock::new(), lock: self.lock, sidecar: self.sidecar }
     }
 
-    /// Removes PATH, creates PATH.meta anew, and then PATH with a region of zeroed bytes. The caller ends the creation by [`Sidecar::write`] with [`Meta::is_creating`] cleared.
+    /// Removes PATH, creates PATH.meta anew, and then PATH with a region of zeroed bytes. The caller ends the creation by
+    /// [`Sidecar::write`] with [`Meta::is_creating`] cleared.
     ///
     /// # Errors
     /// The system's. PATH.meta then tells the next server that the region is unfinished.

@@ -41,7 +41,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps the first `len` bytes of a file, which the caller makes as long before it accesses them, rounded up to whole pages of `page_bytes`.
+    /// Maps the first `len` bytes of a file, rounded up to whole pages of `page_bytes`. The caller makes the file as long
+    /// before it accesses them.
     pub fn open(fd: OwnedFd, len: u64, page_bytes: u64) -> Result<Mapping, CreateError> {
         let mapped = len.next_multiple_of(page_bytes);
         let failed = |what: String| move |errno: Errno| CreateError::System { what, source: errno.into() };

@@ -220,15 +220,14 @@ impl Index {
         if recovery.is_checked(partition, group) && !without("recovered_once") {
             return;
         }
-        if let Some(sum) = recovery.sum(partition, group) {
-            if sum == self.group_sum(start) {
-                return recovery.note_checked(partition, group);
+        match recovery.sum(partition, group) {
+            Some(sum) if sum == self.group_sum(start) => {}
+            Some(_) => self.drop_group(recovery, start),
+            None => {
+                let place = GroupPlace { partition, table, groups, group, start };
+                GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
             }
-            self.drop_group(recovery, start);
-            return recovery.note_checked(partition, group);
         }
-        let place = GroupPlace { partition, table, groups, group, start };
-        GroupCheck::new(self, recovery, survivors, place, &HashSet::new()).run(None);
         recovery.note_checked(partition, group);
     }
 
@@ -289,7 +288,7 @@ impl Index {
 }
 
 impl Recovery {
-    /// `sums` are those of all groups, those of a growing partition included.
+    /// `sums` are those of all groups but those of a growing partition, which are checked at the start.
     pub(super) fn new(index: &Index, names: BlockNames, sums: Option<Box<[u32]>>) -> Recovery {
         let mut first = 0;
         let table = |partition| {

@@ -42,10 +42,8 @@ impl Index {
     }
 
     fn sums_of(&self, partition: usize) -> Vec<u32> {
-        let head = Head::from_word(self.head_word(partition));
-        let tables = [(head.current, head.groups), (1 - head.current, head.next_groups.unwrap_or(0))];
-        let groups =
-            tables.into_iter().flat_map(|(table, groups)| (0..groups).map(move |group| (table, group)));
+        let tables = self.tables_of(partition).into_iter();
+        let groups = tables.flat_map(|(table, groups)| (0..groups).map(move |group| (table, group)));
         groups.map(|(table, group)| self.group_sum(self.group_start(partition, table, group))).collect()
     }
 

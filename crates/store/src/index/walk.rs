@@ -69,9 +69,7 @@ impl Index {
         debug_assert!(!self.is_recovering(), "a group may be unchecked");
         let _resizing = self.resizing.lock().expect("no thread panics while it moves a group");
         for partition in 0..self.geometry.partitions() {
-            let head = Head::from_word(self.head_word(partition));
-            let tables = [(head.current, head.groups), (1 - head.current, head.next_groups.unwrap_or(0))];
-            for (table, groups) in tables {
+            for (table, groups) in self.tables_of(partition) {
                 for group in 0..groups {
                     let (guard, offset) = self.lock_group(partition, table, group);
                     let locked = LockedGroup::new(self, guard, partition, (table, groups), offset);
@@ -88,6 +86,12 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// A partition's current table and the one that it grows to, each with its groups: none if it does not grow.
+    pub(super) fn tables_of(&self, partition: usize) -> [(usize, u32); 2] {
+        let head = Head::from_word(self.head_word(partition));
+        [(head.current, head.groups), (1 - head.current, head.next_groups.unwrap_or(0))]
     }
 
     /// Counts the items of each partition anew. No other thread uses the index meanwhile.

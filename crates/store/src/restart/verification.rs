@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use fabcache_layout::checksum::checksum;
 use fabcache_layout::item::{self, ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, SUMMED_AT, State};
 use fabcache_layout::sync::{Mutex, Ordering};
-use fabcache_layout::{KeyHash, Memory, Secret, Slot};
+use fabcache_layout::{KeyHash, Slot};
 
 use crate::bounds::{CONFIRMATION_BYTES_MAX, SCRUB_STEP_BYTES};
 use crate::index::SlotSnapshot;
@@ -91,7 +91,10 @@ impl Store {
 
     /// As [`Store::has_its_sum`], in this generation of its segment; the bytes are copied to `buffer`.
     fn has_sum_in(&self, offset: u64, item: &Item, generation: u64, buffer: &mut Vec<u8>) -> bool {
-        is_sum_right(&self.memory, &self.secret, generation, offset, item, buffer)
+        let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
+        buffer.clear();
+        self.memory.append_to(offset + SUMMED_AT as u64, len, buffer);
+        checksum(&self.secret, generation, offset, item.kind(), buffer) == item.checksum
     }
 
     fn has_intact_chunks(&self, offset: u64, item: &Item, owner: KeyHash) -> bool {
@@ -361,21 +364,6 @@ impl Store {
 
 /// How far ahead of a walk memory is prefetched.
 const SCRUB_AHEAD_BYTES: u64 = 1 << 10;
-
-/// Returns whether the checksum of an item in a segment of this generation is right; the bytes are copied to `buffer`.
-pub(super) fn is_sum_right(
-    memory: &Memory,
-    secret: &Secret,
-    generation: u64,
-    offset: u64,
-    item: &Item,
-    buffer: &mut Vec<u8>,
-) -> bool {
-    let len = (item.payload_at() + item.payload_len()) as usize - SUMMED_AT;
-    buffer.clear();
-    memory.append_to(offset + SUMMED_AT as u64, len, buffer);
-    checksum(secret, generation, offset, item.kind(), buffer) == item.checksum
-}
 
 /// Returns whether a chunk's header is what its entry in the table says.
 pub(crate) fn is_listed(chunk: &Item, entry: &ChunkEntry) -> bool {

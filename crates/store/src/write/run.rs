@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use fabcache_layout::item::{self, NewItem, State, access_window};
+use fabcache_layout::item::{NewItem, State, access_window};
 use fabcache_layout::{Slot, size_class};
 
 use super::{Change, NewValue, StoredItem, Value, Write, WriteObstacle};
@@ -372,16 +372,9 @@ impl Run<'_, '_> {
 
     /// Writes a dead item where another one was to be, with a checksum that confirms its length. Returns its bytes.
     fn write_dead(&self, i: usize, segment: u32, offset: u64) -> u64 {
-        let memory = &self.handle.store.memory;
-        let new = NewItem { state: State::default().with(State::DEAD), ..self.puts[i].item(self.cas_of(i)) };
-        let encoded = new.encode();
-        memory.copy_in(offset, encoded.as_bytes());
-        memory.copy_in(offset + encoded.as_bytes().len() as u64, new.key);
-        let store = &self.handle.store;
-        let generation = store.segments.generation(segment);
-        let len = new.head_len() as u64 + new.payload_len();
-        // SAFETY: the reservation is exclusively ours. Header and key were just written; the value is whatever was there.
-        unsafe { item::seal(memory, &store.secret, generation, offset, encoded.kind(), len) };
+        let put = &self.puts[i];
+        let new = NewItem { state: State::default().with(State::DEAD), ..put.item(self.cas_of(i)) };
+        self.handle.store.write_bytes(segment, offset, &new.encode(), put.key, put.value);
         new.bytes()
     }
 
