@@ -82,6 +82,11 @@ pub fn fraction_from(group: u32, groups: u32, rest: u32, bits: u32) -> u64 {
     first + (u64::from(rest).wrapping_sub(first) & ((1 << REST_BITS) - 1))
 }
 
+/// Returns the lowest hash of a fraction in a partition.
+pub fn first_hash(fraction: u64, bits: u32, partition: usize, partition_bits: u32) -> KeyHash {
+    KeyHash::first_of(partition, partition_bits, 0, 1).plus(fraction << (u64::BITS - partition_bits - bits))
+}
+
 /// Returns the position of all keys of a fraction in a table of `groups` groups, if it is the same for all.
 pub fn position(fraction: u64, bits: u32, groups: u32) -> Option<Position> {
     let buckets = u128::from(groups) << BUCKET_BITS;
@@ -103,6 +108,15 @@ mod tests {
             prop_assert_eq!((FlashItem::from_slot(slot), slot.frequency()), (Some(item), frequency));
             prop_assert!(slot.is_item() && !slot.is_special() && !slot.matches(slot.tag()));
             prop_assert_eq!(FlashItem::from_slot(slot.with_overflowed().with_frequency(3)), Some(item));
+        }
+
+        #[test]
+        fn the_first_hash_of_a_fraction_has_it(hash: u64, bits in 0u32..11, wide in 24u32..38) {
+            let hash = KeyHash(hash);
+            let known = fraction(hash, bits, wide);
+            let first = first_hash(known, wide, hash.partition(bits), bits);
+            prop_assert_eq!((first.partition(bits), fraction(first, bits, wide)), (hash.partition(bits), known));
+            prop_assert!(first <= hash);
         }
 
         #[test]

@@ -57,6 +57,11 @@ impl KeyHash {
         self.position(partition_bits, groups).group
     }
 
+    /// Returns the hash so far above.
+    pub(crate) fn plus(self, distance: u64) -> KeyHash {
+        KeyHash(self.0 + distance)
+    }
+
     /// Returns the hash bits that a slot stores.
     #[inline]
     pub fn tag(self) -> u16 {

@@ -89,7 +89,13 @@ impl Slot {
         self.without_overflowed().0 == 0
     }
 
-    /// Returns whether it points to an item.
+    /// Returns whether it points to an item in memory.
+    #[inline]
+    pub fn is_item_in_memory(self) -> bool {
+        self.is_item() && !self.is_on_flash()
+    }
+
+    /// Returns whether it points to an item, in memory or on flash.
     #[inline]
     pub fn is_item(self) -> bool {
         !self.is_special() && !self.is_empty()

@@ -74,6 +74,12 @@ pub const FREE_SEGMENTS_WANTED_DIVISOR: usize = 256;
 /// … and at least this many.
 pub const FREE_SEGMENTS_WANTED_MIN: usize = 2;
 
+/// With a flash tier, writers wait for it when no more memory is free than they may take before each has seen that: some turns
+/// of a connection …
+pub const WRITTEN_BEFORE_WAIT_BYTES: u64 = 512 << 10;
+/// … and at most this part (1/n) of memory.
+pub const FREE_SEGMENTS_LEAST_DIVISOR_MIN: usize = 32;
+
 /// Items scanned by one step of reclaim: tens of microseconds, so that no writer waits long for another …
 pub const RECLAIM_STEP_ITEMS: u32 = 64;
 /// … and bytes, for chunks of long values are copied.

@@ -53,6 +53,18 @@ pub enum CreateError {
         /// The reason.
         why: Unusable,
     },
+    /// The flash tier needs more segments.
+    #[error("the flash tier needs at least {} MiB; give larger devices (--flash)", needed >> 20)]
+    FlashTooSmall {
+        /// Bytes of the least number of segments.
+        needed: u64,
+    },
+    /// The index cannot name so many pages.
+    #[error("the flash tier has more than {} GiB; give smaller devices (--flash)", max >> 30)]
+    FlashTooLarge {
+        /// The most bytes.
+        max: u64,
+    },
     /// The caller's: the memory that it allocated is too short.
     #[error("the region takes {needed} bytes, and the memory for it has {bytes}")]
     GivenTooShort {
@@ -199,6 +211,9 @@ pub enum OutOfMemory {
     /// Nothing may be evicted, and the index has no place for the key: too many keys have similar hashes.
     #[error("out of memory: too many keys have similar hashes")]
     GroupFull,
+    /// The existing item is on flash: [`Handle::read_flash`](crate::Handle::read_flash), then try again with what was read.
+    #[error("the item has to be read from flash first")]
+    OnFlash,
 }
 
 /// The memory limit could not be set.

@@ -1,9 +1,10 @@
 //! A thread's access to the store.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::counters::StoreCounters;
+use crate::flash::{Fetched, FlashBuffers};
 use crate::store::Store;
 
 /// One thread's access to the store: operations are its methods, in `read.rs`, `write/`, `upload.rs`.
@@ -16,6 +17,9 @@ pub struct Handle {
     pub(crate) owed_items: Cell<u32>,
     /// Old values that a write needs.
     pub(crate) scratch: Scratch,
+    /// What was read from flash for the key that is changed next.
+    pub(crate) fetched: RefCell<Option<Fetched>>,
+    pub(crate) flash_buffers: FlashBuffers,
 }
 
 impl Handle {
@@ -26,6 +30,8 @@ impl Handle {
             store: Arc::clone(store),
             owed_items: Cell::new(0),
             scratch: Scratch::default(),
+            fetched: RefCell::default(),
+            flash_buffers: FlashBuffers::default(),
         }
     }
 

@@ -10,6 +10,7 @@
 //! - `hints.rs`: reads that clients report.
 //! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`, `simulation/`: chooses items; `expiry/`: frees expired items;
 //!   `maintenance.rs`: periodic work.
+//! - `flash/`: items that memory does not hold.
 //! - `dump.rs`: visits all items.
 
 #[cfg(not(loom))]
@@ -22,6 +23,7 @@ pub mod dump;
 pub mod error;
 mod eviction;
 mod expiry;
+pub mod flash;
 mod ghosts;
 pub mod handle;
 pub mod hints;
@@ -49,12 +51,16 @@ pub mod write;
 pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
+pub use flash::{
+    Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashState, FlashSums, FlashWrite,
+    PageBuffer,
+};
 pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};
 #[cfg(not(loom))]
 pub use opening::{DiscardReason, Opening};
-pub use read::{Get, Payload, PinnedValue};
+pub use read::{Get, NotInMemory, Payload, PinnedValue};
 pub use read_many::{Located, LocatedItem, Probe};
 pub use simulation::SimulationCounts;
 pub use store::{AgeStatistics, EvictionBalance, Observer, Store, StoreOptions, Usage};

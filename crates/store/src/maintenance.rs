@@ -11,6 +11,7 @@ use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::index::resize::Growth;
 use crate::info::Expiry;
+use crate::reclaim::StepOutcome;
 use crate::store::Store;
 use crate::write::Change;
 
@@ -162,9 +163,9 @@ impl Handle {
             store.note_verified();
         }
         self.expire(&mut pause);
-        store.free_unpinned();
+        store.free_unpinned(self.counters());
         // A server that took a region over may have a lower limit than the one before.
-        let is_short = || store.segments.free_count() < store.free_segments_wanted() || store.is_over_limit();
+        let is_short = || store.segments_missing() > 0 || store.is_over_limit();
         while is_short() && self.reclaim_once() {
             pause();
         }
@@ -227,7 +228,10 @@ impl Handle {
     fn reclaim_once(&self) -> bool {
         let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
         let items = crate::bounds::RECLAIM_STEP_ITEMS;
-        self.store.reclaim_step(&mut reclaim, self.counters(), items) != crate::reclaim::StepOutcome::Nothing
+        match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
+            StepOutcome::Freed | StepOutcome::Worked => true,
+            StepOutcome::Waiting | StepOutcome::Nothing => false,
+        }
     }
 
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at the reserved size.

@@ -29,6 +29,17 @@ pub enum Get {
     Hit(ItemInfo, Payload),
     /// Nothing.
     Miss(Miss),
+    /// It may be on flash: [`Handle::read_flash`].
+    OnFlash,
+}
+
+/// Why an item's metadata is not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotInMemory {
+    /// There is no valid item.
+    Miss(Miss),
+    /// It may be on flash: [`Handle::read_flash`].
+    OnFlash,
 }
 
 /// The location of a hit's value.
@@ -189,6 +200,7 @@ impl ItemSnapshot {
 pub(crate) enum ReadFailure {
     ConcurrentChange,
     Miss(Miss),
+    OnFlash,
 }
 
 impl Handle {
@@ -225,6 +237,7 @@ impl Handle {
                 out.truncate(start);
                 match failed {
                     ReadFailure::Miss(miss) => Get::Miss(miss),
+                    ReadFailure::OnFlash => Get::OnFlash,
                     ReadFailure::ConcurrentChange => unreachable!("a locked read does not fail"),
                 }
             }
@@ -232,10 +245,14 @@ impl Handle {
     }
 
     /// Returns a key's metadata without reading its value. `access` is false if it must not count as a read.
-    pub fn describe(&self, key: &[u8], detail: Detail, access: bool) -> Result<ItemInfo, Miss> {
+    ///
+    /// # Errors
+    /// There is no valid item, or it may be on flash.
+    pub fn describe(&self, key: &[u8], detail: Detail, access: bool) -> Result<ItemInfo, NotInMemory> {
         match self.read(key, detail, access, |seen, _| self.unchanged(seen)) {
             Ok((info, ())) => Ok(info),
-            Err(ReadFailure::Miss(miss)) => Err(miss),
+            Err(ReadFailure::Miss(miss)) => Err(NotInMemory::Miss(miss)),
+            Err(ReadFailure::OnFlash) => Err(NotInMemory::OnFlash),
             Err(ReadFailure::ConcurrentChange) => unreachable!("a locked read does not fail"),
         }
     }
@@ -269,7 +286,11 @@ impl Handle {
             store.drop_damaged_of(&group, hash);
         }
         let found = group.find(hash, |slot| store.has_key(slot.offset(), key));
-        let Some(at) = found else { return Err(self.note_absent(hash, access)) };
+        let Some(at) = found else {
+            let absent = self.note_absent(hash, access);
+            let on_flash = group.find_on_flash(hash, |_| true);
+            return Err(if on_flash.is_some() { ReadFailure::OnFlash } else { absent });
+        };
         // Under the lock nothing of it can change.
         let seen = store.seen_under_lock(at);
         if seen.item.state.has(State::DEAD) {
@@ -338,6 +359,10 @@ impl Handle {
             Search::Found(Ok(seen)) => Ok(seen),
             Search::Found(Err(ConcurrentChange)) | Search::Changed => Err(ReadFailure::ConcurrentChange),
             Search::Absent => Err(self.note_absent(hash, access)),
+            Search::OnFlash(_) => {
+                self.note_absent(hash, access);
+                Err(ReadFailure::OnFlash)
+            }
         }
     }
 

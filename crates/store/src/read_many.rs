@@ -57,6 +57,8 @@ pub enum Located {
     Item(LocatedItem),
     /// No valid item.
     Miss(Miss),
+    /// It may be on flash: [`Handle::read_flash`].
+    OnFlash,
     /// Something changed meanwhile, or the value is long or in chunks: [`Handle::get`] answers.
     Unsettled,
 }
@@ -65,6 +67,7 @@ impl From<ReadFailure> for Located {
     fn from(why: ReadFailure) -> Located {
         match why {
             ReadFailure::Miss(miss) => Located::Miss(miss),
+            ReadFailure::OnFlash => Located::OnFlash,
             ReadFailure::ConcurrentChange => Located::Unsettled,
         }
     }

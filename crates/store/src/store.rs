@@ -11,8 +11,9 @@ use fabcache_layout::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Secret};
 
 use crate::bounds::{
-    CONTIGUOUS_ITEM_DIVISOR, EXPECTED_ITEM_BYTES, FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN,
-    GROUP_LOCKS_MAX, GROUP_LOCKS_MIN, GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN,
+    CONTIGUOUS_ITEM_DIVISOR, EXPECTED_ITEM_BYTES, FREE_SEGMENTS_LEAST_DIVISOR_MIN,
+    FREE_SEGMENTS_WANTED_DIVISOR, FREE_SEGMENTS_WANTED_MIN, GROUP_LOCKS_MAX, GROUP_LOCKS_MIN,
+    GROUP_LOCKS_PER_THREAD, ITEM_BYTES_MIN, SEGMENTS_FOR_ITEMS_MIN, WRITTEN_BEFORE_WAIT_BYTES,
 };
 use crate::cas::CasCounter;
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
@@ -20,6 +21,7 @@ use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
 use crate::eviction::{Eviction, EvictionPolicy};
 use crate::expiry::Expirer;
+use crate::flash::{Flash, FlashOptions};
 use crate::ghosts::Ghosts;
 use crate::handle::Handle;
 use crate::index::resize::Rehash;
@@ -66,6 +68,8 @@ pub struct StoreOptions {
     /// this long, except for a second flush before the next [`maintain`](crate::Handle::maintain). Zero without such
     /// readers, at most [`LEASE_MAX`].
     pub lease: Duration,
+    /// The flash tier, if there is one.
+    pub flash: Option<FlashOptions>,
     /// The source of time.
     pub time: Box<dyn TimeSource>,
 }
@@ -86,6 +90,7 @@ impl Default for StoreOptions {
             background_threads: 0,
             grace: Duration::ZERO,
             lease: Duration::ZERO,
+            flash: None,
             time: Box::new(SystemTimeSource),
         }
     }
@@ -116,6 +121,7 @@ pub(crate) struct Parts {
     pub(crate) last_cas: u64,
     /// Of a region whose server was killed.
     pub(crate) recovery: Option<Recovery>,
+    pub(crate) flash: Option<Flash>,
     #[cfg(not(loom))]
     pub(crate) backing: Box<dyn Backing>,
 }
@@ -172,6 +178,7 @@ pub struct Store {
     pub(crate) evicted_idle: AtomicU32,
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
     pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) flash: Option<Box<Flash>>,
     /// How the store began, and how long that took.
     #[cfg(not(loom))]
     pub(crate) opening: (Opening, Duration),
@@ -189,6 +196,9 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
 
     /// Writers will soon write to untouched memory: [`Handle::touch_ahead`](crate::Handle::touch_ahead) is due.
     fn memory_is_untouched(&self) {}
+
+    /// Items were staged: [`Store::take_flash_write`] may have a write. Called under locks: be quick.
+    fn flash_has_writes(&self) {}
 }
 
 /// The use of a store's memory.
@@ -271,6 +281,7 @@ impl Store {
         if segments_limit < segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN {
             return Err(too_small());
         }
+        let flash = options.flash.as_ref().map(|flash| Flash::new(flash, geometry.segments)).transpose()?;
         let clock = Clock::start(options.take_time());
         let clock_origin = clock.origin();
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin, region_id, incarnation: 1 });
@@ -285,6 +296,7 @@ impl Store {
             clock,
             last_cas: 0,
             recovery: None,
+            flash,
             #[cfg(not(loom))]
             backing,
         };
@@ -337,6 +349,7 @@ impl Store {
             evicted_idle: AtomicU32::new(0),
             observer: OnceLock::new(),
             recovery: parts.recovery.map(Box::new),
+            flash: parts.flash.map(Box::new),
             #[cfg(not(loom))]
             opening: (Opening::New, Duration::ZERO),
             #[cfg(not(loom))]
@@ -584,7 +597,15 @@ impl Store {
         let wanted = self.segments.limit() as usize / FREE_SEGMENTS_WANTED_DIVISOR;
         // As many again that must wait for the grace.
         let waiting = if self.grace().is_zero() { 0 } else { wanted.max(FREE_SEGMENTS_WANTED_MIN) };
-        wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New)
+        let flash = if self.flash.is_some() { 2 * self.free_segments_least() } else { 0 };
+        wanted.max(FREE_SEGMENTS_WANTED_MIN) + waiting + self.segments.kept_back(ClaimPurpose::New) + flash
+    }
+
+    /// Free segments below which writers wait for writes to flash: what others may take before they wait, too.
+    pub(crate) fn free_segments_least(&self) -> usize {
+        let taken = WRITTEN_BEFORE_WAIT_BYTES.div_ceil(self.geometry.segment_bytes()) as usize;
+        let most = self.segments.limit() as usize / FREE_SEGMENTS_LEAST_DIVISOR_MIN;
+        self.segments.kept_back(ClaimPurpose::New) + taken.min(most).max(1)
     }
 
     /// Returns how long an emptied segment is not overwritten ([`StoreOptions::grace`]).
@@ -642,6 +663,10 @@ impl Store {
         seen: SlotSnapshot,
         unlink: impl FnOnce(),
     ) {
+        if seen.slot.is_on_flash() {
+            unlink();
+            return self.count_evicted_on_flash(seen.slot);
+        }
         let offset = seen.slot.offset();
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
         self.note_eviction(counters, hash, seen, &item);
@@ -666,7 +691,10 @@ impl Rehash for Handle {
     }
 
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        self.store.discard_for_growth(seen, unlink);
+        match seen.slot.is_on_flash() {
+            true => self.store.evict_for_growth(self.counters(), KeyHash(0), seen, unlink),
+            false => self.store.discard_for_growth(seen, unlink),
+        }
     }
 
     fn evict(&self, hash: KeyHash, seen: SlotSnapshot, unlink: impl FnOnce()) {

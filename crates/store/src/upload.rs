@@ -300,6 +300,21 @@ impl CompletedUpload {
         &self.chunks
     }
 
+    /// Appends the value to `out`. False if reclaim took a part of it. The caller holds the lock of the owner's group.
+    pub(crate) fn append_to(&self, store: &Store, out: &mut Vec<u8>) -> bool {
+        if let Some(bytes) = self.as_bytes() {
+            out.extend_from_slice(bytes);
+            return true;
+        }
+        self.chunks.iter().all(|chunk| {
+            let is_there = store.live_chunk(*chunk).is_some();
+            if is_there {
+                out.extend_from_slice(&store.chunk_value(*chunk));
+            }
+            is_there
+        })
+    }
+
     /// An item has the chunks now. Called under the lock of the owner's group.
     pub(crate) fn adopt(&self) {
         if !self.adopted.replace(true) {

@@ -143,7 +143,7 @@ fn pin(handle: &Handle, key: &[u8]) -> Option<PinnedValue> {
     match handle.get(key, Detail::Basic, true, &mut Vec::new(), |_, _| ()) {
         Get::Hit(_, Payload::Pinned(pinned)) => Some(pinned).filter(|pinned| !pinned.is_excess()),
         Get::Hit(_, Payload::Copied) => panic!("too short to be pinned"),
-        Get::Miss(_) => None,
+        Get::Miss(_) | Get::OnFlash => None,
     }
 }
 

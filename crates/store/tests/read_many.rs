@@ -71,7 +71,7 @@ fn read(handle: &Handle, key: &[u8], probe: &Probe) -> Option<(u32, Vec<u8>)> {
             assert_eq!((&out[..6], out.len()), (&b"before"[..], 6 + item.value_len() as usize));
             Some((item.flags(), out.split_off(6)))
         }
-        Located::Miss(_) => None,
+        Located::Miss(_) | Located::OnFlash => None,
         Located::Unsettled => get(handle, key).map(|(info, value)| (info.flags, value)),
     }
 }

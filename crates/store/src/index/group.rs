@@ -46,6 +46,16 @@ impl<'i> LockedGroup<'i> {
         LockedGroup { index, _guard: None, partition, table, groups, group }
     }
 
+    /// The index.
+    pub(super) fn index(&self) -> &Index {
+        self.index
+    }
+
+    /// Groups in the table.
+    pub(super) fn groups(&self) -> u32 {
+        self.groups
+    }
+
     /// Returns the buckets of a key of this group.
     #[inline]
     fn places(&self, hash: KeyHash) -> BucketOffsets {

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::format::BUCKET_BYTES;
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::{Bucket, KeyHash, Slot};
@@ -15,6 +16,8 @@ use crate::bounds::CHAIN_BUCKETS_SEARCHED_MAX;
 pub enum Search<R> {
     /// A visit ended it.
     Found(R),
+    /// All places were searched. The key is in none, or on flash in this slot.
+    OnFlash(SlotSnapshot),
     /// All places were searched, and the key is in none.
     Absent,
     /// A table was replaced or a group moved meanwhile, or a chain is too long: search again, at last under the lock.
@@ -26,6 +29,8 @@ pub enum Search<R> {
 struct GroupScan {
     moved: bool,
     overflow: bool,
+    /// A slot on flash that may be the key's.
+    on_flash: Option<SlotSnapshot>,
     /// The chain goes on behind what was searched.
     cut: bool,
 }
@@ -38,7 +43,18 @@ impl Index {
     pub fn search<R>(
         &self,
         hash: KeyHash,
+        visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+    ) -> (Search<R>, bool) {
+        self.search_with(hash, visit, |_| true)
+    }
+
+    /// As [`Index::search`], of slots on flash only for those that `takes` accepts.
+    #[inline]
+    pub fn search_with<R>(
+        &self,
+        hash: KeyHash,
         mut visit: impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        takes: impl Fn(Slot) -> bool,
     ) -> (Search<R>, bool) {
         debug_assert!(self.is_checked(hash), "the group is not recovered");
         let partition = self.partition_of(hash);
@@ -46,14 +62,14 @@ impl Index {
         let head = Head::from_word(word);
         let mut seen = GroupScan::default();
         if let ControlFlow::Break(found) =
-            self.search_table(hash, head.current, head.groups, &mut visit, &mut seen)
+            self.search_table(hash, head.current, head.groups, &mut visit, &takes, &mut seen)
         {
             return (Search::Found(found), seen.overflow);
         }
         if let Some(next_groups) = head.next_groups
             && seen.moved
         {
-            let next = self.search_table(hash, 1 - head.current, next_groups, &mut visit, &mut seen);
+            let next = self.search_table(hash, 1 - head.current, next_groups, &mut visit, &takes, &mut seen);
             if let ControlFlow::Break(found) = next {
                 return (Search::Found(found), seen.overflow);
             }
@@ -62,7 +78,12 @@ impl Index {
         }
         // Nothing found in tables that were replaced meanwhile, or in a part of a chain, says nothing.
         let same = self.is_head_still(partition, word) && !seen.cut;
-        (if same { Search::Absent } else { Search::Changed }, seen.overflow)
+        let found = match (same, seen.on_flash) {
+            (false, _) => Search::Changed,
+            (true, Some(at)) => Search::OnFlash(at),
+            (true, None) => Search::Absent,
+        };
+        (found, seen.overflow)
     }
 
     /// The word to give to [`Index::is_current`]; load it before the search.
@@ -84,6 +105,7 @@ impl Index {
         table: usize,
         groups: u32,
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        takes: &impl Fn(Slot) -> bool,
         seen: &mut GroupScan,
     ) -> ControlFlow<R> {
         let places = directory::bucket_offsets(&self.memory, &self.geometry, hash, table, groups);
@@ -92,13 +114,13 @@ impl Index {
             return ControlFlow::Continue(());
         };
         self.memory.prefetch(places.neighbour);
-        let first = self.search_bucket(places.home, hash, visit, seen)?;
-        self.search_bucket(places.neighbour, hash, visit, seen)?;
+        let first = self.search_bucket(places.home, hash, visit, takes, seen)?;
+        self.search_bucket(places.neighbour, hash, visit, takes, seen)?;
         // The mark is set before a key goes to the overflow area, so a key that was there when the home bucket was
         // read had set it.
         if first.is_overflowed() {
             seen.overflow = true;
-            self.search_overflow(places, hash, visit, seen)?;
+            self.search_overflow(places, hash, visit, takes, seen)?;
         }
         ControlFlow::Continue(())
     }
@@ -110,16 +132,36 @@ impl Index {
         bucket: u64,
         hash: KeyHash,
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        takes: &impl Fn(Slot) -> bool,
         seen: &mut GroupScan,
     ) -> ControlFlow<R, Slot> {
         let slots = Bucket::load(&self.memory, bucket);
         for (i, slot) in slots.items(hash.tag()) {
             visit(SlotSnapshot { at: bucket + 8 * i as u64, slot })?;
         }
-        if slots.has_special() {
+        if slots.has_special_or_flash() {
             seen.moved |= slots.slots().into_iter().any(Slot::is_moved);
+            self.search_flash(bucket, &slots, hash, takes, seen);
         }
         ControlFlow::Continue(slots.slots()[0])
+    }
+
+    /// Notes the bucket's first slot on flash that may be the key's.
+    #[inline(never)]
+    fn search_flash(
+        &self,
+        bucket: u64,
+        slots: &Bucket,
+        hash: KeyHash,
+        takes: &impl Fn(Slot) -> bool,
+        seen: &mut GroupScan,
+    ) {
+        let Some(rest) = self.flash_rest(hash).filter(|_| seen.on_flash.is_none()) else { return };
+        for (i, slot) in slots.slots().into_iter().enumerate() {
+            if FlashItem::from_slot(slot).is_some_and(|item| item.rest == rest) && takes(slot) {
+                seen.on_flash = Some(SlotSnapshot { at: bucket + 8 * i as u64, slot });
+            }
+        }
     }
 
     #[cold]
@@ -128,13 +170,14 @@ impl Index {
         places: BucketOffsets,
         hash: KeyHash,
         visit: &mut impl FnMut(SlotSnapshot) -> ControlFlow<R>,
+        takes: &impl Fn(Slot) -> bool,
         seen: &mut GroupScan,
     ) -> ControlFlow<R> {
         let (mut start, mut end) = (places.overflow, places.overflow_end);
         // The overflow area, and its chain.
         for _ in 0..=CHAIN_BUCKETS_SEARCHED_MAX {
             for bucket in (start..end).step_by(BUCKET_BYTES as usize) {
-                self.search_bucket(bucket, hash, visit, seen)?;
+                self.search_bucket(bucket, hash, visit, takes, seen)?;
             }
             // An item in the last slot is copied to the chain before the link replaces it, so it is seen here or
             // there. A link that was there until the group moved says that the chain has moved too.

@@ -9,6 +9,7 @@
 //! - `lookup.rs`: reading without locks.
 //! - `group.rs`: reading and writing under the group's lock.
 //! - `resize.rs`: growing a table, a group at a time.
+//! - `flash.rs`: slots of items on flash.
 //! - `restore.rs`: saving and restoring the process's part; `recover.rs`: rebuilding it after a kill; `tables.rs`: the
 //!   tables that the region names; `sums.rs`: checksums of groups.
 //! - `walk.rs`: visiting everything, in hash order.
@@ -18,6 +19,7 @@
 //! resizer at a time, so there is no deadlock.
 
 pub mod blocks;
+pub mod flash;
 pub mod group;
 pub mod lookup;
 pub mod recover;

@@ -124,7 +124,7 @@ impl World {
         });
         match search {
             Search::Found(Some(slot)) => Some(slot),
-            Search::Absent => None,
+            Search::Absent | Search::OnFlash(_) => None,
             Search::Found(None) | Search::Changed => {
                 let group = self.index.lock(hash);
                 group.find(hash, |slot| self.hash_at(slot.offset()) == Some(hash)).map(|at| at.slot)

@@ -359,7 +359,7 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
         let slots = (GROUP_BYTES / 8) as usize;
         for at in (start..start + GROUP_BYTES).step_by(8) {
             let slot = self.index.load_slot(at);
-            if slot.is_item() {
+            if slot.is_item_in_memory() {
                 self.survivors.prefetch(slot);
             }
         }
@@ -450,14 +450,14 @@ impl<'a, S: Survivors> GroupCheck<'a, S> {
         if slot.is_empty() || is_link {
             return;
         }
-        if slot.is_item() && self.moved.contains(&slot.offset()) {
+        if slot.is_item_in_memory() && self.moved.contains(&slot.offset()) {
             return self.index.store_slot(at, Slot::MOVED.with_overflowed_of(slot));
         }
         // A half moved group has slots that read MOVED.
         if slot.is_moved() && !self.moved.is_empty() {
             return;
         }
-        let hash = if slot.is_item() { self.survivors.hash_of(slot) } else { None };
+        let hash = if slot.is_item_in_memory() { self.survivors.hash_of(slot) } else { None };
         match hash {
             Some(hash) if self.belongs(place, slot, hash) => self.kept.push((hash, at)),
             _ => self.clear(at, slot),

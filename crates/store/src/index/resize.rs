@@ -15,6 +15,7 @@
 use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::format::{GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::sync::{MutexGuard, Ordering, fence, in_order, without};
 use fabcache_layout::{KeyHash, Slot};
@@ -30,7 +31,7 @@ pub trait Rehash {
     /// points to it.
     fn hash_at(&self, offset: u64) -> Option<KeyHash>;
 
-    /// The slot's item is damaged. Called with the lock of the slot, which no longer points to it once `unlink` was called.
+    /// The slot's item is damaged, or is on flash and its position in the new table unknown. Called with the lock of the slot, which no longer points to it once `unlink` was called.
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce());
 
     /// Returns whether an item may be evicted if the new table lacks room.
@@ -155,7 +156,11 @@ impl Index {
         };
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
-            let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return rehash.discard(seen, mark) };
+            let hash = match FlashItem::from_slot(seen.slot) {
+                None => rehash.hash_at(seen.slot.offset()),
+                Some(item) => self.hash_on_flash(partition, (group, head.groups), item, next_groups),
+            };
+            let Some(hash) = hash else { return rehash.discard(seen, mark) };
             let bits = self.geometry.partition_bits;
             let new = hash.group(bits, next_groups).checked_sub(first_new);
             let new = new.and_then(|nth| new_groups.get(nth as usize));

@@ -122,7 +122,7 @@ impl World {
         });
         let found = match search {
             Search::Found(slot) => Some(slot.offset()),
-            Search::Absent => None,
+            Search::Absent | Search::OnFlash(_) => None,
             // A chain too long to be searched without the lock.
             Search::Changed => locked.map(|at| at.slot.offset()),
         };

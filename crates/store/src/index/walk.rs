@@ -33,7 +33,7 @@ impl Cursor {
 }
 
 impl Index {
-    /// Visits the items of one group, under its lock, and returns where to go on. At most a few hundred items.
+    /// Visits the items in memory of one group, under its lock, and returns where to go on. At most a few hundred items.
     pub fn walk(
         &self,
         cursor: Cursor,
@@ -42,6 +42,21 @@ impl Index {
     ) -> Cursor {
         let Some(from) = cursor.0 else { return cursor };
         let locked = self.lock(from);
+        let next = self.end_of_walked(from, &locked);
+        let _ = locked.visit_all(|seen| {
+            if seen.slot.is_item_in_memory() {
+                let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return ControlFlow::Continue(()) };
+                if hash >= from && next.0.is_none_or(|end| hash < end) {
+                    visit(seen, hash);
+                }
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        next
+    }
+
+    /// Returns where a walk goes on that has reached `from`, after a visit to its group.
+    pub(super) fn end_of_walked(&self, from: KeyHash, locked: &LockedGroup<'_>) -> Cursor {
         let partition = self.partition_of(from);
         let head = Head::from_word(self.head_word(partition));
         let (groups, is_next) = locked.table_groups(head);
@@ -51,38 +66,34 @@ impl Index {
             let old_end = self.group_end(partition, from, head.groups);
             end = if old_end.0 == 0 || end.0 != 0 && end < old_end { end } else { old_end };
         }
-        let last_of_all = end.0 == 0;
-        let _ = locked.visit_all(|seen| {
-            if seen.slot.is_item() {
-                let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return ControlFlow::Continue(()) };
-                if hash >= from && (last_of_all || hash < end) {
-                    visit(seen, hash);
-                }
-            }
-            ControlFlow::<()>::Continue(())
-        });
-        Cursor((!last_of_all).then_some(end))
+        Cursor((end.0 != 0).then_some(end))
     }
 
-    /// Visits every item of every table, one group at a time under its lock, while no table grows.
+    /// Visits every item in memory, of every table, one group at a time under its lock, while no table grows.
     pub fn visit_all(&self, mut visit: impl FnMut(&LockedGroup<'_>, SlotSnapshot)) {
+        self.visit_groups(|locked| {
+            let each = |visit: &mut dyn FnMut(SlotSnapshot)| {
+                let _ = locked.visit_all(|seen| {
+                    if seen.slot.is_item_in_memory() {
+                        visit(seen);
+                    }
+                    ControlFlow::<()>::Continue(())
+                });
+            };
+            each(&mut |seen| self.memory.prefetch(seen.slot.offset()));
+            each(&mut |seen| visit(locked, seen));
+        });
+    }
+
+    /// Visits every group of every table under its lock, while no table grows.
+    fn visit_groups(&self, mut visit: impl FnMut(&LockedGroup<'_>)) {
         debug_assert!(!self.is_recovering(), "a group may be unchecked");
         let _resizing = self.resizing.lock().expect("no thread panics while it moves a group");
         for partition in 0..self.geometry.partitions() {
             for (table, groups) in self.tables_of(partition) {
                 for group in 0..groups {
                     let (guard, offset) = self.lock_group(partition, table, group);
-                    let locked = LockedGroup::new(self, guard, partition, (table, groups), offset);
-                    let each = |visit: &mut dyn FnMut(SlotSnapshot)| {
-                        let _ = locked.visit_all(|seen| {
-                            if seen.slot.is_item() {
-                                visit(seen);
-                            }
-                            ControlFlow::<()>::Continue(())
-                        });
-                    };
-                    each(&mut |seen| self.memory.prefetch(seen.slot.offset()));
-                    each(&mut |seen| visit(&locked, seen));
+                    visit(&LockedGroup::new(self, guard, partition, (table, groups), offset));
                 }
             }
         }
@@ -97,7 +108,12 @@ impl Index {
     /// Counts the items of each partition anew. No other thread uses the index meanwhile.
     pub fn recount(&self) {
         let mut items = vec![0; self.partitions.len()];
-        self.visit_all(|group, _| items[group.partition] += 1);
+        self.visit_groups(|group| {
+            let _ = group.visit_all(|seen| {
+                items[group.partition] += u32::from(seen.slot.is_item());
+                ControlFlow::<()>::Continue(())
+            });
+        });
         for (partition, items) in self.partitions.iter().zip(items) {
             partition.items.store(items, Ordering::Relaxed);
         }

@@ -1,7 +1,5 @@
 //! Which segment is emptied next, and why.
 
-use std::collections::HashSet;
-
 use fabcache_layout::sync::Ordering;
 
 use super::state::{Reclaim, ReclaimPurpose, Survey, Victim};
@@ -29,6 +27,7 @@ impl Store {
         Victim {
             id: sealed.id,
             queue: sealed.queue,
+            start: at,
             at: if sealed.live_bytes == 0 { end } else { at },
             end,
             purpose,
@@ -36,6 +35,8 @@ impl Store {
             moved_bytes: 0,
             moved_bytes_max: u64::MAX,
             opened_before: self.segments.filled_by_moves(),
+            last_write: None,
+            skips_flash: false,
         }
     }
 
@@ -44,7 +45,7 @@ impl Store {
         // A survey from before the last second is out of date.
         let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
         let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
-        if let Err(gone) = self.survey_more(&mut survey, &reclaim.stuck) {
+        if let Err(gone) = self.survey_more(&mut survey, reclaim) {
             return VictimSearch::Found(self.victim_of(&gone, ReclaimPurpose::Sweep));
         }
         if survey.next < self.geometry.segments {
@@ -61,7 +62,7 @@ impl Store {
             if evicts { EMPTIED_FOR_NOTHING_MAX } else { EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX };
         let opened = self.segments.filled_by_moves();
         let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
-        if fruitless && !evicts {
+        if fruitless && !evicts && self.flash.is_none() {
             return None;
         }
         let divisor = if evicts { COMPACTION_DEAD_DIVISOR } else { COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION };
@@ -93,7 +94,9 @@ impl Store {
             Queue::Small => (survey.oldest_small, survey.oldest_main),
             Queue::Main => (survey.oldest_main, survey.oldest_small),
         };
-        let oldest = first.or(second).or(survey.oldest_with_orphans).filter(|_| evicts);
+        let may_leave = evicts || self.flash.is_some();
+        let with_orphans = survey.oldest_with_orphans.filter(|_| evicts && reclaim.leaving() == 0);
+        let oldest = first.or(second).filter(|_| may_leave).or(with_orphans);
         oldest.map(|segment| Victim {
             least: reclaim.eviction.least(segment.queue),
             // All of the small queue may go to the main one, but the main one must yield something.
@@ -112,13 +115,14 @@ impl Store {
     }
 
     /// Surveys more sealed segments. One without live items ends the survey, and is the error.
-    fn survey_more(&self, survey: &mut Survey, stuck: &HashSet<u32>) -> Result<(), SealedSegment> {
+    fn survey_more(&self, survey: &mut Survey, reclaim: &Reclaim) -> Result<(), SealedSegment> {
         let now = self.now();
         let flushed = self.flushed_order.load(Ordering::Acquire);
         let from = survey.next;
         survey.next = (from + SURVEY_STEP_SEGMENTS).min(self.geometry.segments);
         for segment in self.segments.sealed(from..survey.next) {
-            if segment.live_bytes > 0 && stuck.contains(&segment.id) {
+            let is_stuck = segment.live_bytes > 0 && reclaim.stuck.contains(&segment.id);
+            if is_stuck || reclaim.is_leaving(segment.id) {
                 continue;
             }
             let is_gone = segment.last_expiry.is_some_and(|last| last <= now) || segment.order <= flushed;

@@ -4,7 +4,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::item::{self, ChunkEntry, Item, State};
 use fabcache_layout::slot::FREQUENCY_MAX;
 
-use super::{ImmovableItem, ReclaimPurpose, Victim};
+use super::{ImmovableItem, Obstacle, ReclaimPurpose, Victim};
 use crate::bounds::RECLAIM_STEP_BYTES;
 use crate::counters::StoreCounters;
 use crate::eviction::Eviction;
@@ -23,7 +23,7 @@ impl Store {
         group: &LockedGroup<'_>,
         owner: KeyHash,
         (offset, chunk): (u64, &Item),
-    ) -> Result<(), ImmovableItem> {
+    ) -> Result<(), Obstacle> {
         let found = group.find(owner, |slot| self.lists_chunk(slot, |entry| entry.offset == offset));
         let Some(at) = found else {
             // Its server was killed before it linked it. It does not count as alive.
@@ -31,8 +31,8 @@ impl Store {
                 return Ok(());
             }
             // A value still being received: its client gets the error that memory is full.
-            if victim.purpose != ReclaimPurpose::Evict {
-                return Err(ImmovableItem);
+            if victim.purpose != ReclaimPurpose::Evict || !self.evicts() {
+                return Err(Obstacle::Immovable);
             }
             item::set_state(&self.memory, offset, State::DEAD);
             self.segments.count_dead(offset, chunk.bytes(), 0);
@@ -64,12 +64,11 @@ impl Store {
                     counters.bytes_moved.add(moved);
                     return Ok(());
                 }
-                Err(ImmovableItem) if !self.evicts() => return Err(ImmovableItem),
+                Err(immovable) if !self.may_leave(victim) => return Err(immovable.into()),
                 Err(ImmovableItem) => {}
             }
         }
-        self.evict_from(victim, eviction, counters, group, owner, (at, &head));
-        Ok(())
+        self.leave(victim, eviction, counters, group, owner, (at, &head))
     }
 
     /// Moves the chunks of one value that `which` wants, given the bytes of those before. With the last of all the item

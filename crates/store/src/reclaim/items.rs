@@ -6,9 +6,10 @@ use fabcache_layout::item::{self, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, Stat
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
-use super::{ImmovableItem, ReclaimPurpose, Victim, whole_bytes};
+use super::{ImmovableItem, Obstacle, ReclaimPurpose, Victim, whole_bytes};
 use crate::counters::StoreCounters;
 use crate::eviction::Eviction;
+use crate::flash::Demotion;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::info::{Detail, Expiry, Miss};
@@ -22,7 +23,7 @@ impl Store {
         victim: &mut Victim,
         eviction: &mut Eviction,
         counters: &StoreCounters,
-    ) -> Result<u64, ImmovableItem> {
+    ) -> Result<u64, Obstacle> {
         let offset = victim.at;
         let item = Item::read(&self.memory, offset).expect("a sealed segment is in the region");
         let bytes = item.bytes();
@@ -63,12 +64,44 @@ impl Store {
                     victim.moved_bytes += bytes;
                     return Ok(bytes);
                 }
-                Err(ImmovableItem) if !self.evicts() => return Err(ImmovableItem),
+                Err(immovable) if !self.may_leave(victim) => return Err(immovable.into()),
                 Err(ImmovableItem) => {}
             }
         }
-        self.evict_from(victim, eviction, counters, &group, hash, (at, &item));
+        self.leave(victim, eviction, counters, &group, hash, (at, &item))?;
         Ok(bytes)
+    }
+
+    /// Returns whether items of a victim may go to flash or be evicted.
+    pub(super) fn may_leave(&self, victim: &Victim) -> bool {
+        self.evicts() || self.flash.is_some() && victim.purpose == ReclaimPurpose::Evict
+    }
+
+    /// Lets an item leave memory: to flash, else it is evicted.
+    pub(super) fn leave(
+        &self,
+        victim: &mut Victim,
+        eviction: &mut Eviction,
+        counters: &StoreCounters,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        (at, item): (SlotSnapshot, &Item),
+    ) -> Result<(), Obstacle> {
+        let demotion = match &self.flash {
+            Some(flash) if victim.purpose == ReclaimPurpose::Evict && !victim.skips_flash => {
+                self.demote(flash, group, hash, at, item)
+            }
+            _ => Demotion::Refused,
+        };
+        match demotion {
+            Demotion::Busy => return Err(Obstacle::FlashBusy),
+            Demotion::Refused if !self.evicts() => return Err(Obstacle::Immovable),
+            Demotion::Refused => self.evict(counters, group, hash, at, item),
+            Demotion::Staged(number) => victim.last_write = Some(number),
+            Demotion::Returned => {}
+        }
+        eviction.see_evicted(victim.queue, whole_bytes(item));
+        Ok(())
     }
 
     /// The queue that items of a victim move to. Without eviction, moved items are kept apart from new ones.
@@ -121,19 +154,6 @@ impl Store {
         }
     }
 
-    pub(super) fn evict_from(
-        &self,
-        victim: &Victim,
-        eviction: &mut Eviction,
-        counters: &StoreCounters,
-        group: &LockedGroup<'_>,
-        hash: KeyHash,
-        (at, item): (SlotSnapshot, &Item),
-    ) {
-        eviction.see_evicted(victim.queue, whole_bytes(item));
-        self.evict(counters, group, hash, at, item);
-    }
-
     fn evict(
         &self,
         counters: &StoreCounters,
@@ -157,13 +177,20 @@ impl Store {
         let now = self.now();
         // Of items read as often any one: its place is as good as random.
         let rank = |at: SlotSnapshot| {
-            let place = (at.slot.offset() ^ hash.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let place = (at.slot.0 ^ hash.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             (at.slot.frequency(), place)
         };
         let mut least = None;
         let gone = group.visit_usable(hash, |at| {
-            let item = Item::read(&self.memory, at.slot.offset()).expect("a slot points into the region");
-            if let Some(miss) = self.gone(&item, now) {
+            if !at.slot.is_item() {
+                return ControlFlow::Continue(());
+            }
+            let in_memory = at.slot.is_item_in_memory();
+            let item = in_memory
+                .then(|| Item::read(&self.memory, at.slot.offset()).expect("a slot points into the region"));
+            if let Some(item) = item
+                && let Some(miss) = self.gone(&item, now)
+            {
                 return ControlFlow::Break((at, item, miss));
             }
             if least.is_none_or(|(least, _)| rank(at) < rank(least)) {
@@ -173,7 +200,11 @@ impl Store {
         });
         match (gone, least) {
             (ControlFlow::Break((at, item, miss)), _) => self.drop_gone(counters, group, at, &item, miss),
-            (_, Some((at, item))) if self.evicts() => self.evict(counters, group, hash, at, &item),
+            (_, Some((at, Some(item)))) if self.evicts() => self.evict(counters, group, hash, at, &item),
+            (_, Some((at, None))) if self.evicts() => {
+                group.clear(at.at);
+                self.count_evicted_on_flash(at.slot);
+            }
             _ => return false,
         }
         true
@@ -281,6 +312,7 @@ impl Store {
         self.segments.note_written(new_offset, accessed);
         self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
         let class = size_class::class_of(new.bytes());
+        self.move_location(offset, new_offset);
         self.relink_copy(group, at, item, Slot::item(hash.tag(), new_offset, class, frequency));
         Ok(())
     }

@@ -37,12 +37,28 @@ pub enum StepOutcome {
     Freed,
     /// Items were passed over.
     Worked,
+    /// Items cannot go to flash before a write has ended.
+    Waiting,
     /// There is nothing to take back.
     Nothing,
 }
 
 /// An item could not be moved, and may not be dropped.
 pub(crate) struct ImmovableItem;
+
+/// Why an item stays in a victim.
+pub(crate) enum Obstacle {
+    /// It could not be moved, and may not be dropped.
+    Immovable,
+    /// It goes to flash when a write has ended.
+    FlashBusy,
+}
+
+impl From<ImmovableItem> for Obstacle {
+    fn from(_: ImmovableItem) -> Obstacle {
+        Obstacle::Immovable
+    }
+}
 
 impl Handle {
     /// Frees memory until a writer with this claim finds a segment, and more of it after `tries` unsuccessful ones: a
@@ -64,7 +80,12 @@ impl Handle {
                 reclaim.hurry();
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
-            if step == StepOutcome::Nothing && !self.store.give_up_open() {
+            let is_blocked = match step {
+                StepOutcome::Freed | StepOutcome::Worked => false,
+                StepOutcome::Waiting | StepOutcome::Nothing if self.store.evicts() => !reclaim.skip_flash(),
+                StepOutcome::Waiting | StepOutcome::Nothing => true,
+            };
+            if is_blocked && !self.store.give_up_open() {
                 self.counters().out_of_memory.inc();
                 return Err(OutOfMemory::Full);
             }
@@ -75,7 +96,7 @@ impl Handle {
     /// another thread reclaims, the share is owed. Returns whether there was one.
     #[inline]
     pub(crate) fn reclaim_ahead(&self, written_bytes: u64) -> bool {
-        let missing = self.store.free_segments_wanted().saturating_sub(self.store.segments.free_count());
+        let missing = self.store.segments_missing();
         if missing == 0
             || self.store.nothing_to_reclaim.load(Ordering::Relaxed) == self.store.now()
             || self.store.index.is_recovering()
@@ -97,7 +118,7 @@ impl Handle {
             owed -= items;
             match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
                 StepOutcome::Worked => {}
-                StepOutcome::Freed => owed = 0,
+                StepOutcome::Freed | StepOutcome::Waiting => owed = 0,
                 StepOutcome::Nothing => {
                     owed = 0;
                     self.store.nothing_to_reclaim.store(self.store.now(), Ordering::Relaxed);
@@ -117,9 +138,21 @@ impl Store {
         items: u32,
     ) -> StepOutcome {
         debug_assert!(!self.index.is_recovering(), "it is unknown what lives in a segment");
-        if self.free_waiting(reclaim) {
+        if self.free_waiting(reclaim, counters) {
             return StepOutcome::Freed;
         }
+        let staged = self.flash.as_ref().map(|flash| flash.counters.items_written.get());
+        let outcome = self.empty_victim(reclaim, counters, items);
+        if let Some(flash) = &self.flash
+            && staged != Some(flash.counters.items_written.get())
+            && let Some(observer) = self.observer.get()
+        {
+            observer.flash_has_writes();
+        }
+        outcome
+    }
+
+    fn empty_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, items: u32) -> StepOutcome {
         let mut victim = match reclaim.victim.take() {
             Some(victim) => victim,
             None => match self.choose_victim(reclaim) {
@@ -144,9 +177,13 @@ impl Store {
             }
             match self.pass_over(&mut victim, &mut reclaim.eviction, counters) {
                 Ok(bytes) => victim.at += bytes,
-                Err(ImmovableItem) => {
+                Err(Obstacle::Immovable) => {
                     reclaim.stuck.insert(victim.id);
                     return StepOutcome::Worked;
+                }
+                Err(Obstacle::FlashBusy) => {
+                    reclaim.victim = Some(victim);
+                    return StepOutcome::Waiting;
                 }
             }
         }
@@ -165,6 +202,8 @@ impl Store {
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
         if self.segments.is_dead(id) {
             reclaim.victim = reclaim.victim.filter(|victim| victim.id != id);
+            reclaim.leaving.retain(|victim| victim.id != id);
+            self.note_leaving(&reclaim);
             reclaim.survey = None;
             reclaim.count_emptied(self.segments.filled_by_moves());
             self.free_victim(&mut reclaim, counters, id, ReclaimPurpose::Sweep);
@@ -172,12 +211,51 @@ impl Store {
     }
 
     /// Frees what only senders kept.
-    pub(crate) fn free_unpinned(&self) {
+    pub(crate) fn free_unpinned(&self, counters: &StoreCounters) {
         let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
-        self.free_waiting(&mut reclaim);
+        self.free_waiting(&mut reclaim, counters);
     }
 
-    fn free_waiting(&self, reclaim: &mut Reclaim) -> bool {
+    /// Frees segments whose items are on flash. Returns whether there were any.
+    pub(crate) fn free_demoted(&self, counters: &StoreCounters) -> bool {
+        let mut reclaim = self.reclaim.lock().expect("no thread panics while it reclaims");
+        !reclaim.leaving.is_empty() && self.free_leaving(&mut reclaim, counters)
+    }
+
+    fn free_leaving(&self, reclaim: &mut Reclaim, counters: &StoreCounters) -> bool {
+        let Some(flash) = &self.flash else { return false };
+        let (mut has_freed, mut at) = (false, 0);
+        while let Some(victim) = reclaim.leaving.get(at).copied() {
+            if self.segments.is_dead(victim.id) {
+                reclaim.leaving.swap_remove(at);
+                has_freed |= self.finish_victim(reclaim, counters, victim) == StepOutcome::Freed;
+            } else if reclaim.victim.is_none() && victim.last_write.is_none_or(|n| flash.is_published(n)) {
+                // Items that have changed meanwhile, or whose writes failed.
+                reclaim.leaving.swap_remove(at);
+                reclaim.victim = Some(victim.restarted());
+            } else {
+                at += 1;
+            }
+        }
+        self.note_leaving(reclaim);
+        has_freed
+    }
+
+    /// Publishes how many segments will be free when writes to flash have ended.
+    fn note_leaving(&self, reclaim: &Reclaim) {
+        if let Some(flash) = &self.flash {
+            flash.set_leaving(reclaim.leaving());
+        }
+    }
+
+    /// Free segments that reclaim has yet to gain.
+    pub(crate) fn segments_missing(&self) -> usize {
+        let leaving = self.flash.as_ref().map_or(0, |flash| flash.leaving());
+        self.free_segments_wanted().saturating_sub(self.segments.free_count() + leaving)
+    }
+
+    fn free_waiting(&self, reclaim: &mut Reclaim, counters: &StoreCounters) -> bool {
+        let has_freed = !reclaim.leaving.is_empty() && self.free_leaving(reclaim, counters);
         let before = reclaim.waiting.len();
         reclaim.waiting.retain(|id| {
             let freed = self.segments.free_unpinned(*id);
@@ -190,11 +268,16 @@ impl Store {
         if freed {
             reclaim.stuck.clear();
         }
-        freed
+        freed || has_freed
     }
 
     fn finish_victim(&self, reclaim: &mut Reclaim, counters: &StoreCounters, victim: Victim) -> StepOutcome {
         let is_dead = || self.segments.is_dead(victim.id);
+        if victim.last_write.is_some() && !is_dead() {
+            reclaim.leaving.push(victim);
+            self.note_leaving(reclaim);
+            return StepOutcome::Worked;
+        }
         if !(is_dead() || self.settle_damaged_segment(victim.id) && is_dead()) {
             // Some thread has marked an item dead whose slot it has yet to change.
             return StepOutcome::Worked;
@@ -228,6 +311,9 @@ impl Store {
             ReclaimPurpose::Evict => counters.segments_evicted.inc(),
         }
         reclaim.stuck.clear();
+        if let Some(flash) = &self.flash {
+            flash.locations.clear(id);
+        }
         if self.segments.retire_generation(id) {
             self.release_retired(id);
             StepOutcome::Freed

@@ -24,6 +24,8 @@ pub struct Reclaim {
     pub(super) opened_before: u64,
     /// The dead bytes there were when moving turned out to gain nothing.
     pub(super) fruitless_at: Option<u64>,
+    /// Segments whose items are being written to flash.
+    pub(super) leaving: Vec<Victim>,
     pub(super) eviction: Eviction,
 }
 
@@ -93,6 +95,28 @@ impl Reclaim {
         }
     }
 
+    /// Empties the victim, or one that waits for writes to flash, without those. Returns whether there is one.
+    pub(super) fn skip_flash(&mut self) -> bool {
+        match &mut self.victim {
+            Some(victim) => !std::mem::replace(&mut victim.skips_flash, true),
+            None => {
+                let leaving = self.leaving.pop().map(Victim::restarted);
+                self.victim = leaving.map(|victim| Victim { skips_flash: true, ..victim });
+                self.victim.is_some()
+            }
+        }
+    }
+
+    /// Returns whether items of the segment are being written to flash.
+    pub(super) fn is_leaving(&self, id: u32) -> bool {
+        self.leaving.iter().any(|victim| victim.id == id)
+    }
+
+    /// Returns the segments that will be free when writes to flash have ended.
+    pub(crate) fn leaving(&self) -> usize {
+        self.leaving.len()
+    }
+
     /// Excludes `count` of the segments that moves filled. Those filled before the last reset never counted.
     pub(super) fn forgive_filled(&mut self, count: u64, opened: u64) {
         self.opened_before = (self.opened_before + count).min(opened);
@@ -123,6 +147,7 @@ pub(super) enum ReclaimPurpose {
 pub(super) struct Victim {
     pub(super) id: u32,
     pub(super) queue: Queue,
+    pub(super) start: u64,
     pub(super) at: u64,
     pub(super) end: u64,
     pub(super) purpose: ReclaimPurpose,
@@ -134,6 +159,17 @@ pub(super) struct Victim {
     pub(super) moved_bytes_max: u64,
     /// Segments that moves had filled when it was chosen.
     pub(super) opened_before: u64,
+    /// The last write to flash with an item of it.
+    pub(super) last_write: Option<u64>,
+    /// Nothing of it goes to flash: a writer waits for memory.
+    pub(super) skips_flash: bool,
+}
+
+impl Victim {
+    /// Passes over its items again.
+    pub(super) fn restarted(self) -> Victim {
+        Victim { at: self.start, last_write: None, ..self }
+    }
 }
 
 /// The sealed segments as candidates, surveyed in steps. Segments listed here are still sealed: they are freed under

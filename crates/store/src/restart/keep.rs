@@ -40,6 +40,7 @@ impl Store {
         if self.index.recovery_progress().groups_damaged > 0 {
             self.index.recount();
         }
+        self.forget_flash();
         // Only tests stop without the last tick.
         self.tick();
         // Before the checksum of the header is saved.

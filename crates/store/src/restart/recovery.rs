@@ -122,8 +122,7 @@ impl Survivors for ItemChecks<'_> {
     fn hash_of(&self, slot: Slot) -> Option<KeyHash> {
         let offset = slot.offset();
         let (item, ..) = self.item_at(offset)?;
-        let is_valid = !slot.is_on_flash()
-            && !item.is_chunk()
+        let is_valid = !item.is_chunk()
             && slot.class() == size_class::class_of(item.bytes())
             && item.state.in_epoch(self.recovery.flush_epoch)
             && !item.is_expired(self.recovery.now);

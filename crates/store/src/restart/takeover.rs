@@ -21,6 +21,7 @@ use crate::bounds::SEGMENTS_FOR_ITEMS_MIN;
 use crate::clock::{Clock, boot_id, elapsed_since};
 use crate::error::{CreateError, Unusable};
 use crate::expiry::Expirer;
+use crate::flash::Flash;
 use crate::index::Index;
 use crate::reclaim::Reclaim;
 use crate::segments::{Queue, Segments};
@@ -140,6 +141,7 @@ pub(crate) fn prepare(
         Ok(known) => known,
         Err(why) => return Ok(Err((found, why))),
     };
+    let flash = options.flash.as_ref().map(|flash| Flash::new(flash, geometry.segments)).transpose()?;
     let parts = Parts {
         last_cas: succession::cas_limit(&memory),
         memory,
@@ -150,6 +152,7 @@ pub(crate) fn prepare(
         segments,
         clock,
         recovery: Some(recovery),
+        flash,
         backing: Box::new(found.with(mapping)),
     };
     Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back: elapsed.went_back }))

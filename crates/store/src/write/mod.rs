@@ -5,6 +5,7 @@
 //! while waiting for memory: without free memory it is released, memory is reclaimed, and the write starts again.
 
 mod content;
+mod on_flash;
 mod put;
 pub mod run;
 
@@ -157,7 +158,9 @@ pub struct StoredItem {
 /// The item in the slot of a key, under the group's lock.
 #[derive(Clone, Copy, Debug)]
 struct LinkedItem {
+    /// Its slot, or one on flash that may be the key's: then there is no item.
     at: Option<SlotSnapshot>,
+    /// Its header, in memory or as it was read from flash.
     item: Option<Item>,
     /// The flush epoch in which the item was validated. The new item belongs to it: a later flush is answered later,
     /// and removes it.
@@ -165,6 +168,8 @@ struct LinkedItem {
     now: u32,
     /// Why there is no valid item.
     miss: Option<Miss>,
+    /// The new item is that of flash, unchanged.
+    is_copy: bool,
 }
 
 impl LinkedItem {
@@ -172,6 +177,7 @@ impl LinkedItem {
     #[inline]
     fn claim(&self, len: u64) -> ClaimPurpose {
         match self.item {
+            Some(_) if self.is_on_flash() => ClaimPurpose::New,
             Some(old) if len <= u64::from(old.value_len) => ClaimPurpose::Rewrite,
             _ => ClaimPurpose::New,
         }
@@ -181,6 +187,7 @@ impl LinkedItem {
 /// The existing item, as a write sees it to decide.
 #[derive(Debug)]
 pub struct ExistingItem<'s> {
+    handle: &'s Handle,
     store: &'s Store,
     linked: LinkedItem,
     /// The item, if a valid one exists.
@@ -192,6 +199,9 @@ impl ExistingItem<'_> {
     /// The value, if it is one of at most `max` bytes.
     pub fn value(&mut self, max: u32) -> Option<&[u8]> {
         let (at, item) = (self.linked.at?, self.linked.item?);
+        if self.linked.is_on_flash() {
+            return self.value_on_flash(max);
+        }
         if self.info.is_err() || item.is_chained() || item.value_len > max {
             return None;
         }
@@ -214,6 +224,7 @@ struct Payload<'a> {
 }
 
 /// Why a write cannot be done while the lock is held.
+#[derive(Clone, Copy)]
 enum WriteObstacle {
     /// No segment has room.
     Space,
@@ -221,6 +232,8 @@ enum WriteObstacle {
     Index,
     /// The key's group of the index is full, and nothing in it may be evicted.
     GroupFull,
+    /// The key's slot may be one on flash, which has to be read.
+    OnFlash,
     /// The value must first be cut into chunks.
     Chunks,
     /// Reclaim took a part of the value while it was being received, because nothing else was left to take.
@@ -254,19 +267,56 @@ impl Handle {
     /// # Errors
     /// Memory or the key's group of the index is full and nothing may be evicted, or others repeatedly took the memory
     /// evicted for this write. The stored item is unchanged.
+    /// Where the existing item is on flash, it is read first ([`OutOfMemory::OnFlash`]).
     pub fn mutate<'a, R>(
         &self,
         key: &[u8],
+        decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
+    ) -> Result<(R, StoredItem), OutOfMemory> {
+        self.mutate_with(key, false, decide)
+    }
+
+    /// As [`Handle::mutate`], for a change that writes whatever the existing item: one on flash is replaced unread, and absent to
+    /// `decide`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn overwrite<'a, R>(
+        &self,
+        key: &[u8],
+        decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
+    ) -> Result<(R, StoredItem), OutOfMemory> {
+        // Without eviction another key's item must not go.
+        self.mutate_with(key, self.store.evicts(), decide)
+    }
+
+    fn mutate_with<'a, R>(
+        &self,
+        key: &[u8],
+        overwrites: bool,
         mut decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
     ) -> Result<(R, StoredItem), OutOfMemory> {
         let store = &*self.store;
         let hash = store.recovered_hash(key);
-        let mut cut: Option<CompletedUpload> = None;
+        // The value in chunks, and whether one on flash is a part of it.
+        let mut cut: Option<(CompletedUpload, bool)> = None;
         for tries in 0..WRITE_TRIES_MAX {
             let group = store.index.lock(hash);
             let mut existing = self.existing(&group, hash, key);
+            if existing.linked.is_unread() && !overwrites {
+                self.scratch.give_back(std::mem::take(&mut existing.scratch));
+                return Err(OutOfMemory::OnFlash);
+            }
             let (change, result) = decide(&mut existing);
-            let done = self.apply(&group, hash, key, &mut existing, change, cut.as_ref());
+            let mut value = Vec::new();
+            let on_flash = existing.linked.is_on_flash();
+            let changed = match on_flash {
+                true => self.change_on_flash(&mut existing, change, &mut value),
+                false => Ok(change),
+            };
+            let chunks = cut.as_ref().filter(|(_, is_joined)| *is_joined == on_flash).map(|(cut, _)| cut);
+            let done =
+                changed.and_then(|change| self.apply(&group, hash, key, &mut existing, change, chunks));
             self.scratch.give_back(std::mem::take(&mut existing.scratch));
             drop(group);
             match done {
@@ -277,12 +327,19 @@ impl Handle {
                     }
                     return Ok((result, StoredItem::default()));
                 }
-                Err(WriteObstacle::Space) => self.make_room(change.claim(&existing.linked), tries)?,
+                Err(WriteObstacle::Space) => {
+                    let claim = changed.map_or(ClaimPurpose::New, |change| change.claim(&existing.linked));
+                    self.make_room(claim, tries)?;
+                }
                 Err(WriteObstacle::Index) => {
                     let more = store.index.add_chain_memory(hash, &|| store.index_segment());
                     more.or_else(|NoIndexBlock| self.make_room(ClaimPurpose::New, tries))?;
                 }
-                Err(WriteObstacle::Chunks) => cut = Some(self.cut(key, change)?),
+                Err(WriteObstacle::Chunks) => {
+                    let change = changed.unwrap_or(Change::Keep);
+                    cut = Some((self.cut(key, change)?, on_flash));
+                }
+                Err(WriteObstacle::OnFlash) => return Err(OutOfMemory::OnFlash),
                 Err(WriteObstacle::Lost | WriteObstacle::Scattered) => return Err(OutOfMemory::Full),
                 Err(WriteObstacle::GroupFull) => {
                     self.counters().out_of_memory.inc();
@@ -320,19 +377,23 @@ impl Handle {
         let epoch = header::flush_epoch(&store.memory);
         let miss = match &item {
             Some(item) => store.gone_in(epoch, item, now),
+            None if store.flash.is_some() => return self.linked_on_flash(group, hash, key, (epoch, now)),
             None => Some(Miss::Absent),
         };
-        LinkedItem { at, item, epoch, now, miss }
+        LinkedItem { at, item, epoch, now, miss, is_copy: false }
     }
 
     fn existing<'s>(&'s self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8]) -> ExistingItem<'s> {
         let store = &*self.store;
         let linked = self.linked(group, hash, key, None);
         let info = match (linked.miss, linked.at, &linked.item) {
+            (None, Some(at), Some(_)) if at.slot.is_on_flash() => {
+                self.with_fetched(|fetched| fetched.info(linked.now)).ok_or(Miss::Absent)
+            }
             (None, Some(at), Some(item)) => Ok(store.info(at.slot, item, linked.now, Detail::Basic)),
             (miss, ..) => Err(miss.unwrap_or(Miss::Absent)),
         };
-        ExistingItem { store, linked, info, scratch: self.scratch.take() }
+        ExistingItem { handle: self, store, linked, info, scratch: self.scratch.take() }
     }
 
     fn apply(
@@ -362,8 +423,10 @@ impl Handle {
                 if matches!(change, Change::Remove) {
                     store.simulation.note_removed(hash);
                 }
-                if let Some((at, item)) = there {
-                    store.unlink(group, at, &item);
+                match there {
+                    Some((at, _)) if at.slot.is_on_flash() => store.unlink_from_flash(group, at),
+                    Some((at, item)) => store.unlink(group, at, &item),
+                    None => {}
                 }
                 Ok(None)
             }
@@ -439,6 +502,7 @@ impl Handle {
         store.write_item(reservation, &new, payload.bytes, write.expiry);
         let slot = Slot::item(hash.tag(), offset, size_class::class_of(bytes), frequency);
         match existing.at {
+            Some(at) if at.slot.is_on_flash() => self.replace_on_flash(group, hash, existing, at, slot),
             Some(at) => {
                 let old = existing.item.expect("a slot has an item");
                 if !payload.keeps_old {
@@ -482,6 +546,8 @@ impl Handle {
         let store = &*self.store;
         match replaced {
             _ if !store.evicts() => Queue::Small,
+            Some(slot) if slot.is_on_flash() && slot.frequency() == 0 => store.queue_of_new(hash),
+            Some(slot) if slot.is_on_flash() => Queue::Main,
             Some(slot) if slot.frequency() >= store.promotion_reads.load(Ordering::Relaxed) => Queue::Main,
             Some(slot) => store.segments.queue_at(slot.offset()),
             None => store.queue_of_new(hash),

@@ -167,7 +167,7 @@ impl Handle {
     fn put_alone(&self, put: &Put<'_>) -> Result<StoredItem, OutOfMemory> {
         let value = NewValue::Is(Value::Bytes(put.value));
         let write = Write { flags: put.flags, expiry: put.expiry, ..Write::plain(value) };
-        self.mutate(put.key, |_| (Change::Write(write), ())).map(|((), stored)| stored)
+        self.overwrite(put.key, |_| (Change::Write(write), ())).map(|((), stored)| stored)
     }
 }
 
@@ -189,6 +189,9 @@ impl Run<'_, '_> {
         }
         let group = store.index.lock_probed(hash, probe.home());
         let existing = handle.linked(&group, hash, put.key, Some(probe));
+        if existing.is_unread() && !store.evicts() {
+            return Err(WriteObstacle::OnFlash);
+        }
         let place = match existing.at {
             Some(at) => at.at,
             None => handle.place(&group, hash)?,
@@ -220,7 +223,8 @@ impl Run<'_, '_> {
                     store.count_gone(handle.counters(), at, old, miss);
                 }
             }
-            _ => {
+            (Some(at), None) => handle.replace_on_flash(&group, hash, &existing, at, slot),
+            (None, _) => {
                 group.insert_at(place, slot);
                 self.inserted |= 1 << i;
                 if queue == Queue::Main {

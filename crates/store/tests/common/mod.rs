@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod fabric;
+pub mod flash;
 pub mod outside;
 
 use std::sync::Arc;
@@ -94,6 +95,7 @@ pub fn get(handle: &Handle, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
             assert_eq!((value.len() as u64, pinned.len()), (info.len, info.len));
             Some((info, value))
         }
+        Get::OnFlash => panic!("a test with a flash tier reads it"),
         Get::Miss(_) => {
             assert_eq!(out, b"before", "a miss leaves the output unchanged");
             None

@@ -1,0 +1,70 @@
+//! The write budget: devices wear out by what is written.
+
+/// Seconds of writing that may be saved up while nothing is written …
+const SAVED_SECONDS: i64 = 10;
+/// … and overdrawn for items that were read.
+const OVERDRAWN_SECONDS: i64 = 1;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Bytes that may be written.
+#[derive(Debug)]
+pub(super) struct Budget {
+    bytes_per_second: Option<u64>,
+    /// Bytes that may be written now; below zero, only for items that were read.
+    bytes: i64,
+    /// When that was worked out, in nanoseconds of the region's clock.
+    at_ns: Option<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(bytes_per_second: Option<u64>) -> Budget {
+        Budget { bytes_per_second, bytes: 0, at_ns: None }
+    }
+
+    /// Takes bytes for an item from the budget, if it has them.
+    pub(super) fn take(&mut self, bytes: u64, was_read: bool, now_ns: u64) -> bool {
+        let Some(rate) = self.bytes_per_second else { return true };
+        let rate_signed = i64::try_from(rate).unwrap_or(i64::MAX);
+        let saved_max = rate_signed.saturating_mul(SAVED_SECONDS);
+        let elapsed = now_ns.saturating_sub(*self.at_ns.get_or_insert(now_ns));
+        let earned = u128::from(elapsed) * u128::from(rate) / u128::from(NS_PER_SECOND);
+        if earned > 0 {
+            self.at_ns = Some(now_ns);
+            self.bytes = self.bytes.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(saved_max);
+        }
+        let least = if was_read { rate_signed.saturating_mul(-OVERDRAWN_SECONDS) } else { 0 };
+        let is_allowed = self.bytes > least;
+        if is_allowed {
+            self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        is_allowed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_keeps_to_the_budget() {
+        let mut budget = Budget::new(Some(1000));
+        let mut written = [0u64; 2];
+        for ms in 0..100_000u64 {
+            for (was_read, written) in [false, true].into_iter().zip(&mut written) {
+                // Of ten unread items one was read.
+                if (!was_read || ms % 10 == 0) && budget.take(10, was_read, ms * NS_PER_SECOND / 1000) {
+                    *written += 10;
+                }
+            }
+        }
+        let all = written[0] + written[1];
+        assert!((100_000..=120_000).contains(&all), "{all} in 100 seconds of 1000 bytes");
+        assert!(written[1] >= 50_000, "{} of items that were read", written[1]);
+    }
+
+    #[test]
+    fn unlimited_budget_allows_everything() {
+        let mut budget = Budget::new(None);
+        assert!((0..1000).all(|_| budget.take(u64::MAX, false, 0)));
+    }
+}

@@ -1,0 +1,279 @@
+//! From memory to flash.
+
+use fabcache_layout::item::{self, Item, NewItem, State};
+use fabcache_layout::sync::{Ordering, in_order};
+use fabcache_layout::{KeyHash, Slot, header};
+
+use super::log::{FlashWrite, NotStaged, StagedItem};
+use super::page::RECORD_HEAD_BYTES;
+use super::{Flash, FlashLocation, PageBuffer};
+use crate::handle::Handle;
+use crate::index::SlotSnapshot;
+use crate::index::group::LockedGroup;
+use crate::store::Store;
+
+/// State bits that a record holds: with others, another record is written.
+const MARKS: u16 = State::STALE | State::TOKEN_SENT;
+
+/// What becomes of an item that leaves memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demotion {
+    /// It stays in memory until this write is published.
+    Staged(u64),
+    /// It was on flash before, and is there again: it is dead in memory.
+    Returned,
+    /// No buffer is free: try again when a write has ended.
+    Busy,
+    /// It does not go to flash.
+    Refused,
+}
+
+impl Store {
+    /// Moves an item from memory towards flash. The caller holds the reclaim lock.
+    pub(crate) fn demote(
+        &self,
+        flash: &Flash,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        item: &Item,
+    ) -> Demotion {
+        let offset = at.slot.offset();
+        let state = item::load_state(&self.memory, offset);
+        if self.return_to_flash(flash, group, hash, at, item, state) {
+            flash.counters.items_returned.inc();
+            return Demotion::Returned;
+        }
+        let mut log = flash.log();
+        if let Some(number) = log.long_staged(offset) {
+            return Demotion::Staged(number);
+        }
+        let bytes = item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 };
+        let was_read = at.slot.frequency() > 0 || self.ghosts.contains(hash);
+        let now_ns = self.clock_ns();
+        // The record belongs to the flush epoch in which the item is valid.
+        let epoch = header::flush_epoch(&self.memory);
+        let is_admitted = item.state.in_epoch(epoch)
+            && bytes >= u64::from(flash.item_bytes_min.load(Ordering::Relaxed))
+            // Its slot would not tell where the key belongs.
+            && group.flash_slot(hash, 0, 0, 0).is_some()
+            && log.admits(bytes, was_read, now_ns);
+        if !is_admitted {
+            flash.counters.items_refused.inc();
+            return Demotion::Refused;
+        }
+        let staged = self.staged_item(hash, offset, state);
+        let head = self.flash_header(at, item, state);
+        let key_len = usize::from(item.key_len);
+        let len = RECORD_HEAD_BYTES + head.as_bytes().len() + key_len + item.value_len as usize;
+        let accessed = self.accessed(offset, item.state);
+        let appended = log.append(&flash.segments, staged, (len, epoch, now_ns), |write| {
+            write(&accessed.to_le_bytes());
+            write(head.as_bytes());
+            self.read_content(offset, item, write);
+        });
+        match appended {
+            Ok((number, segment)) => {
+                flash.segments.count_written(segment, len as u64, item.expiry);
+                flash.counters.items_written.inc();
+                flash.counters.bytes_written.add(len as u64);
+                if item.is_chained() {
+                    log.note_long(offset, number);
+                }
+                Demotion::Staged(number)
+            }
+            Err(NotStaged::Busy) => Demotion::Busy,
+            Err(NotStaged::Refused) => {
+                flash.counters.items_refused.inc();
+                Demotion::Refused
+            }
+        }
+    }
+
+    fn staged_item(&self, hash: KeyHash, offset: u64, state: State) -> StagedItem {
+        let segment = self.geometry.segment_of(offset).expect("a slot points into a segment");
+        StagedItem {
+            hash,
+            offset,
+            generation: self.segments.generation(segment),
+            state: state.0,
+            page: 0,
+            class: 0,
+            begins: 0,
+        }
+    }
+
+    /// Returns the header of an item's record.
+    fn flash_header(&self, at: SlotSnapshot, item: &Item, state: State) -> item::Encoded {
+        let mut kept = State(state.0 & MARKS).with(State::live(header::flush_epoch(&self.memory)).0);
+        if at.slot.frequency() > 0 || state.has(State::FETCHED) {
+            kept = kept.with(State::FETCHED);
+        }
+        let mut key = [0; item::KEY_BYTES_MAX];
+        let new = NewItem {
+            state: kept,
+            key: self.copy_key(at.slot.offset(), item, &mut key),
+            binary_key: item.has_binary_key(),
+            cas: item.cas,
+            flags: item.flags,
+            expiry: item.expiry,
+            chunks: 0,
+            value_len: item.value_len,
+        };
+        new.encode()
+    }
+
+    /// Passes an item's key and value on, in parts. The caller holds the lock of its slot.
+    fn read_content(&self, offset: u64, item: &Item, write: &mut dyn FnMut(&[u8])) {
+        let mut part = Vec::new();
+        let key_len = usize::from(item.key_len);
+        if item.is_chained() {
+            self.memory.append_to(offset + item.key_at(), key_len, &mut part);
+            write(&part);
+            for chunk in self.chunks(offset, item) {
+                write(&self.chunk_value(chunk));
+            }
+        } else {
+            self.memory.append_to(offset + item.key_at(), key_len + item.value_len as usize, &mut part);
+            write(&part);
+        }
+    }
+
+    /// Links an item that was promoted and has not changed to where it still is on flash.
+    fn return_to_flash(
+        &self,
+        flash: &Flash,
+        group: &LockedGroup<'_>,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        item: &Item,
+        state: State,
+    ) -> bool {
+        let offset = at.slot.offset();
+        let Some(segment) = self.geometry.segment_of(offset) else { return false };
+        let within = offset - self.geometry.segment_offset(segment);
+        let Some(location) = flash.locations.of(segment, within as u32) else { return false };
+        let frequency = u8::from(at.slot.frequency() > 0 || state.has(State::FETCHED));
+        let Some(slot) = group.flash_slot(hash, location.page, location.class(), frequency) else {
+            return false;
+        };
+        if state.0 & MARKS != 0
+            || !flash.segments.count_live_again(location.page, |sequence| location.is_of(sequence))
+        {
+            return false;
+        }
+        self.relink_on_flash(group, at, item, slot);
+        true
+    }
+
+    /// Ends an item in memory whose record is on flash, and links that.
+    fn relink_on_flash(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
+        let end = || self.relink_copy(group, at, item, slot);
+        in_order("chunks_last", end, || self.kill_chunks(at.slot.offset(), item));
+    }
+
+    /// Links a written item to its record, if it is still the one that was staged.
+    fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) {
+        let StagedItem { hash, offset, .. } = *staged;
+        let segment = self.geometry.segment_of(offset).expect("it was in the region");
+        let group = self.index.lock(hash);
+        let found = group.find(hash, |slot| slot.offset() == offset);
+        let Some(at) = found.filter(|_| self.segments.generation(segment) == staged.generation) else {
+            return;
+        };
+        let item = Item::read(&self.memory, offset).expect("a slot points into the region");
+        if item.state.has(State::DEAD) || (item.state.0 ^ staged.state) & MARKS != 0 {
+            return;
+        }
+        if let Some(miss) = self.gone(&item, self.now()) {
+            return self.drop_gone(handle.counters(), &group, at, &item, miss);
+        }
+        let frequency = at.slot.frequency();
+        let Some(slot) = group.flash_slot(hash, staged.page, staged.class, frequency) else { return };
+        flash.segments.count_live(staged.page);
+        self.relink_on_flash(&group, at, &item, slot);
+    }
+
+    /// An item in memory is about to be one at another place, too.
+    pub(crate) fn move_location(&self, from: u64, to: u64) {
+        let Some(flash) = &self.flash else { return };
+        let (Some(segment), Some(_)) = (self.geometry.segment_of(from), self.geometry.segment_of(to)) else {
+            return;
+        };
+        let within = (from - self.geometry.segment_offset(segment)) as u32;
+        if let Some(location) = flash.locations.of(segment, within) {
+            self.note_location(flash, to, location);
+        }
+    }
+
+    /// The item at `offset` is on flash, too.
+    pub(crate) fn note_location(&self, flash: &Flash, offset: u64, location: FlashLocation) {
+        if let Some(segment) = self.geometry.segment_of(offset) {
+            let within = (offset - self.geometry.segment_offset(segment)) as u32;
+            flash.locations.note(segment, within, location);
+        }
+    }
+
+    /// An item on flash is evicted before its time: its slot is needed, or no longer tells where its key belongs.
+    pub(crate) fn count_evicted_on_flash(&self, slot: Slot) {
+        if let Some(flash) = &self.flash {
+            flash.counters.items_evicted.inc();
+        }
+        self.count_dead_on_flash(slot);
+    }
+
+    /// Returns whether writers should wait: memory runs short, and will not once writes to flash have ended.
+    #[inline]
+    pub fn is_short_of_memory(&self) -> bool {
+        self.flash.as_ref().is_some_and(|flash| self.is_short_beside(flash))
+    }
+
+    fn is_short_beside(&self, flash: &Flash) -> bool {
+        self.segments.free_count() < self.free_segments_least() && flash.log().is_progressing(self.clock_ns())
+    }
+
+    /// Takes the next write to flash, if there is one. [`Observer::flash_has_writes`](crate::Observer) tells of more.
+    pub fn take_flash_write(&self) -> Option<FlashWrite> {
+        let flash = self.flash.as_ref()?;
+        let is_short = self.segments.free_count() < self.free_segments_wanted();
+        flash.log().take(&flash.segments, is_short, self.clock_ns())
+    }
+}
+
+impl Handle {
+    /// Takes the result of a write, and links the items that were written. Returns whether memory became free. Writes may end
+    /// in any order.
+    pub fn finish_flash_write(&self, write: FlashWrite, buffer: PageBuffer, is_written: bool) -> bool {
+        let store = &*self.store;
+        let flash = store.flash.as_ref().expect("it made the write");
+        if is_written {
+            flash.counters.device_bytes_written.add(write.byte_len() as u64);
+        } else {
+            flash.counters.write_errors.inc();
+        }
+        flash.log().end(write, buffer, is_written, store.clock_ns());
+        self.publish_written(flash);
+        store.free_demoted(self.counters())
+    }
+
+    /// Publishes the writes that have ended, in turn.
+    pub(super) fn publish_written(&self, flash: &Flash) {
+        let _publishing = flash.publishing.lock().expect("no thread panics while it publishes");
+        loop {
+            // Not in the condition: the lock would be held for the whole loop.
+            let ended = flash.log().take_ended();
+            let Some(ended) = ended else { return };
+            for staged in &ended.staged {
+                let is_written = ended.is_written && !flash.log().has_failed_since(staged.begins);
+                if is_written {
+                    self.store.publish(flash, self, staged);
+                }
+                flash.log().forget_long(staged.offset);
+            }
+            if let Some(id) = ended.seals {
+                flash.segments.seal(id);
+            }
+            flash.log().note_published();
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! The log: pages are filled in buffers, which are written in turn.
+//!
+//! Records follow each other across the pages of a segment. Writes may complete in any order; their items are published in the
+//! order in which they were staged, so that an item on the pages of two writes is published after both.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use fabcache_layout::KeyHash;
+
+use super::budget::Budget;
+use super::counters::FlashState;
+use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
+use super::segments::FlashSegments;
+use super::{FlashOptions, PageBuffer};
+
+/// Pages of a buffer: a write of half a megabyte, which devices do at their full rate.
+const BUFFER_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
+/// Buffers, beside one for a long item.
+const BUFFERS: usize = if cfg!(loom) { 2 } else { 8 };
+/// A write that makes no progress for this long: its device is too slow to wait for.
+const STALLED_NS: u64 = 250_000_000;
+/// After a failed write nothing is written for this long.
+const FAILED_NS: u64 = 10_000_000_000;
+/// Pages of a write that is not full, unless memory is short.
+const PARTIAL_PAGES_MIN: usize = 16;
+
+/// An item that is being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StagedItem {
+    pub(super) hash: KeyHash,
+    /// Where it is in the region, in which generation of its segment.
+    pub(super) offset: u64,
+    pub(super) generation: u64,
+    /// Its state when it was copied.
+    pub(super) state: u16,
+    /// Its first page, and its class.
+    pub(super) page: u32,
+    pub(super) class: u8,
+    /// The first write with a part of it.
+    pub(super) begins: u64,
+}
+
+/// Consecutive pages to be written.
+#[derive(Debug)]
+pub struct FlashWrite {
+    number: u64,
+    device: usize,
+    offset: u64,
+    len: usize,
+    buffer: Option<PageBuffer>,
+    pub(super) staged: Vec<StagedItem>,
+    is_long: bool,
+}
+
+impl FlashWrite {
+    /// The device, by its place in the options.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Where to write, in bytes from the start of the device's segments.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes to write, from the start of the buffer.
+    pub fn byte_len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the buffer, which is given back with the result.
+    ///
+    /// # Panics
+    /// It was taken before.
+    pub fn take_buffer(&mut self) -> PageBuffer {
+        self.buffer.take().expect("the buffer is taken once")
+    }
+}
+
+/// The segment that is written.
+#[derive(Debug)]
+struct OpenSegment {
+    id: u32,
+    sequence: u64,
+    epoch: u64,
+    /// Its next page that no buffer has, from its start.
+    next_page: u32,
+}
+
+/// The buffer that is filled.
+#[derive(Debug)]
+struct Filling {
+    pages: PageBuffer,
+    /// Its first page.
+    page: u32,
+    sequence: u64,
+    /// Bytes of payload in it, and the most that fit.
+    used: usize,
+    capacity: usize,
+    /// Where the first record of each page begins.
+    firsts: Vec<Option<u16>>,
+    staged: Vec<StagedItem>,
+    is_long: bool,
+}
+
+impl Filling {
+    fn left(&self) -> usize {
+        self.capacity - self.used
+    }
+
+    /// Appends bytes, as many as fit; returns their number.
+    fn append(&mut self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(self.left());
+        let mut rest = &bytes[..len];
+        while !rest.is_empty() {
+            let (page, at) = (self.used / PAYLOAD_BYTES, self.used % PAYLOAD_BYTES);
+            let here = rest.len().min(PAYLOAD_BYTES - at);
+            let start = page * PAGE_BYTES + at;
+            self.pages[start..start + here].copy_from_slice(&rest[..here]);
+            self.used += here;
+            rest = &rest[here..];
+        }
+        len
+    }
+
+    /// Appends zeros up to `used` bytes.
+    fn pad_to(&mut self, used: usize) {
+        const ZEROS: [u8; PAYLOAD_BYTES] = [0; PAYLOAD_BYTES];
+        while self.used < used {
+            self.append(&ZEROS[..(used - self.used).min(PAYLOAD_BYTES)]);
+        }
+    }
+}
+
+/// A write that has ended and is not yet published.
+#[derive(Debug)]
+pub(super) struct EndedWrite {
+    pub(super) staged: Vec<StagedItem>,
+    /// The segment of which all writes have ended.
+    pub(super) seals: Option<u32>,
+    pub(super) is_written: bool,
+}
+
+/// Why an item is not staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotStaged {
+    /// All buffers are being written.
+    Busy,
+    /// It cannot go to flash now.
+    Refused,
+}
+
+/// The log's state, under its lock.
+#[derive(Debug)]
+pub(super) struct Log {
+    /// Free segments, in the order in which they are used.
+    free: VecDeque<u32>,
+    /// Of these, those never used come first.
+    fresh: usize,
+    next_sequence: u64,
+    open: Option<OpenSegment>,
+    filling: Option<Filling>,
+    buffers: Vec<PageBuffer>,
+    /// Buffers in existence, but for that of a long item.
+    made: usize,
+    has_long: bool,
+    ready: VecDeque<FlashWrite>,
+    in_flight: usize,
+    next_number: u64,
+    /// All writes before are published.
+    published: u64,
+    ended: BTreeMap<u64, EndedWrite>,
+    /// The last failed writes.
+    failed: VecDeque<u64>,
+    failed_until_ns: u64,
+    /// When a write was last handed out or ended.
+    progress_ns: u64,
+    budget: Budget,
+    /// Chained items that are being written: each of their chunks would stage them again.
+    long_staged: HashMap<u64, u64>,
+}
+
+impl Log {
+    pub(super) fn new(options: &FlashOptions, segments: &FlashSegments) -> Log {
+        let free = VecDeque::from(segments.striped());
+        Log {
+            fresh: free.len(),
+            free,
+            next_sequence: 1,
+            open: None,
+            filling: None,
+            buffers: Vec::new(),
+            made: 0,
+            has_long: false,
+            ready: VecDeque::new(),
+            in_flight: 0,
+            next_number: 0,
+            published: 0,
+            ended: BTreeMap::new(),
+            failed: VecDeque::new(),
+            failed_until_ns: 0,
+            progress_ns: 0,
+            budget: Budget::new(options.write_bytes_per_second),
+            long_staged: HashMap::new(),
+        }
+    }
+
+    /// Returns the writes that wait or are under way, and whether writes fail.
+    pub(super) fn queue(&self) -> (u64, FlashState) {
+        let state = if self.failed_until_ns > 0 { FlashState::Failing } else { FlashState::Working };
+        ((self.ready.len() + self.in_flight) as u64, state)
+    }
+
+    /// Returns how many segments were opened.
+    pub(super) fn segments_opened(&self) -> u64 {
+        self.next_sequence - 1
+    }
+
+    pub(super) fn free_segments(&self) -> usize {
+        self.free.len()
+    }
+
+    /// A segment may be used again.
+    pub(super) fn add_free(&mut self, id: u32) {
+        self.free.push_back(id);
+    }
+
+    /// Returns whether an item that was read or not may be written now.
+    pub(super) fn admits(&mut self, bytes: u64, was_read: bool, now_ns: u64) -> bool {
+        let is_failing = self.failed_until_ns > now_ns;
+        // Until all of flash was written there is nothing to lose by it.
+        !is_failing && (self.fresh > 0 || self.budget.take(bytes, was_read, now_ns))
+    }
+
+    /// Returns whether items are staged that are not published.
+    fn has_pending(&self) -> bool {
+        self.in_flight + self.ready.len() > 0
+            || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
+    }
+
+    /// Returns whether the device has not taken or ended a write for too long.
+    fn is_stalled(&self, now_ns: u64) -> bool {
+        self.has_pending() && now_ns.saturating_sub(self.progress_ns) > STALLED_NS
+    }
+
+    /// Returns whether writes make progress, so that memory will become free.
+    pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
+        self.has_pending() && !self.is_stalled(now_ns)
+    }
+
+    /// Returns the last write with the chained item at this offset, if that is being written.
+    pub(super) fn long_staged(&self, offset: u64) -> Option<u64> {
+        self.long_staged.get(&offset).copied()
+    }
+
+    /// Returns whether the write and all before it are published.
+    pub(super) fn is_published(&self, number: u64) -> bool {
+        number < self.published
+    }
+
+    /// Makes room for a record of `len` bytes of an item of this flush epoch.
+    fn prepare(
+        &mut self,
+        segments: &FlashSegments,
+        len: usize,
+        epoch: u64,
+        now_ns: u64,
+    ) -> Result<(), NotStaged> {
+        let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
+        if len > segment_bytes {
+            return Err(NotStaged::Refused);
+        }
+        let busy = if self.is_stalled(now_ns) { NotStaged::Refused } else { NotStaged::Busy };
+        let is_long = len > (BUFFERS / 2) * BUFFER_PAGES as usize * PAYLOAD_BYTES;
+        if is_long && self.has_long {
+            return Err(busy);
+        }
+        // As many buffers as the record needs beside the one that is filled.
+        let needed = if is_long { 0 } else { len.div_ceil(BUFFER_PAGES as usize * PAYLOAD_BYTES) };
+        if BUFFERS - self.made + self.buffers.len() < needed {
+            return Err(busy);
+        }
+        let fits = self.open.as_ref().is_some_and(|open| {
+            let left = (segments.segment_pages() - open.next_page) as usize * PAYLOAD_BYTES;
+            let left = left + self.filling.as_ref().map_or(0, Filling::left);
+            open.epoch == epoch && left >= len + PAYLOAD_BYTES
+        });
+        if !fits {
+            if self.free.is_empty() {
+                return Err(NotStaged::Refused);
+            }
+            self.close_segment(segments);
+            self.open_segment(segments, epoch);
+        }
+        if is_long {
+            self.close_buffer(segments);
+            self.begin_buffer(segments, len.div_ceil(PAYLOAD_BYTES) as u32 + 1, true);
+        } else if self.filling.is_none() {
+            self.begin_buffer(segments, BUFFER_PAGES, false);
+        }
+        Ok(())
+    }
+
+    /// Appends a record: its parts' bytes, in order. `staged` gets its place. Returns the number of its last write.
+    pub(super) fn append(
+        &mut self,
+        segments: &FlashSegments,
+        mut staged: StagedItem,
+        (len, epoch, now_ns): (usize, u64, u64),
+        write: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<(u64, u32), NotStaged> {
+        self.prepare(segments, len, epoch, now_ns)?;
+        if !self.has_pending() {
+            self.progress_ns = now_ns;
+        }
+        self.align(segments);
+        let filling = self.filling.as_mut().expect("just prepared");
+        let (page, at) = (filling.used / PAYLOAD_BYTES, filling.used % PAYLOAD_BYTES);
+        filling.firsts[page].get_or_insert(at as u16);
+        staged.page = filling.page + page as u32;
+        staged.class = page_class((at + len).div_ceil(PAYLOAD_BYTES) as u32);
+        staged.begins = self.next_number;
+        let mut appended = 0;
+        write(&mut |mut bytes| {
+            appended += bytes.len();
+            while !bytes.is_empty() {
+                if self.filling.as_ref().is_none_or(|filling| filling.left() == 0) {
+                    self.close_buffer(segments);
+                    self.begin_buffer(segments, BUFFER_PAGES, false);
+                }
+                let filling = self.filling.as_mut().expect("just begun");
+                let taken = filling.append(bytes);
+                bytes = &bytes[taken..];
+            }
+        });
+        debug_assert_eq!(appended, len);
+        let number = self.next_number;
+        let filling = self.filling.as_mut().expect("it has the record's last byte");
+        filling.staged.push(staged);
+        let id = segments.segment_of(staged.page).expect("the page is one");
+        if filling.is_long || filling.left() == 0 {
+            self.close_buffer(segments);
+        }
+        Ok((number, id))
+    }
+
+    /// Notes that the chained item at this offset is being written.
+    pub(super) fn note_long(&mut self, offset: u64, number: u64) {
+        self.long_staged.insert(offset, number);
+    }
+
+    pub(super) fn forget_long(&mut self, offset: u64) {
+        self.long_staged.remove(&offset);
+    }
+
+    /// Moves on to where the next record may begin.
+    fn align(&mut self, segments: &FlashSegments) {
+        let filling = self.filling.as_mut().expect("a buffer is filled");
+        let aligned = filling.used.next_multiple_of(4);
+        let starts = aligned % PAYLOAD_BYTES <= RECORD_START_MAX;
+        filling.pad_to(
+            if starts { aligned } else { aligned.next_multiple_of(PAYLOAD_BYTES) }.min(filling.capacity),
+        );
+        if filling.left() == 0 {
+            self.close_buffer(segments);
+            self.begin_buffer(segments, BUFFER_PAGES, false);
+        }
+    }
+
+    fn open_segment(&mut self, segments: &FlashSegments, epoch: u64) {
+        let id = self.free.pop_front().expect("a segment is free");
+        self.fresh = self.fresh.saturating_sub(1);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        segments.open(id, sequence, epoch);
+        self.open = Some(OpenSegment { id, sequence, epoch, next_page: 0 });
+    }
+
+    /// Ends the segment that is written. It is sealed when its last write is published.
+    pub(super) fn close_segment(&mut self, segments: &FlashSegments) {
+        self.close_buffer(segments);
+        let Some(open) = self.open.take() else { return };
+        // In turn of its writes, some of which may not have ended.
+        let number = self.next_number;
+        self.next_number += 1;
+        let seals = Some(open.id);
+        self.ended.insert(number, EndedWrite { staged: Vec::new(), seals, is_written: true });
+    }
+
+    /// Ends the segment that is written if it is of another flush epoch.
+    pub(super) fn close_flushed(&mut self, segments: &FlashSegments, epoch: u64) {
+        if self.open.as_ref().is_some_and(|open| open.epoch != epoch) {
+            self.close_segment(segments);
+        }
+    }
+
+    fn begin_buffer(&mut self, segments: &FlashSegments, pages: u32, is_long: bool) {
+        let open = self.open.as_mut().expect("a segment is open");
+        let pages = pages.min(segments.segment_pages() - open.next_page);
+        debug_assert!(pages > 0, "the record fits the segment");
+        let buffer = match self.buffers.pop().filter(|_| !is_long) {
+            Some(buffer) => buffer,
+            None => {
+                let pages = if is_long { pages } else { BUFFER_PAGES };
+                self.has_long |= is_long;
+                self.made += usize::from(!is_long);
+                let mut buffer = PageBuffer::new(PAGE_BYTES);
+                buffer.resize(pages as usize * PAGE_BYTES, 0);
+                buffer
+            }
+        };
+        self.filling = Some(Filling {
+            pages: buffer,
+            page: segments.first_page(open.id) + open.next_page,
+            sequence: open.sequence,
+            used: 0,
+            capacity: pages as usize * PAYLOAD_BYTES,
+            firsts: vec![None; pages as usize],
+            staged: Vec::new(),
+            is_long,
+        });
+        open.next_page += pages;
+    }
+
+    /// Hands the buffer over to be written. Pages that it did not fill are left to the next buffer.
+    fn close_buffer(&mut self, segments: &FlashSegments) {
+        let Some(mut filling) = self.filling.take() else { return };
+        let open = self.open.as_mut().expect("its segment is open");
+        let pages = filling.used.div_ceil(PAYLOAD_BYTES);
+        open.next_page -= (filling.capacity / PAYLOAD_BYTES - pages) as u32;
+        if pages == 0 {
+            self.give_back(filling.pages, filling.is_long);
+            return;
+        }
+        filling.pad_to(pages * PAYLOAD_BYTES);
+        let name = PageName { number: filling.page, sequence: filling.sequence };
+        for (i, first) in filling.firsts[..pages].iter().enumerate() {
+            let page = &mut filling.pages[i * PAGE_BYTES..(i + 1) * PAGE_BYTES];
+            seal(page, name.plus(i as u32), *first);
+        }
+        let (device, offset) = segments.place_of(filling.page);
+        let write = FlashWrite {
+            number: self.next_number,
+            device,
+            offset,
+            len: pages * PAGE_BYTES,
+            buffer: Some(filling.pages),
+            staged: filling.staged,
+            is_long: filling.is_long,
+        };
+        self.next_number += 1;
+        self.ready.push_back(write);
+    }
+
+    fn give_back(&mut self, buffer: PageBuffer, is_long: bool) {
+        if is_long {
+            self.has_long = false;
+        } else {
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Takes the next write. One that is not full only if nothing else is written and memory waits for it.
+    pub(super) fn take(
+        &mut self,
+        segments: &FlashSegments,
+        is_short: bool,
+        now_ns: u64,
+    ) -> Option<FlashWrite> {
+        if self.ready.is_empty() && self.in_flight == 0 {
+            let is_due = self
+                .filling
+                .as_ref()
+                .is_some_and(|filling| is_short || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES);
+            if is_due {
+                self.close_buffer(segments);
+            }
+        }
+        let write = self.ready.pop_front()?;
+        self.in_flight += 1;
+        self.progress_ns = now_ns;
+        Some(write)
+    }
+
+    /// Takes back a write that has ended.
+    pub(super) fn end(&mut self, write: FlashWrite, buffer: PageBuffer, is_written: bool, now_ns: u64) {
+        let FlashWrite { number, staged, is_long, .. } = write;
+        self.in_flight -= 1;
+        self.progress_ns = now_ns;
+        self.give_back(buffer, is_long);
+        if is_written {
+            self.failed_until_ns = 0;
+        } else {
+            self.failed_until_ns = now_ns + FAILED_NS;
+            self.failed.push_back(number);
+        }
+        self.ended.insert(number, EndedWrite { staged, seals: None, is_written });
+    }
+
+    /// Takes the next write to be published, if it has ended.
+    pub(super) fn take_ended(&mut self) -> Option<EndedWrite> {
+        self.ended.remove(&self.published)
+    }
+
+    /// Returns whether a write from this one to the one that is being published has failed.
+    pub(super) fn has_failed_since(&self, begins: u64) -> bool {
+        self.failed.iter().any(|number| *number >= begins)
+    }
+
+    /// The write is published.
+    pub(super) fn note_published(&mut self) {
+        self.published += 1;
+        // A long item has as many writes before it as there are buffers, at most.
+        while self.failed.front().is_some_and(|number| number + 2 * (BUFFERS as u64) < self.published) {
+            self.failed.pop_front();
+        }
+    }
+}

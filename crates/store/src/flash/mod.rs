@@ -1,0 +1,133 @@
+//! The flash tier: items that leave memory go on in segments of files or block devices.
+//!
+//! ```text
+//!   memory --stage: copied to a write buffer--> being written --publish: the slot changes--> flash
+//!      ^                                                                                       |
+//!      +------------------- promote: a read item is stored in memory again -------------------+
+//! ```
+//! The store does no I/O. It hands out writes ([`Store::take_flash_write`]) and reads ([`FlashRead`]), and takes their results.
+//! A staged item stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its
+//! slot is changed, if it is still the same item.
+//!
+//! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order.
+//! - `segments.rs`: which flash segments are in use, by how many items and readers.
+//! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
+//! - `reading.rs`: reads of items.
+//! - `retirement.rs`: emptying segments for later use.
+//!
+//! Flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by a pass over the
+//! index; what such a slot leads to is not read, as reading would take as much of the device's time as writing does.
+
+mod budget;
+mod counters;
+mod demotion;
+mod locations;
+mod log;
+pub mod page;
+mod reading;
+mod retirement;
+mod segments;
+
+use aligned_vec::{AVec, ConstAlign};
+use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
+use fabcache_layout::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
+
+use crate::error::CreateError;
+use counters::FlashCounters;
+pub use counters::{FlashState, FlashSums};
+pub(crate) use demotion::Demotion;
+pub(crate) use locations::{FlashLocation, Locations};
+pub use log::FlashWrite;
+use log::Log;
+pub(crate) use reading::FlashBuffers;
+pub(crate) use reading::OnFlash;
+pub use reading::{Fetched, FetchedItem, FlashRead, FlashReadResult};
+use segments::FlashSegments;
+
+/// The memory of pages that are read or written, aligned for devices.
+pub type PageBuffer = AVec<u8, ConstAlign<{ page::PAGE_BYTES }>>;
+
+/// Options of the flash tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlashOptions {
+    /// Bytes for segments on each device.
+    pub device_bytes: Vec<u64>,
+    /// Bytes of a flash segment: a multiple of a page.
+    pub segment_bytes: u64,
+    /// Items of fewer bytes are evicted rather than written to flash.
+    pub item_bytes_min: u32,
+    /// Bytes that may be written in a second, once all of flash was written; `None` for any number.
+    pub write_bytes_per_second: Option<u64>,
+}
+
+/// The flash tier's part of a store.
+#[derive(Debug)]
+pub(crate) struct Flash {
+    pub(crate) segments: FlashSegments,
+    pub(crate) locations: Locations,
+    pub(crate) counters: FlashCounters,
+    log: Mutex<Log>,
+    /// Held by the thread that publishes written items.
+    publishing: Mutex<()>,
+    /// Segments of the region whose items are being written.
+    leaving: AtomicUsize,
+    item_bytes_min: AtomicU32,
+}
+
+impl Flash {
+    /// Returns an empty tier beside a region of so many segments.
+    ///
+    /// # Errors
+    /// Its devices hold fewer segments than it needs, or more pages than slots can name.
+    pub(crate) fn new(options: &FlashOptions, memory_segments: u32) -> Result<Flash, CreateError> {
+        let segments = FlashSegments::new(&options.device_bytes, options.segment_bytes);
+        if segments.len() < FLASH_SEGMENTS_MIN {
+            return Err(CreateError::FlashTooSmall {
+                needed: FLASH_SEGMENTS_MIN as u64 * options.segment_bytes,
+            });
+        }
+        if segments.pages() > 1 << PAGE_BITS {
+            return Err(CreateError::FlashTooLarge { max: (page::PAGE_BYTES as u64) << PAGE_BITS });
+        }
+        Ok(Flash {
+            log: Mutex::new(Log::new(options, &segments)),
+            segments,
+            locations: Locations::new(memory_segments),
+            counters: FlashCounters::default(),
+            publishing: Mutex::new(()),
+            leaving: AtomicUsize::new(0),
+            item_bytes_min: AtomicU32::new(options.item_bytes_min),
+        })
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("no thread panics while it holds the log")
+    }
+
+    /// Returns whether a write and all before it are published.
+    pub(crate) fn is_published(&self, number: u64) -> bool {
+        self.log().is_published(number)
+    }
+
+    /// Segments of the region that will be free when writes have ended.
+    pub(crate) fn leaving(&self) -> usize {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_leaving(&self, segments: usize) {
+        self.leaving.store(segments, Ordering::Relaxed);
+    }
+
+    /// The item of a slot on flash is no longer linked there.
+    pub(crate) fn count_dead(&self, item: FlashItem) {
+        self.segments.count_dead(item.page);
+    }
+
+    /// Items of fewer bytes are evicted rather than written to flash.
+    pub(crate) fn set_item_bytes_min(&self, bytes: u32) {
+        self.item_bytes_min.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One segment is written, one is retired, and others keep items meanwhile.
+pub const FLASH_SEGMENTS_MIN: usize = 4;

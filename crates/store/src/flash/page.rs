@@ -1,0 +1,244 @@
+//! Pages: what a flash segment holds.
+//!
+//! ```text
+//!  page      0..4088  payload: a part of the segment's records, which follow each other across pages
+//!         4088..4092  checksum: crc32c over the page's number, the segment's sequence (8 bytes each), and bytes 0..4088, 4092..4096
+//!         4092..4094  first: offset of the first record that begins in the page, NO_RECORD if none does
+//!         4094..4096  low bits of the segment's sequence
+//!  record         0   accessed: second of the region's clock of the last access when it was written
+//!                 4   the item as in memory (layout::item) without its checksum and never chained
+//!                     padding to a multiple of 4 bytes
+//! ```
+//! Numbers are little-endian. The page's number and the sequence are not stored whole, but a page of another place or of an
+//! earlier use of the segment has another checksum. A record whose key has no bytes ends the records of its page, and none begins
+//! in a page's last bytes ([`RECORD_START_MAX`]).
+
+use fabcache_layout::flash_slot::{PAGE_BYTES as PAGE, PAGE_CLASS_BITS};
+use fabcache_layout::item::{HEADER_BYTES_MAX, Item};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = PAGE as usize;
+/// Bytes of a page that hold records.
+pub const PAYLOAD_BYTES: usize = PAGE_BYTES - 8;
+/// Bytes of a record before the item.
+pub const RECORD_HEAD_BYTES: usize = 4;
+/// No record begins in the page.
+const NO_RECORD: u16 = u16::MAX;
+
+/// Records begin at such an offset at most, so that the page tells whether there is one, and how long its header is.
+pub const RECORD_START_MAX: usize = PAYLOAD_BYTES - RECORD_HEAD_BYTES - ITEM_FIXED_BYTES;
+const ITEM_FIXED_BYTES: usize = 8;
+/// The offset of the key's length in an item.
+const KEY_LENGTH_AT: usize = 3;
+
+const CHECKSUM_AT: usize = PAYLOAD_BYTES;
+const FIRST_AT: usize = CHECKSUM_AT + 4;
+
+/// Pages to read at first for an item, by the page class of its slot; of the last class, further ones follow.
+const CLASS_PAGES: [u32; 1 << PAGE_CLASS_BITS] = [1, 2, 3, 4, 6, 10, 18, 34];
+
+/// Returns the page class of an item on so many pages.
+pub fn page_class(pages: u32) -> u8 {
+    CLASS_PAGES.partition_point(|class| *class < pages).min(CLASS_PAGES.len() - 1) as u8
+}
+
+/// Returns how many pages to read for an item of this class at first.
+pub fn pages_of_class(class: u8) -> u32 {
+    CLASS_PAGES[usize::from(class) % CLASS_PAGES.len()]
+}
+
+/// The name of a page, which its checksum covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageName {
+    /// Its number among all pages of the tier.
+    pub number: u32,
+    /// The sequence of its segment.
+    pub sequence: u64,
+}
+
+impl PageName {
+    /// Returns the name of a page so many behind in the same segment.
+    pub fn plus(self, pages: u32) -> PageName {
+        PageName { number: self.number + pages, ..self }
+    }
+}
+
+/// A page is not what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadPage;
+
+fn checksum(page: &[u8], name: PageName) -> u32 {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(&u64::from(name.number).to_le_bytes());
+    head[8..].copy_from_slice(&name.sequence.to_le_bytes());
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&head), &page[..PAYLOAD_BYTES]);
+    crc32c::crc32c_append(sum, &page[FIRST_AT..PAGE_BYTES])
+}
+
+/// Completes a page whose payload was written; `first` is the offset of the first record that begins in it.
+pub fn seal(page: &mut [u8], name: PageName, first: Option<u16>) {
+    page[FIRST_AT..FIRST_AT + 2].copy_from_slice(&first.unwrap_or(NO_RECORD).to_le_bytes());
+    page[FIRST_AT + 2..PAGE_BYTES].copy_from_slice(&(name.sequence as u16).to_le_bytes());
+    let sum = checksum(page, name);
+    page[CHECKSUM_AT..FIRST_AT].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Checks a page. Returns the offset of the first record that begins in it.
+///
+/// # Errors
+/// It is not the page of this name, or was damaged.
+fn check(page: &[u8], name: PageName) -> Result<Option<usize>, BadPage> {
+    let half = |at: usize| u16::from_le_bytes([page[at], page[at + 1]]);
+    let stored = u32::from_le_bytes(page[CHECKSUM_AT..FIRST_AT].try_into().expect("four bytes"));
+    let first = half(FIRST_AT);
+    let is_sound =
+        stored == checksum(page, name) && (first == NO_RECORD || usize::from(first) <= RECORD_START_MAX);
+    if !is_sound {
+        return Err(BadPage);
+    }
+    Ok((first != NO_RECORD).then_some(usize::from(first)))
+}
+
+/// A record found on its pages. Offsets are from the start of the buffer, whose payloads were moved together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The second of the last access when it was written.
+    pub accessed: u32,
+    /// The item's header.
+    pub item: Item,
+    /// Where the item begins.
+    pub at: usize,
+}
+
+impl Record {
+    /// Returns where the item's key is.
+    pub fn key(&self) -> std::ops::Range<usize> {
+        let at = self.at + self.item.key_at() as usize;
+        at..at + usize::from(self.item.key_len)
+    }
+
+    /// Returns where the item's value is.
+    pub fn value(&self) -> std::ops::Range<usize> {
+        let at = self.at + self.item.payload_at() as usize;
+        at..at + self.item.payload_len() as usize
+    }
+
+    fn end(&self) -> usize {
+        self.at + self.item.bytes() as usize
+    }
+}
+
+/// The result of a search for a key's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Search {
+    /// The whole record.
+    Found(Record),
+    /// The record goes on: so many pages hold it.
+    Pages(u32),
+    /// No record of the first page has the key.
+    Absent,
+}
+
+/// How far the pages of a read were searched.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Pages that were checked, and whose payloads were moved together at the start of the buffer.
+    opened: u32,
+    /// Where the next record to compare begins.
+    at: usize,
+}
+
+/// Pages that were read, from the one in which a record begins.
+#[derive(Debug)]
+pub struct Pages<'b> {
+    bytes: &'b mut [u8],
+    name: PageName,
+    progress: &'b mut Progress,
+}
+
+impl<'b> Pages<'b> {
+    /// Returns the pages in a buffer. The first has this name.
+    pub fn new(bytes: &'b mut [u8], name: PageName, progress: &'b mut Progress) -> Pages<'b> {
+        Pages { bytes, name, progress }
+    }
+
+    fn payload_len(&self) -> usize {
+        self.progress.opened as usize * PAYLOAD_BYTES
+    }
+
+    /// Checks the next page, if it was read, and moves its payload behind those before. Returns where its first record begins.
+    fn open_next(&mut self) -> Result<Option<usize>, BadPage> {
+        let from = self.progress.opened as usize * PAGE_BYTES;
+        let first = check(&self.bytes[from..from + PAGE_BYTES], self.name.plus(self.progress.opened))?;
+        self.bytes.copy_within(from..from + PAYLOAD_BYTES, self.payload_len());
+        self.progress.opened += 1;
+        Ok(first)
+    }
+
+    /// Opens pages until so many payload bytes are at hand. Returns whether enough pages were read.
+    fn open(&mut self, bytes: usize) -> Result<bool, BadPage> {
+        while self.payload_len() < bytes {
+            if (self.progress.opened as usize + 1) * PAGE_BYTES > self.bytes.len() {
+                return Ok(false);
+            }
+            self.open_next()?;
+        }
+        Ok(true)
+    }
+
+    /// Finds the record of a key among those that begin in the first page, and opens all its pages.
+    ///
+    /// # Errors
+    /// A page is damaged, or is another one.
+    pub fn find(&mut self, key: &[u8]) -> Result<Search, BadPage> {
+        if self.progress.opened == 0 {
+            match self.open_next()? {
+                Some(first) => self.progress.at = first,
+                None => return Ok(Search::Absent),
+            }
+        }
+        while self.progress.at <= RECORD_START_MAX {
+            let at = self.progress.at + RECORD_HEAD_BYTES;
+            if self.bytes[at + KEY_LENGTH_AT] == 0 {
+                break;
+            }
+            let Some(item) = self.header(at)? else { return Ok(pages_for(at + HEADER_BYTES_MAX)) };
+            let accessed = &self.bytes[self.progress.at..at];
+            let accessed = u32::from_le_bytes(accessed.try_into().expect("four bytes"));
+            let record = Record { accessed, item, at };
+            if usize::from(item.key_len) == key.len() && !item.is_chained() {
+                let key_end = record.key().end;
+                if !self.open(key_end)? {
+                    return Ok(pages_for(key_end));
+                }
+                if &self.bytes[record.key()] == key {
+                    let is_whole = self.open(record.end())?;
+                    return Ok(if is_whole { Search::Found(record) } else { pages_for(record.end()) });
+                }
+            }
+            self.progress.at = record.end();
+        }
+        Ok(Search::Absent)
+    }
+
+    /// Returns the header of the item at `at`; `None` if it needs a page that was not read.
+    fn header(&mut self, at: usize) -> Result<Option<Item>, BadPage> {
+        // What follows a short header may be on a page that the record does not need.
+        let read = |bytes: &[u8]| {
+            let mut head = [0; HEADER_BYTES_MAX];
+            head[..bytes.len()].copy_from_slice(bytes);
+            Item::parse(&head)
+        };
+        let end = (at + HEADER_BYTES_MAX).min(self.payload_len());
+        let item = read(&self.bytes[at..end]);
+        // The options are at hand, and they tell the header's length.
+        if at + item.key_at() as usize <= end {
+            return Ok(Some(item));
+        }
+        Ok(self.open(at + HEADER_BYTES_MAX)?.then(|| read(&self.bytes[at..at + HEADER_BYTES_MAX])))
+    }
+}
+
+fn pages_for(bytes: usize) -> Search {
+    Search::Pages(bytes.div_ceil(PAYLOAD_BYTES) as u32)
+}

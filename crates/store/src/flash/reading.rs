@@ -1,0 +1,467 @@
+//! Reads of items on flash.
+//!
+//! A read pins its segment and then finds the slot unchanged, so its pages are those that the slot means. They are read without
+//! a lock; what they hold was the key's item when the read began.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use fabcache_layout::flash_slot::FlashItem;
+use fabcache_layout::item::{Item, State};
+use fabcache_layout::{KeyHash, Slot, header};
+
+use super::page::{PAGE_BYTES, PageName, Pages, Progress, Record, Search as Found, pages_of_class};
+use super::{FlashLocation, PageBuffer};
+use crate::error::OutOfMemory;
+use crate::handle::Handle;
+use crate::index::SlotSnapshot;
+use crate::index::group::LockedGroup;
+use crate::index::lookup::Search;
+use crate::info::{Expiry, ItemInfo, Miss};
+use crate::store::Store;
+
+/// Reads of an item after which it is stored in memory again.
+const PROMOTION_READS: u8 = 2;
+
+/// Keeps a flash segment from being used again.
+#[derive(Debug)]
+struct SegmentPin {
+    store: Arc<Store>,
+    id: u32,
+}
+
+impl Drop for SegmentPin {
+    fn drop(&mut self) {
+        let flash = self.store.flash.as_ref().expect("it has the segment");
+        flash.segments.unpin(self.id);
+    }
+}
+
+/// A read of one item's pages.
+#[derive(Debug)]
+pub struct FlashRead {
+    hash: KeyHash,
+    at: SlotSnapshot,
+    item: FlashItem,
+    name: PageName,
+    /// Pages to read in all, of which the first were read before.
+    pages: u32,
+    read: u32,
+    progress: Progress,
+    buffer: Option<PageBuffer>,
+    /// Slots that turned out to be other keys'.
+    excluded: Vec<ExcludedSlot>,
+    pin: SegmentPin,
+}
+
+/// A slot whose item has another key than the one that it could be of, while its segment is pinned.
+#[derive(Debug)]
+struct ExcludedSlot {
+    slot: Slot,
+    _pin: SegmentPin,
+}
+
+fn is_excluded(excluded: &[ExcludedSlot], slot: Slot) -> bool {
+    excluded.iter().any(|other| other.slot.same_item(slot))
+}
+
+impl FlashRead {
+    /// The device, by its place in the options.
+    pub fn device(&self) -> usize {
+        self.place().0
+    }
+
+    /// Where to read, in bytes from the start of the device's segments.
+    pub fn offset(&self) -> u64 {
+        self.place().1
+    }
+
+    fn place(&self) -> (usize, u64) {
+        let flash = self.pin.store.flash.as_ref().expect("it has the segment");
+        flash.segments.place_of(self.item.page + self.read)
+    }
+
+    /// Takes the buffer, and returns which of its bytes to read: whole pages.
+    ///
+    /// # Panics
+    /// It was taken before.
+    pub fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
+        let buffer = self.buffer.take().expect("the buffer is taken once");
+        (buffer, self.read as usize * PAGE_BYTES..self.pages as usize * PAGE_BYTES)
+    }
+}
+
+/// An item that was read from flash. It pins its flash segment.
+#[derive(Debug)]
+pub struct FetchedItem {
+    pub(crate) hash: KeyHash,
+    pub(crate) at: SlotSnapshot,
+    flash: FlashItem,
+    sequence: u64,
+    record: Record,
+    buffer: PageBuffer,
+    pin: SegmentPin,
+}
+
+impl FetchedItem {
+    /// Returns the key.
+    pub fn key(&self) -> &[u8] {
+        &self.buffer[self.record.key()]
+    }
+
+    /// Returns the value.
+    pub fn value(&self) -> &[u8] {
+        &self.buffer[self.record.value()]
+    }
+
+    pub(crate) fn header(&self) -> &Item {
+        &self.record.item
+    }
+
+    pub(crate) fn location(&self) -> FlashLocation {
+        FlashLocation::new(self.flash.page, self.flash.page_class, self.sequence)
+    }
+
+    /// Returns the item's metadata.
+    pub fn info(&self, now: u32) -> ItemInfo {
+        let Record { item, accessed, .. } = &self.record;
+        let expiry = Expiry::at(item.expiry);
+        ItemInfo {
+            flags: item.flags,
+            cas: item.cas,
+            len: u64::from(item.value_len),
+            expiry,
+            ttl: expiry.ttl(now),
+            accessed: *accessed,
+            idle: now.saturating_sub(*accessed),
+            fetched: item.state.has(State::FETCHED) || self.at.slot.frequency() > 0,
+            binary_key: item.has_binary_key(),
+            stale: item.state.has(State::STALE),
+            token_sent: item.state.has(State::TOKEN_SENT),
+            bytes: item.bytes(),
+        }
+    }
+}
+
+/// What was read from flash for a key.
+#[derive(Debug)]
+pub enum Fetched {
+    /// Its item.
+    Item(Box<FetchedItem>),
+    /// Other keys' items.
+    Others(FalseMatches),
+}
+
+/// Slots on flash that could be a key's and are other keys'.
+#[derive(Debug)]
+pub struct FalseMatches {
+    hash: KeyHash,
+    excluded: Vec<ExcludedSlot>,
+}
+
+/// What a change finds of a key on flash.
+pub(crate) enum OnFlash {
+    /// No slot there can be its.
+    Nothing,
+    /// A slot that may be its.
+    Unread(SlotSnapshot),
+    /// Its item, which was read, with this header.
+    Read(SlotSnapshot, Item, Option<Miss>),
+}
+
+/// The result of a read.
+#[derive(Debug)]
+pub enum FlashReadResult {
+    /// The item.
+    Item(Box<FetchedItem>),
+    /// There is none, or it is no longer valid: its slot is empty now.
+    Miss(Miss),
+    /// What was read has other keys.
+    Others(FalseMatches),
+    /// More is to be read.
+    More(Box<FlashRead>),
+}
+
+impl Handle {
+    /// Begins to read a key's item from flash; `None` if it is not there.
+    pub fn read_flash(&self, key: &[u8]) -> Option<Box<FlashRead>> {
+        self.store.flash.as_ref()?;
+        self.read_flash_but(self.store.recovered_hash(key), Vec::new()).ok()
+    }
+
+    fn read_flash_but(
+        &self,
+        hash: KeyHash,
+        excluded: Vec<ExcludedSlot>,
+    ) -> Result<Box<FlashRead>, Vec<ExcludedSlot>> {
+        let store = &self.store;
+        let flash = store.flash.as_ref().expect("there are slots on flash");
+        loop {
+            let version = store.index.version(hash);
+            let skip = |_| ControlFlow::<()>::Continue(());
+            let takes = |slot: Slot| !is_excluded(&excluded, slot);
+            let at = match store.index.search_with(hash, skip, takes).0 {
+                Search::OnFlash(at) => at,
+                Search::Changed => match store.find_on_flash_locked(hash, takes) {
+                    Some(at) => at,
+                    None => return Err(excluded),
+                },
+                Search::Found(()) | Search::Absent => return Err(excluded),
+            };
+            let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
+            let Some(id) = flash.segments.segment_of(item.page) else {
+                debug_assert!(false, "a slot leads beyond the flash tier");
+                return Err(excluded);
+            };
+            let name = PageName { number: item.page, ..flash.segments.pin(id) };
+            let pin = SegmentPin { store: Arc::clone(store), id };
+            let is_same = store.index.reload(at).is_some() && store.index.is_current(hash, version);
+            if !is_same {
+                continue;
+            }
+            let pages = pages_of_class(item.page_class).min(flash.segments.pages_left(item.page));
+            let buffer = Some(self.flash_buffer(pages));
+            let progress = Progress::default();
+            let read = FlashRead { hash, at, item, name, pages, read: 0, progress, buffer, excluded, pin };
+            return Ok(Box::new(read));
+        }
+    }
+
+    /// Returns a buffer of at least so many pages.
+    fn flash_buffer(&self, pages: u32) -> PageBuffer {
+        let bytes = pages as usize * PAGE_BYTES;
+        let mut buffer = self.flash_buffers.take(bytes);
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        buffer
+    }
+
+    /// Takes the result of a read: the bytes that were read into the buffer. A counted access unless `access` is false.
+    pub fn finish_flash_read(
+        &self,
+        mut read: Box<FlashRead>,
+        mut buffer: PageBuffer,
+        result: io::Result<usize>,
+        key: &[u8],
+        access: bool,
+    ) -> FlashReadResult {
+        let store = &self.store;
+        let flash = store.flash.as_ref().expect("it made the read");
+        let len = match result {
+            Ok(len) => len / PAGE_BYTES,
+            Err(_) => 0,
+        };
+        flash.counters.bytes_read.add((len * PAGE_BYTES) as u64);
+        let at_hand = read.read + len as u32;
+        let bytes = &mut buffer[..at_hand as usize * PAGE_BYTES];
+        let found = match at_hand {
+            0 => None,
+            _ => Pages::new(bytes, read.name, &mut read.progress).find(key).ok(),
+        };
+        match found {
+            Some(Found::Found(record)) => self.found_on_flash(*read, record, buffer, access),
+            Some(Found::Pages(pages)) if at_hand == read.pages && pages <= self.pages_left(&read) => {
+                read.read = at_hand;
+                read.pages = pages;
+                let bytes = pages as usize * PAGE_BYTES;
+                buffer.resize(bytes.max(buffer.len()), 0);
+                read.buffer = Some(buffer);
+                FlashReadResult::More(read)
+            }
+            Some(Found::Absent) => {
+                self.flash_buffers.give_back(buffer);
+                flash.counters.mismatches.inc();
+                let FlashRead { hash, at, mut excluded, pin, .. } = *read;
+                excluded.push(ExcludedSlot { slot: at.slot, _pin: pin });
+                match self.read_flash_but(hash, excluded) {
+                    Ok(next) => FlashReadResult::More(next),
+                    Err(excluded) => FlashReadResult::Others(FalseMatches { hash, excluded }),
+                }
+            }
+            Some(Found::Pages(_)) | None => {
+                self.flash_buffers.give_back(buffer);
+                match result {
+                    Ok(_) if at_hand == read.pages => flash.counters.bad_pages.inc(),
+                    _ => flash.counters.read_errors.inc(),
+                }
+                store.drop_from_flash(read.hash, read.at.slot);
+                FlashReadResult::Miss(Miss::Absent)
+            }
+        }
+    }
+
+    fn pages_left(&self, read: &FlashRead) -> u32 {
+        let flash = self.store.flash.as_ref().expect("it made the read");
+        flash.segments.pages_left(read.item.page)
+    }
+
+    fn found_on_flash(
+        &self,
+        read: FlashRead,
+        record: Record,
+        buffer: PageBuffer,
+        access: bool,
+    ) -> FlashReadResult {
+        let FlashRead { hash, at, item, name, pin, .. } = read;
+        let store = &*self.store;
+        let flash = store.flash.as_ref().expect("it made the read");
+        flash.counters.items_read.inc();
+        let is_flushed = flash.segments.epoch(pin.id) != header::flush_epoch(&store.memory);
+        let miss = match record.item.is_expired(store.now()) {
+            _ if is_flushed => Some(Miss::Flushed),
+            true => Some(Miss::Expired),
+            false => None,
+        };
+        if let Some(miss) = miss {
+            self.flash_buffers.give_back(buffer);
+            store.drop_from_flash(hash, at.slot);
+            return FlashReadResult::Miss(miss);
+        }
+        if access {
+            store.index.count_read(at);
+        }
+        let fetched = FetchedItem { hash, at, flash: item, sequence: name.sequence, record, buffer, pin };
+        FlashReadResult::Item(Box::new(fetched))
+    }
+
+    /// Takes back an item that was read and sent. Its memory is used for further reads.
+    pub fn give_back(&self, fetched: FetchedItem) {
+        self.flash_buffers.give_back(fetched.buffer);
+    }
+
+    /// Stores an item in memory again if it was read often enough and there is room.
+    pub fn promote(&self, fetched: Box<FetchedItem>) {
+        let store = &*self.store;
+        let is_wanted = fetched.at.slot.frequency() + 1 >= PROMOTION_READS
+            && store.segments.free_count() >= store.free_segments_least();
+        if !is_wanted {
+            return self.give_back(*fetched);
+        }
+        let key = fetched.key().to_vec();
+        self.use_fetched(Fetched::Item(fetched));
+        let _ = self.store_fetched(&key);
+        self.forget_fetched();
+    }
+
+    /// Stores the item of [`Handle::use_fetched`] in memory again, if its slot has not changed.
+    ///
+    /// # Errors
+    /// As for [`Handle::mutate`].
+    pub fn store_fetched(&self, key: &[u8]) -> Result<(), OutOfMemory> {
+        self.mutate(key, |existing| (existing.promotion(), ())).map(|_| ())
+    }
+
+    /// What was read from flash is used by the next changes of its key, until [`Handle::forget_fetched`].
+    pub fn use_fetched(&self, fetched: Fetched) {
+        self.fetched.replace(Some(fetched));
+    }
+
+    /// Forgets what [`Handle::use_fetched`] gave. Returns whether there was something.
+    pub fn forget_fetched(&self) -> bool {
+        let fetched = self.fetched.take();
+        let had = fetched.is_some();
+        if let Some(Fetched::Item(fetched)) = fetched {
+            self.give_back(*fetched);
+        }
+        had
+    }
+
+    /// Returns what a change of the key finds on flash, by the slots and what was read for it.
+    pub(crate) fn on_flash(&self, group: &LockedGroup<'_>, hash: KeyHash, key: &[u8], epoch: u64) -> OnFlash {
+        let fetched = self.fetched.borrow();
+        let unread = |takes: &dyn Fn(Slot) -> bool| match group.find_on_flash(hash, takes) {
+            Some(at) => OnFlash::Unread(at),
+            None => OnFlash::Nothing,
+        };
+        match &*fetched {
+            Some(Fetched::Item(item)) if item.hash == hash && item.key() == key => {
+                let Some(at) = group.find_on_flash(hash, |slot| slot.same_item(item.at.slot)) else {
+                    return unread(&|_| true);
+                };
+                let flash = self.store.flash.as_ref().expect("it was read there");
+                let miss = match item.header().is_expired(self.store.now()) {
+                    _ if flash.segments.epoch(item.pin.id) != epoch => Some(Miss::Flushed),
+                    true => Some(Miss::Expired),
+                    false => None,
+                };
+                OnFlash::Read(at, *item.header(), miss)
+            }
+            Some(Fetched::Others(others)) if others.hash == hash => {
+                unread(&|slot| !is_excluded(&others.excluded, slot))
+            }
+            _ => unread(&|_| true),
+        }
+    }
+
+    /// Calls `with` with the item that was read from flash for the next change.
+    pub(crate) fn with_fetched<R>(&self, with: impl FnOnce(&FetchedItem) -> R) -> Option<R> {
+        match &*self.fetched.borrow() {
+            Some(Fetched::Item(item)) => Some(with(item)),
+            _ => None,
+        }
+    }
+}
+
+impl Store {
+    /// Finds a slot on flash that may be the key's, under the group's lock.
+    fn find_on_flash_locked(&self, hash: KeyHash, takes: impl Fn(Slot) -> bool) -> Option<SlotSnapshot> {
+        self.index.lock(hash).find_on_flash(hash, takes)
+    }
+
+    /// Unlinks an item on flash, if its slot is still the same.
+    fn drop_from_flash(&self, hash: KeyHash, slot: Slot) {
+        let group = self.index.lock(hash);
+        if let Some(at) = group.find_on_flash(hash, |other| other.same_item(slot)) {
+            self.unlink_from_flash(&group, at);
+        }
+    }
+
+    /// Unlinks an item on flash.
+    pub(crate) fn unlink_from_flash(&self, group: &LockedGroup<'_>, at: SlotSnapshot) {
+        group.clear(at.at);
+        self.count_dead_on_flash(at.slot);
+    }
+
+    /// The slot no longer leads to its item on flash.
+    pub(crate) fn count_dead_on_flash(&self, slot: Slot) {
+        if let (Some(flash), Some(item)) = (&self.flash, FlashItem::from_slot(slot)) {
+            flash.count_dead(item);
+        }
+    }
+}
+
+/// Buffers that were read into, for the next reads of a thread.
+#[derive(Default)]
+pub(crate) struct FlashBuffers(std::cell::RefCell<Vec<PageBuffer>>);
+
+/// Bytes of the buffers that are kept, and of one.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+const KEPT_BUFFER_BYTES_MAX: usize = 1 << 20;
+
+impl FlashBuffers {
+    /// Takes a buffer, of at least so many bytes if there is one.
+    fn take(&self, bytes: usize) -> PageBuffer {
+        let mut kept = self.0.borrow_mut();
+        let fitting = kept.iter().rposition(|buffer| buffer.len() >= bytes);
+        match fitting {
+            Some(at) => kept.swap_remove(at),
+            None => PageBuffer::new(PAGE_BYTES),
+        }
+    }
+
+    fn give_back(&self, buffer: PageBuffer) {
+        let mut kept = self.0.borrow_mut();
+        let bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
+        if buffer.len() <= KEPT_BUFFER_BYTES_MAX && bytes + buffer.len() <= KEPT_BYTES_MAX {
+            kept.push(buffer);
+        }
+    }
+}
+
+impl std::fmt::Debug for FlashBuffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FlashBuffers")
+    }
+}

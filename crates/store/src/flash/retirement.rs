@@ -1,0 +1,135 @@
+//! Retirement: segments are emptied for later use.
+//!
+//! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that is
+//! not enough the ones that were written first. A pass over the index clears their slots, for several segments at a time: it takes as long as the index
+//! is large.
+
+use fabcache_layout::header;
+
+use super::Flash;
+use super::segments::{Kind, SegmentUse};
+use crate::dump::Cursor;
+use crate::handle::Handle;
+use crate::store::Store;
+
+/// Of all segments, so many (1/n) are retired by one pass …
+const RETIRED_DIVISOR: usize = 32;
+/// … when fewer than this are free.
+const FREE_MIN: usize = 2;
+
+impl Handle {
+    /// Frees segments of flash for later use, and calls `pause` between short parts of it.
+    pub fn maintain_flash(&self, mut pause: impl FnMut()) {
+        let store = &*self.store;
+        let Some(flash) = &store.flash else { return };
+        self.publish_written(flash);
+        flash.close_flushed(header::flush_epoch(&store.memory));
+        flash.free_retired();
+        let free = flash.log().free_segments() + flash.retiring();
+        if free >= FREE_MIN {
+            return;
+        }
+        // Without items, a segment may still have the pages of promoted ones.
+        let mut retiring: Vec<u32> = flash.dead_segments(store).collect();
+        if free + retiring.len() < FREE_MIN && store.evicts() {
+            let dead = retiring.clone();
+            let oldest = flash.oldest().filter(|id| !dead.contains(id));
+            let wanted = FREE_MIN + flash.segments.len() / RETIRED_DIVISOR;
+            retiring.extend(oldest.take(wanted.saturating_sub(free + dead.len())));
+        }
+        self.retire(flash, &retiring, &mut pause);
+        flash.free_retired();
+    }
+
+    /// Clears the slots that lead to these segments.
+    fn retire(&self, flash: &Flash, segments: &[u32], pause: &mut impl FnMut()) {
+        let mut has_slots = false;
+        for id in segments {
+            let evicted = flash.segments.uses().nth(*id as usize).map_or(0, |segment| segment.live);
+            if flash.segments.retire(*id) {
+                has_slots = true;
+                flash.counters.segments_evicted.inc();
+                flash.count_evicted(*id, evicted);
+            } else {
+                flash.counters.segments_reclaimed.inc();
+            }
+        }
+        if !has_slots {
+            return;
+        }
+        let store = &*self.store;
+        let is_retiring = |page| {
+            let id = flash.segments.segment_of(page);
+            id.is_none_or(|id| flash.segments.kind(id) == Kind::Retiring)
+        };
+        let mut cursor = Cursor::START;
+        while let Some(hash) = cursor.hash() {
+            store.recover_group(hash);
+            cursor = store.index.walk_flash(cursor, |group, at, item| {
+                if is_retiring(item.page) {
+                    store.unlink_from_flash(group, at);
+                }
+            });
+            pause();
+        }
+    }
+}
+
+impl Store {
+    /// Unlinks all items on flash: the next server does not know what is there.
+    #[cfg(not(loom))]
+    pub(crate) fn forget_flash(&self) {
+        let mut cursor = Cursor::START;
+        while self.flash.is_some() && !cursor.is_done() {
+            cursor = self.index.walk_flash(cursor, |group, at, _| self.unlink_from_flash(group, at));
+        }
+    }
+}
+
+impl Flash {
+    /// Ends the segment that is written if its items were flushed: all items of a segment are of one epoch.
+    fn close_flushed(&self, epoch: u64) {
+        self.log().close_flushed(&self.segments, epoch);
+    }
+
+    /// Returns the sealed segments none of whose items is valid.
+    fn dead_segments<'f>(&'f self, store: &Store) -> impl Iterator<Item = u32> + use<'f> {
+        let (now, epoch) = (store.now(), header::flush_epoch(&store.memory));
+        let is_dead = move |segment: &SegmentUse| {
+            segment.kind == Kind::Sealed
+                && (segment.live == 0 || segment.last_expiry <= now || segment.epoch != epoch)
+        };
+        self.segments.uses().filter(is_dead).map(|segment| segment.id)
+    }
+
+    /// Returns the sealed segments, in the order in which they were written.
+    fn oldest(&self) -> impl Iterator<Item = u32> {
+        let mut sealed: Vec<SegmentUse> =
+            self.segments.uses().filter(|segment| segment.kind == Kind::Sealed).collect();
+        sealed.sort_unstable_by_key(|segment| segment.sequence);
+        sealed.into_iter().map(|segment| segment.id)
+    }
+
+    /// Returns the segments that readers keep from being free.
+    fn retiring(&self) -> usize {
+        self.segments.uses().filter(|segment| segment.kind == Kind::Retiring).count()
+    }
+
+    fn count_evicted(&self, id: u32, items: u32) {
+        let Some(segment) = self.segments.uses().nth(id as usize) else { return };
+        self.counters.items_evicted.add(u64::from(items));
+        let bytes = segment.bytes * u64::from(items) / u64::from(segment.items.max(1));
+        self.counters.bytes_evicted.add(bytes);
+    }
+
+    /// Frees retired segments that no reader pins.
+    fn free_retired(&self) {
+        let retiring: Vec<u32> =
+            self.segments.uses().filter(|s| s.kind == Kind::Retiring).map(|s| s.id).collect();
+        for id in retiring {
+            if self.segments.free(id) {
+                self.log().add_free(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Flash segments: their use, the items that slots lead to, and readers.
+//!
+//! ```text
+//!   free --open--> open --last page published--> sealed --retire--> retiring --no slot, no reader--> free
+//! ```
+//! A reader pins the segment, and then loads the slot again; a segment is freed when no slot leads there, and then no pin is
+//! found. So a pinned page is that of the slot.
+
+use std::ops::Range;
+
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, without};
+
+use super::page::{PAGE_BYTES, PageName};
+
+/// The use of a flash segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    Free,
+    Open,
+    Sealed,
+    Retiring,
+}
+
+impl Kind {
+    fn of(number: u32) -> Kind {
+        [Kind::Free, Kind::Open, Kind::Sealed, Kind::Retiring][number as usize % 4]
+    }
+}
+
+#[derive(Debug)]
+struct FlashSegment {
+    kind: AtomicU32,
+    /// Which use of the segment this is, in the order of all segments' uses.
+    sequence: AtomicU64,
+    /// The flush epoch of its items.
+    epoch: AtomicU64,
+    /// Items that slots lead to.
+    live: AtomicU32,
+    /// Items written.
+    items: AtomicU32,
+    /// Bytes of their records.
+    bytes: AtomicU64,
+    /// The second in which the last item expires; `u32::MAX` if one never does.
+    last_expiry: AtomicU32,
+    pins: AtomicU32,
+}
+
+/// A segment as retirement and statistics see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentUse {
+    pub(crate) id: u32,
+    pub(crate) kind: Kind,
+    pub(crate) sequence: u64,
+    pub(crate) epoch: u64,
+    pub(crate) live: u32,
+    pub(crate) items: u32,
+    pub(crate) bytes: u64,
+    pub(crate) last_expiry: u32,
+}
+
+/// All flash segments.
+#[derive(Debug)]
+pub(crate) struct FlashSegments {
+    segments: Box<[FlashSegment]>,
+    segment_pages: u32,
+    /// The segments of each device.
+    devices: Vec<Range<u32>>,
+}
+
+impl FlashSegments {
+    pub(crate) fn new(device_bytes: &[u64], segment_bytes: u64) -> FlashSegments {
+        let mut devices = Vec::new();
+        let mut count = 0;
+        for bytes in device_bytes {
+            let segments = (bytes / segment_bytes) as u32;
+            devices.push(count..count + segments);
+            count += segments;
+        }
+        let segment = |_| FlashSegment {
+            kind: AtomicU32::new(Kind::Free as u32),
+            sequence: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            live: AtomicU32::new(0),
+            items: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            last_expiry: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+        };
+        let segment_pages = (segment_bytes / PAGE_BYTES as u64) as u32;
+        FlashSegments { segments: (0..count).map(segment).collect(), segment_pages, devices }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Pages of all segments.
+    pub(crate) fn pages(&self) -> u64 {
+        self.segments.len() as u64 * u64::from(self.segment_pages)
+    }
+
+    pub(crate) fn segment_pages(&self) -> u32 {
+        self.segment_pages
+    }
+
+    /// Returns the first page of a segment.
+    pub(crate) fn first_page(&self, id: u32) -> u32 {
+        id * self.segment_pages
+    }
+
+    /// Returns the segment of a page; `None` if there is no such page.
+    pub(crate) fn segment_of(&self, page: u32) -> Option<u32> {
+        let id = page / self.segment_pages;
+        ((id as usize) < self.segments.len()).then_some(id)
+    }
+
+    /// Returns the pages from this one to the end of its segment.
+    pub(crate) fn pages_left(&self, page: u32) -> u32 {
+        self.segment_pages - page % self.segment_pages
+    }
+
+    /// Returns the device of a page, and the page's offset in its segments, in bytes.
+    pub(crate) fn place_of(&self, page: u32) -> (usize, u64) {
+        let id = page / self.segment_pages;
+        let device = self.devices.iter().position(|range| range.contains(&id)).expect("the page is one");
+        let pages = page - self.first_page(self.devices[device].start);
+        (device, u64::from(pages) * PAGE_BYTES as u64)
+    }
+
+    /// Returns the segments in the order in which they are used at first: in turn of the devices.
+    pub(super) fn striped(&self) -> Vec<u32> {
+        let longest = self.devices.iter().map(ExactSizeIterator::len).max().unwrap_or(0) as u32;
+        let nth = |n| self.devices.iter().filter_map(move |range| range.clone().nth(n as usize));
+        (0..longest).flat_map(nth).collect()
+    }
+
+    fn get(&self, id: u32) -> &FlashSegment {
+        &self.segments[id as usize]
+    }
+
+    pub(crate) fn kind(&self, id: u32) -> Kind {
+        Kind::of(self.get(id).kind.load(Ordering::SeqCst))
+    }
+
+    fn set_kind(&self, id: u32, kind: Kind) {
+        self.get(id).kind.store(kind as u32, Ordering::SeqCst);
+    }
+
+    pub(crate) fn sequence(&self, id: u32) -> u64 {
+        self.get(id).sequence.load(Ordering::Acquire)
+    }
+
+    /// Returns the flush epoch of the segment's items.
+    pub(crate) fn epoch(&self, id: u32) -> u64 {
+        self.get(id).epoch.load(Ordering::Acquire)
+    }
+
+    /// Begins the use of a free segment.
+    pub(super) fn open(&self, id: u32, sequence: u64, epoch: u64) {
+        let segment = self.get(id);
+        debug_assert!(self.kind(id) == Kind::Free && segment.live.load(Ordering::Relaxed) == 0);
+        for count in [&segment.items, &segment.last_expiry] {
+            count.store(0, Ordering::Relaxed);
+        }
+        segment.bytes.store(0, Ordering::Relaxed);
+        segment.epoch.store(epoch, Ordering::Release);
+        segment.sequence.store(sequence, Ordering::Release);
+        self.set_kind(id, Kind::Open);
+    }
+
+    /// All items of a segment are published.
+    pub(super) fn seal(&self, id: u32) {
+        self.set_kind(id, Kind::Sealed);
+    }
+
+    /// Counts an item that is being written.
+    pub(super) fn count_written(&self, id: u32, bytes: u64, expiry: u32) {
+        let segment = self.get(id);
+        segment.items.fetch_add(1, Ordering::Relaxed);
+        segment.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let expiry = if expiry == 0 { u32::MAX } else { expiry };
+        segment.last_expiry.fetch_max(expiry, Ordering::Relaxed);
+    }
+
+    /// Counts a slot that is about to lead to this page, which was just written: its segment is open.
+    pub(super) fn count_live(&self, page: u32) {
+        if let Some(id) = self.segment_of(page) {
+            self.get(id).live.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Counts a slot that is about to lead to a page of this use of a segment again, unless that is being retired.
+    pub(super) fn count_live_again(&self, page: u32, is_its: impl FnOnce(u64) -> bool) -> bool {
+        let Some(id) = self.segment_of(page) else { return false };
+        let segment = self.get(id);
+        // Before the kind is read: retirement sets that first, and reads the count then.
+        segment.live.fetch_add(1, Ordering::SeqCst);
+        let is_sealed = self.kind(id) == Kind::Sealed && is_its(self.sequence(id));
+        if !is_sealed {
+            segment.live.fetch_sub(1, Ordering::SeqCst);
+        }
+        is_sealed
+    }
+
+    /// Counts a slot that no longer leads to this page.
+    pub(super) fn count_dead(&self, page: u32) {
+        if let Some(id) = self.segment_of(page) {
+            let before = self.get(id).live.fetch_sub(1, Ordering::SeqCst);
+            debug_assert!(before > 0, "the slot was counted");
+        }
+    }
+
+    /// Pins the segment of a page. The caller then loads the slot again, and unpins the segment if that has changed.
+    pub(super) fn pin(&self, id: u32) -> PageName {
+        self.get(id).pins.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `free`: either that sees the pin, or the slot that is loaded after this is cleared.
+        if !without("flash_pin_fence") {
+            fence(Ordering::SeqCst);
+        }
+        PageName { number: 0, sequence: self.sequence(id) }
+    }
+
+    pub(super) fn unpin(&self, id: u32) {
+        // Release: the reads of the pages come before they are written again.
+        self.get(id).pins.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Begins to retire a sealed segment: no slot will lead there that does not yet. Returns whether some do.
+    pub(super) fn retire(&self, id: u32) -> bool {
+        self.set_kind(id, Kind::Retiring);
+        self.get(id).live.load(Ordering::SeqCst) > 0
+    }
+
+    /// Frees a retiring segment to which no slot leads, unless a reader pins it.
+    pub(super) fn free(&self, id: u32) -> bool {
+        debug_assert_eq!(self.kind(id), Kind::Retiring);
+        if !without("flash_free_fence") {
+            fence(Ordering::SeqCst);
+        }
+        let is_unread = self.get(id).pins.load(Ordering::Acquire) == 0;
+        if is_unread {
+            self.set_kind(id, Kind::Free);
+        }
+        is_unread
+    }
+
+    /// Returns the use of all segments.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = SegmentUse> + '_ {
+        self.segments.iter().enumerate().map(|(id, segment)| SegmentUse {
+            id: id as u32,
+            kind: Kind::of(segment.kind.load(Ordering::SeqCst)),
+            sequence: segment.sequence.load(Ordering::Relaxed),
+            epoch: segment.epoch.load(Ordering::Relaxed),
+            live: segment.live.load(Ordering::SeqCst),
+            items: segment.items.load(Ordering::Relaxed),
+            bytes: segment.bytes.load(Ordering::Relaxed),
+            last_expiry: segment.last_expiry.load(Ordering::Relaxed),
+        })
+    }
+}

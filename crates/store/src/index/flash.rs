@@ -1,0 +1,107 @@
+//! Slots of items on flash (`layout::flash_slot`).
+//!
+//! Such a slot knows more bits of its key's hash than the group that it is in, but not the tag. So a search for a key
+//! may meet a slot of another key with the same fraction, about once in a hundred thousand: the item's bytes decide.
+
+use std::ops::ControlFlow;
+
+use fabcache_layout::directory::{self, Head};
+use fabcache_layout::flash_slot::{
+    FlashItem, REST_BITS, first_hash, fraction, fraction_bits, fraction_from, position,
+};
+use fabcache_layout::sync::Ordering;
+use fabcache_layout::{KeyHash, Slot};
+
+use super::group::LockedGroup;
+use super::walk::Cursor;
+use super::{Index, SlotSnapshot};
+
+impl Index {
+    /// Returns the bits of the fractions of the partition's items on flash; 0 if there never was one.
+    #[inline]
+    pub(super) fn flash_bits(&self, partition: usize) -> u32 {
+        let at = directory::flash_bits_offset(&self.geometry, partition);
+        self.memory.load(at, Ordering::Acquire) as u32 & 0xff
+    }
+
+    /// Returns the same, and decides on them before the partition's first item on flash.
+    fn start_flash(&self, partition: usize) -> u32 {
+        let bits = self.flash_bits(partition);
+        if bits != 0 {
+            return bits;
+        }
+        // Those of a table that is being replaced are fewer than the next one's, and so serve both.
+        let wanted = fraction_bits(Head::from_word(self.head_word(partition)).groups);
+        let at = directory::flash_bits_offset(&self.geometry, partition);
+        let exchanged =
+            self.memory.compare_exchange(at, 0, u64::from(wanted), Ordering::AcqRel, Ordering::Acquire);
+        exchanged.map_or_else(|others| others as u32 & 0xff, |_| wanted)
+    }
+
+    /// Returns the low bits of the key's fraction, which its slot would have on flash. `None` without such slots.
+    #[inline]
+    pub(super) fn flash_rest(&self, hash: KeyHash) -> Option<u32> {
+        let bits = self.flash_bits(self.partition_of(hash));
+        (bits != 0).then(|| rest_of(fraction(hash, self.geometry.partition_bits, bits)))
+    }
+
+    /// Returns a hash whose position in a table of `next_groups` groups is that of the slot's key, which has a slot on flash
+    /// in this group of a table of `groups` groups. `None` if the slot does not tell it.
+    pub(super) fn hash_on_flash(
+        &self,
+        partition: usize,
+        (group, groups): (u32, u32),
+        item: FlashItem,
+        next_groups: u32,
+    ) -> Option<KeyHash> {
+        let bits = self.flash_bits(partition);
+        let fraction = fraction_from(group, groups, item.rest, bits);
+        position(fraction, bits, next_groups)?;
+        Some(first_hash(fraction, bits, partition, self.geometry.partition_bits))
+    }
+
+    /// Visits the slots on flash of one group, under its lock, and returns where to go on. Each that is there from start to end
+    /// is visited.
+    pub fn walk_flash(
+        &self,
+        cursor: Cursor,
+        mut visit: impl FnMut(&LockedGroup<'_>, SlotSnapshot, FlashItem),
+    ) -> Cursor {
+        let Some(from) = cursor.hash() else { return cursor };
+        let locked = self.lock(from);
+        if self.flash_bits(locked.partition) != 0 {
+            let _ = locked.visit_all(|seen| {
+                if let Some(item) = FlashItem::from_slot(seen.slot) {
+                    visit(&locked, seen, item);
+                }
+                ControlFlow::<()>::Continue(())
+            });
+        }
+        self.end_of_walked(from, &locked)
+    }
+}
+
+impl LockedGroup<'_> {
+    /// Returns a slot of the key on flash that `is_it` accepts.
+    pub fn find_on_flash(&self, hash: KeyHash, mut is_it: impl FnMut(Slot) -> bool) -> Option<SlotSnapshot> {
+        let rest = self.index().flash_rest(hash)?;
+        let visit = |seen: SlotSnapshot| match FlashItem::from_slot(seen.slot) {
+            Some(item) if item.rest == rest && is_it(seen.slot) => ControlFlow::Break(seen),
+            _ => ControlFlow::Continue(()),
+        };
+        self.visit_usable(hash, visit).break_value()
+    }
+
+    /// Returns the slot of a key of this group whose item goes to these pages of flash. `None` if the slot would not tell
+    /// the key's position in the table.
+    pub fn flash_slot(&self, hash: KeyHash, page: u32, page_class: u8, frequency: u8) -> Option<Slot> {
+        let bits = self.index().start_flash(self.partition);
+        let fraction = fraction(hash, self.index().geometry.partition_bits, bits);
+        position(fraction, bits, self.groups())?;
+        Some(FlashItem { rest: rest_of(fraction), page, page_class }.to_slot(frequency))
+    }
+}
+
+fn rest_of(fraction: u64) -> u32 {
+    (fraction & ((1 << REST_BITS) - 1)) as u32
+}

@@ -1,0 +1,119 @@
+//! A flash tier whose device is memory, and the operations of a server with it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use fabcache_store::{
+    Change, Detail, ExistingItem, Fetched, FlashOptions, FlashReadResult, Get, Handle, ItemInfo, OutOfMemory,
+    Payload, Store, StoreOptions, StoredItem,
+};
+
+use super::{SetClock, store_with};
+
+/// A store with a flash tier on devices in memory.
+pub struct Tier {
+    pub handle: Handle,
+    pub clock: SetClock,
+    /// The bytes of each device.
+    pub devices: RefCell<Vec<Vec<u8>>>,
+}
+
+pub const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Options of a tier with so many segments on each device.
+pub fn flash_options(segments: &[u64]) -> FlashOptions {
+    FlashOptions {
+        device_bytes: segments.iter().map(|segments| segments * SEGMENT_BYTES).collect(),
+        segment_bytes: SEGMENT_BYTES,
+        item_bytes_min: 0,
+        write_bytes_per_second: None,
+    }
+}
+
+impl Tier {
+    pub fn new(memory_bytes: u64, segments: &[u64], options: StoreOptions) -> Tier {
+        let flash = options.flash.unwrap_or_else(|| flash_options(segments));
+        let devices = flash.device_bytes.iter().map(|bytes| vec![0; *bytes as usize]).collect();
+        let (store, clock) = store_with(memory_bytes, StoreOptions { flash: Some(flash), ..options });
+        Tier { handle: Handle::new(&store), clock, devices: RefCell::new(devices) }
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        self.handle.store()
+    }
+
+    /// Does all writes that are due, and retires segments.
+    pub fn drive(&self) {
+        self.write_all(|_, _| true);
+        self.handle.maintain_flash(|| {});
+    }
+
+    /// Does all writes that are due; `succeeds` tells of each, by its device and offset.
+    pub fn write_all(&self, mut succeeds: impl FnMut(usize, u64) -> bool) {
+        while let Some(mut write) = self.store().take_flash_write() {
+            let buffer = write.take_buffer();
+            let (device, offset, len) = (write.device(), write.offset(), write.byte_len());
+            let succeeds = succeeds(device, offset);
+            if succeeds {
+                let at = offset as usize;
+                self.devices.borrow_mut()[device][at..at + len].copy_from_slice(&buffer[..len]);
+            }
+            self.handle.finish_flash_write(write, buffer, succeeds);
+        }
+    }
+
+    /// Reads a key's item from flash.
+    pub fn fetch(&self, key: &[u8]) -> Option<Fetched> {
+        let mut read = self.handle.read_flash(key)?;
+        loop {
+            let (device, offset) = (read.device(), read.offset() as usize);
+            let (mut buffer, range) = read.take_buffer();
+            let len = range.len();
+            buffer[range].copy_from_slice(&self.devices.borrow()[device][offset..offset + len]);
+            match self.handle.finish_flash_read(read, buffer, Ok(len), key, true) {
+                FlashReadResult::Item(item) => return Some(Fetched::Item(item)),
+                FlashReadResult::Others(others) => return Some(Fetched::Others(others)),
+                FlashReadResult::Miss(_) => return None,
+                FlashReadResult::More(more) => read = more,
+            }
+        }
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<(ItemInfo, Vec<u8>)> {
+        let mut out = Vec::new();
+        match self.handle.get(key, Detail::Basic, true, &mut out, |_, _| {}) {
+            Get::Hit(info, Payload::Copied) => Some((info, out)),
+            Get::Hit(info, Payload::Pinned(pinned)) => {
+                Some((info, pinned.slices().collect::<Vec<_>>().concat()))
+            }
+            Get::Miss(_) => None,
+            Get::OnFlash => match self.fetch(key)? {
+                Fetched::Item(item) => {
+                    let found = (item.info(self.store().now()), item.value().to_vec());
+                    self.handle.promote(item);
+                    Some(found)
+                }
+                Fetched::Others(_) => None,
+            },
+        }
+    }
+
+    pub fn mutate<'a, R>(
+        &self,
+        key: &[u8],
+        mut decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
+    ) -> Result<(R, StoredItem), OutOfMemory> {
+        loop {
+            let done = self.handle.mutate(key, &mut decide);
+            self.handle.forget_fetched();
+            match done {
+                Err(OutOfMemory::OnFlash) => {
+                    if let Some(fetched) = self.fetch(key) {
+                        self.handle.use_fetched(fetched);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
