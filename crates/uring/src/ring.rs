@@ -276,7 +276,7 @@ impl Drop for Ring {
 
 /// Returns the error of a call, unless a later one may succeed: a signal came, time is over, or completions must be
 /// taken first.
-fn unless_temporary(entered: io::Result<usize>) -> io::Result<()> {
+pub(crate) fn unless_temporary(entered: io::Result<usize>) -> io::Result<()> {
     let temporary = [Errno::INTR, Errno::TIME, Errno::BUSY, Errno::AGAIN];
     match entered {
         Err(error) if !Errno::from_io_error(&error).is_some_and(|error| temporary.contains(&error)) => {
