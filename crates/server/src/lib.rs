@@ -9,6 +9,7 @@
 //!   `deferred_reads.rs`.
 //! - `watch.rs`, `prefixes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
 //! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
+//! - `flash/`: the devices of the flash tier, and the I/O on them.
 //! - `process/`: the process around the server.
 
 pub mod addresses;
@@ -21,6 +22,7 @@ pub mod credentials;
 pub mod deferred_reads;
 pub mod extended_options;
 pub mod fabric;
+pub mod flash;
 pub mod housekeeping;
 pub mod networks;
 pub mod options;

@@ -1,0 +1,463 @@
+//! The files and block devices of the flash tier.
+//!
+//! A device begins with a header area of 1 MiB, whose first page is the header; segments follow. A device is used only
+//! if it has a header, or nothing: an empty file, or a block device that begins with zeros. Not one byte of another changes.
+//!
+//! The server locks each device (flock(2)), and opens block devices exclusively (O_EXCL), so the kernel refuses mounted
+//! ones. Nobody gets these descriptors, so a lock on the device itself does.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use fabcache_uring::PageBuffer;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::device_header::{DeviceHeader, HEADER_BYTES, HeaderError};
+use super::{DeviceSettings, HEADER_AREA_BYTES, SEGMENTS_MIN};
+
+/// Mode bits that let other users write a file.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The open devices. They are locked until this and all their files are dropped.
+#[derive(Debug)]
+pub struct Devices {
+    devices: Vec<Device>,
+}
+
+#[derive(Debug)]
+struct Device {
+    path: PathBuf,
+    file: Arc<File>,
+    header: DeviceHeader,
+    segments: u64,
+}
+
+/// The reason why a device is not the one that was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The device fails.
+    #[error("cannot read its header: {0}")]
+    Unreadable(#[source] io::Error),
+    /// Something overwrote the header.
+    #[error("{0}")]
+    Header(#[from] HeaderError),
+    /// The header is another one.
+    #[error("it is another device, or another server uses it")]
+    Other,
+    /// The path leads to another file or device, or to none.
+    #[error("its path does not lead to it any more")]
+    Replaced,
+}
+
+/// Returns the offset in a device's file of a byte of its segments.
+pub const fn file_offset(segments_offset: u64) -> u64 {
+    HEADER_AREA_BYTES + segments_offset
+}
+
+impl Devices {
+    /// Opens, locks and checks all devices, and writes their headers. A file that does not exist is created, and removed
+    /// again if this fails.
+    ///
+    /// # Errors
+    /// A device cannot be used; the error names it, and says what to do.
+    ///
+    /// # Panics
+    /// `segment_bytes` is not a power of two, or shorter than a page.
+    pub fn open(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Devices> {
+        assert!(segment_bytes.is_power_of_two() && segment_bytes >= HEADER_BYTES as u64);
+        let segments = segments_of(settings, segment_bytes)?;
+        let set_id = random_id()?;
+        let mut candidates: Vec<Candidate> = Vec::with_capacity(settings.len());
+        for device in settings {
+            let candidate = Candidate::open(device, &candidates)?;
+            candidates.push(candidate);
+        }
+        let count = settings.len() as u32;
+        let mut devices = Vec::with_capacity(settings.len());
+        for (number, (candidate, segments)) in candidates.iter().zip(segments).enumerate() {
+            let header = DeviceHeader {
+                number: number as u32,
+                count,
+                device_id: candidate.device_id.map_or_else(random_id, Ok)?,
+                set_id,
+                bytes: candidate.bytes,
+                segment_bytes,
+            };
+            candidate.take_over(&header)?;
+            let (path, file) = (candidate.path.clone(), Arc::clone(&candidate.file));
+            devices.push(Device { path, file, header, segments });
+        }
+        for (candidate, device) in candidates.iter_mut().zip(&devices) {
+            candidate.is_removed_on_drop = false;
+            let (path, segments) = (device.path.display(), device.segments);
+            tracing::info!("flash device {path} has {segments} segments of {segment_bytes} bytes");
+        }
+        Ok(Devices { devices })
+    }
+
+    /// Returns the file of a device.
+    pub fn file(&self, device: usize) -> &Arc<File> {
+        &self.devices[device].file
+    }
+
+    /// Returns the absolute path of a device.
+    pub fn path(&self, device: usize) -> &Path {
+        &self.devices[device].path
+    }
+
+    /// Returns the bytes of each device's segments.
+    pub fn device_bytes(&self) -> Vec<u64> {
+        self.devices.iter().map(|device| device.segments * device.header.segment_bytes).collect()
+    }
+
+    /// Returns the number of devices.
+    pub fn count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Checks that a device is still the one that was opened: a swapped device has another id. It reads one page.
+    ///
+    /// # Errors
+    /// It is not, or cannot be read.
+    pub fn check_identity(&self, device: usize) -> Result<(), IdentityError> {
+        let Device { path, file, header, .. } = &self.devices[device];
+        let (page, len) = read_start(file, HEADER_BYTES).map_err(IdentityError::Unreadable)?;
+        if decode(&page[..len])? != *header {
+            return Err(IdentityError::Other);
+        }
+        let opened = file.metadata().map_err(IdentityError::Unreadable)?;
+        let is_there = std::fs::metadata(path).is_ok_and(|found| identity(&found) == identity(&opened));
+        if is_there { Ok(()) } else { Err(IdentityError::Replaced) }
+    }
+}
+
+/// A device that is open and locked, and not yet the server's.
+struct Candidate {
+    path: PathBuf,
+    file: Arc<File>,
+    bytes: u64,
+    is_block_device: bool,
+    /// Its id, if it has a header.
+    device_id: Option<u128>,
+    is_removed_on_drop: bool,
+}
+
+impl Candidate {
+    /// Opens a device and changes no byte of it; creates a file if nothing is there.
+    fn open(settings: &DeviceSettings, others: &[Candidate]) -> Result<Candidate> {
+        // The server may change its directory later.
+        let path = std::path::absolute(&settings.path)
+            .map_err(|error| refused(&settings.path, format_args!("its path is wrong: {error}")))?;
+        let found = match std::fs::metadata(&path) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(unavailable(&path, &error)),
+        };
+        if let Some(found) = &found {
+            // Before it is opened, which has an effect on a terminal or a pipe.
+            check_kind(&path, found)?;
+            let is_same = |other: &&Candidate| {
+                other.file.metadata().is_ok_and(|other| identity(&other) == identity(found))
+            };
+            if let Some(other) = others.iter().find(is_same) {
+                let other = other.path.display();
+                return Err(refused(&path, format_args!("it is the same as {other}; give each device once")));
+            }
+        }
+        let is_block_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
+        let file = open_file(&path, found.is_none(), is_block_device)?;
+        lock(&path, &file)?;
+        let mut candidate = Candidate {
+            path,
+            file: Arc::new(file),
+            bytes: settings.bytes,
+            is_block_device,
+            device_id: None,
+            is_removed_on_drop: found.is_none(),
+        };
+        candidate.examine()?;
+        Ok(candidate)
+    }
+
+    /// Checks that the device may be used.
+    fn examine(&mut self) -> Result<()> {
+        let opened = self.file.metadata().map_err(|error| unavailable(&self.path, &error))?;
+        let found = std::fs::metadata(&self.path);
+        if !found.is_ok_and(|found| identity(&found) == identity(&opened)) {
+            return Err(refused(&self.path, "it was replaced meanwhile; try again"));
+        }
+        if self.is_block_device {
+            self.check_size()?;
+        } else {
+            check_access(&self.path, &opened)?;
+        }
+        let (page, len) = self.read_start(HEADER_BYTES)?;
+        match decode(&page[..len]) {
+            Ok(header) => self.device_id = Some(header.device_id),
+            Err(HeaderError::Foreign) if self.is_empty(&opened)? => {}
+            Err(error) => {
+                let path = self.path.display();
+                let advice = if self.is_block_device {
+                    format!("zero its first MiB (blkdiscard -z -l 1048576 {path})")
+                } else {
+                    "remove it".into()
+                };
+                let why = format!("{error}; give another path, or {advice} if its contents are not needed");
+                return Err(refused(&self.path, why));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_size(&self) -> Result<()> {
+        let size = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))
+            .map_err(|error| unavailable(&self.path, &error.into()))?;
+        if size < self.bytes {
+            let asked = self.bytes;
+            let why =
+                format!("it has {size} bytes, fewer than the requested {asked}; request at most {size}");
+            return Err(refused(&self.path, why));
+        }
+        Ok(())
+    }
+
+    /// Returns whether it has no contents: other systems have their marks at various places of the first MiB.
+    fn is_empty(&self, opened: &Metadata) -> Result<bool> {
+        if !self.is_block_device {
+            return Ok(opened.len() == 0);
+        }
+        let (start, len) = self.read_start(HEADER_AREA_BYTES as usize)?;
+        Ok(start[..len].iter().all(|byte| *byte == 0))
+    }
+
+    /// Reads the first bytes, as many as there are, with direct I/O if the file system has it.
+    fn read_start(&self, bytes: usize) -> Result<(PageBuffer, usize)> {
+        let read = read_start(&self.file, bytes).or_else(|error| {
+            let flags = rustix::fs::fcntl_getfl(&self.file)?;
+            // Some file systems accept the flag, and no read under it.
+            if Errno::from_io_error(&error) != Some(Errno::INVAL) || !flags.contains(OFlags::DIRECT) {
+                return Err(error);
+            }
+            rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
+            warn_cached(&self.path);
+            read_start(&self.file, bytes)
+        });
+        read.map_err(|error| refused(&self.path, format_args!("cannot read it: {error}")))
+    }
+
+    /// Makes the device the server's: writes the header, and allocates a file's bytes.
+    fn take_over(&self, header: &DeviceHeader) -> Result<()> {
+        let cannot = |error: io::Error| match error.kind() {
+            io::ErrorKind::StorageFull => self.full(None),
+            _ => refused(&self.path, format_args!("cannot write it: {error}")),
+        };
+        if !self.is_block_device {
+            self.check_room()?;
+        }
+        // First, so that the next server recognises a file whose creation was interrupted.
+        let page = PageBuffer::from_slice(HEADER_BYTES, &header.encode());
+        self.file.write_all_at(&page, 0).map_err(cannot)?;
+        if !self.is_block_device {
+            self.allocate().map_err(cannot)?;
+        }
+        let (page, len) = self.read_start(HEADER_BYTES)?;
+        if decode(&page[..len]) != Ok(*header) {
+            return Err(refused(&self.path, "it does not return the header that was written; replace it"));
+        }
+        Ok(())
+    }
+
+    /// Checks that the file system has room for the file: an allocation in vain would fill it for a while.
+    fn check_room(&self) -> Result<()> {
+        let cannot = |error: io::Error| unavailable(&self.path, &error);
+        let allocated = self.file.metadata().map_err(cannot)?.blocks().saturating_mul(512);
+        let found = rustix::fs::fstatvfs(&self.file).map_err(|error| cannot(error.into()))?;
+        if found.f_blocks == 0 {
+            // It does not report its size, as tmpfs without a limit.
+            return Ok(());
+        }
+        let room = found.f_bavail.saturating_mul(found.f_frsize).saturating_add(allocated);
+        if room < self.bytes { Err(self.full(Some(room))) } else { Ok(()) }
+    }
+
+    fn full(&self, room: Option<u64>) -> anyhow::Error {
+        let bytes = self.bytes;
+        let room = room.map_or(String::new(), |room| format!(", only for {room}"));
+        refused(
+            &self.path,
+            format_args!("its file system has no room for {bytes} bytes{room}; request fewer, or free some"),
+        )
+    }
+
+    fn allocate(&self) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes) {
+            Err(Errno::OPNOTSUPP) => {
+                tracing::warn!(
+                    "the file system of the flash device {} cannot reserve its {} bytes: writes fail if others use them up",
+                    self.path.display(),
+                    self.bytes
+                );
+                let len = self.file.metadata()?.len().max(self.bytes);
+                self.file.set_len(len)
+            }
+            allocated => Ok(allocated?),
+        }
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        if self.is_removed_on_drop {
+            // It is locked, so nobody else uses it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the number of segments of each device.
+fn segments_of(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Vec<u64>> {
+    let segments: Vec<u64> = settings
+        .iter()
+        .map(|device| device.bytes.saturating_sub(HEADER_AREA_BYTES) / segment_bytes)
+        .collect();
+    for (device, segments) in settings.iter().zip(&segments) {
+        let bytes = device.bytes;
+        if *segments == 0 {
+            let why = format!(
+                "{bytes} bytes have no room for a header of {HEADER_AREA_BYTES} and a segment of {segment_bytes}; request more"
+            );
+            return Err(refused(&device.path, why));
+        }
+    }
+    let all: u64 = segments.iter().sum();
+    ensure!(
+        all >= SEGMENTS_MIN,
+        "the flash devices have room for {all} segments of {segment_bytes} bytes, fewer than {SEGMENTS_MIN}; request more"
+    );
+    Ok(segments)
+}
+
+fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
+    let kind = found.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    let why = if kind.is_dir() {
+        "it is a directory; give the path of a file in it"
+    } else {
+        "it is neither a file nor a block device; give the path of one"
+    };
+    Err(refused(path, why))
+}
+
+/// Checks that only this process's user can write the file.
+fn check_access(path: &Path, opened: &Metadata) -> Result<()> {
+    let (owner, user) = (opened.uid(), rustix::process::geteuid().as_raw());
+    if owner != user {
+        let why = format_args!("it belongs to user {owner}, and the server is user {user}; change the owner");
+        return Err(refused(path, why));
+    }
+    let mode = opened.permissions().mode() & 0o7777;
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(refused(path, format_args!("other users may write it (mode {mode:o}); set mode 600")));
+    }
+    Ok(())
+}
+
+/// Opens or creates a device's file, with direct I/O if the file system has it.
+fn open_file(path: &Path, is_new: bool, is_block_device: bool) -> Result<File> {
+    // Without NONBLOCK a pipe that was put there meanwhile would stall the server.
+    let mut flags = OFlags::NONBLOCK;
+    if is_block_device {
+        flags |= OFlags::EXCL;
+    }
+    let mut options = File::options();
+    options.read(true).write(true).create_new(is_new).mode(0o600).custom_flags(flags.bits() as i32);
+    let file = options.open(path).map_err(|error| unavailable(path, &error))?;
+    // Under NONBLOCK requests of io_uring fail instead of waiting. DIRECT is set here because an open that fails for it may
+    // have created the file.
+    let set = match rustix::fs::fcntl_setfl(&file, OFlags::DIRECT) {
+        Err(Errno::INVAL) => {
+            warn_cached(path);
+            rustix::fs::fcntl_setfl(&file, OFlags::empty())
+        }
+        set => set,
+    };
+    set.map_err(|error| unavailable(path, &error.into()))?;
+    Ok(file)
+}
+
+fn lock(path: &Path, file: &File) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            Err(refused(path, "another server uses it; stop that one, or give another path"))
+        }
+        locked => locked.map_err(|error| refused(path, format_args!("cannot lock it: {error}"))),
+    }
+}
+
+/// Reads the first bytes, as many as there are. Returns a buffer that begins with so many.
+fn read_start(file: &File, bytes: usize) -> io::Result<(PageBuffer, usize)> {
+    let mut buffer = PageBuffer::from_iter(HEADER_BYTES, std::iter::repeat_n(0, bytes));
+    let mut len = 0;
+    while len < bytes {
+        match file.read_at(&mut buffer[len..], len as u64) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // Direct reads go on at pages only; the end of the file lies elsewhere.
+        if len % HEADER_BYTES != 0 {
+            break;
+        }
+    }
+    Ok((buffer, len))
+}
+
+fn decode(page: &[u8]) -> Result<DeviceHeader, HeaderError> {
+    DeviceHeader::decode(page.first_chunk().ok_or(HeaderError::Foreign)?)
+}
+
+/// Returns what tells one file or device from all others.
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    // A block device may have several names with inodes of their own.
+    let is_block_device = metadata.file_type().is_block_device();
+    if is_block_device { (metadata.rdev(), u64::MAX) } else { (metadata.dev(), metadata.ino()) }
+}
+
+fn random_id() -> Result<u128> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow!("{error}"))
+        .context("cannot get random bytes for an id")?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+fn warn_cached(path: &Path) {
+    tracing::warn!(
+        "the file system of the flash device {} refuses direct I/O: the page cache takes memory, too",
+        path.display()
+    );
+}
+
+/// Returns the system's error of an attempt to open a device, with what to do.
+fn unavailable(path: &Path, error: &io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "; create its directory",
+        io::ErrorKind::PermissionDenied => "; let the server's user read and write it",
+        io::ErrorKind::ResourceBusy => "; unmount it, stop the program that uses it, or give another path",
+        io::ErrorKind::ReadOnlyFilesystem => "; give a path on another file system",
+        _ => "",
+    };
+    refused(path, format_args!("{error}{advice}"))
+}
+
+fn refused(path: &Path, why: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("cannot open flash device {}: {why}", path.display())
+}
