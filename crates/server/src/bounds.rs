@@ -165,3 +165,14 @@ pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
 /// nothing being flushed: many times the duration of a read, so that few reads fetch the line, and a short wait for
 /// flushes and starts.
 pub const FABRIC_LEASE: Duration = Duration::from_millis(1);
+
+/// Reads of flash devices that one worker has under way; further ones wait in its queue. Fast devices reach their rate with
+/// fewer, and a ring of so many takes 24 KiB.
+pub const FLASH_READS_MAX: u32 = 256;
+
+/// Bytes of one read of a flash device; longer values take several. The kernel prepares the whole of a read at once, which takes
+/// a worker 50 ms for 1 GiB, and a device serves others between two reads.
+pub const FLASH_READ_BYTES_MAX: usize = 1 << 20;
+
+/// Writes to flash devices under way. They are long, so a few keep a device busy.
+pub const FLASH_WRITES_MAX: usize = 8;

@@ -9,6 +9,7 @@ use std::process::Command;
 use fabcache_server::flash::device_header::{DeviceHeader, HEADER_BYTES};
 use fabcache_server::flash::{DeviceSettings, Devices, HEADER_AREA_BYTES};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_uring::PageBuffer;
 
 const SEGMENT: u64 = 1 << 20;
 const BYTES: u64 = HEADER_AREA_BYTES + 5 * SEGMENT;
@@ -66,7 +67,9 @@ fn block_devices_are_used_if_they_begin_with_zeros() {
     let Some(disk) = LoopDevice::new(&path) else { return };
     let devices = open(&disk.0).expect("an empty device");
     assert_eq!(devices.device_bytes(), [5 * SEGMENT]);
-    devices.check_identity(0).expect("it is the device");
+    let mut page = PageBuffer::from_slice(HEADER_BYTES, &[0; HEADER_BYTES]);
+    devices.file(0).read_exact_at(&mut page, 0).expect("read");
+    devices.check_identity(0, &page).expect("it is the device");
     // Under another name, too.
     let name = folder.path().join("name");
     let number = disk.0.metadata().expect("it exists").rdev();

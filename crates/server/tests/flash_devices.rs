@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fabcache_server::flash::device_header::{DeviceHeader, HEADER_BYTES, HeaderError};
 use fabcache_server::flash::{DeviceSettings, Devices, HEADER_AREA_BYTES, IdentityError, file_offset};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_uring::PageBuffer;
 use rustix::fs::OFlags;
 
 const SEGMENT: u64 = 1 << 20;
@@ -42,6 +43,12 @@ fn header(path: &Path) -> DeviceHeader {
     DeviceHeader::decode(&page).expect("it has a header")
 }
 
+fn check_identity(devices: &Devices, number: usize) -> Result<(), IdentityError> {
+    let mut page = PageBuffer::from_slice(HEADER_BYTES, &[0; HEADER_BYTES]);
+    let len = devices.file(number).read_at(&mut page, 0).expect("read");
+    devices.check_identity(number, &page[..len])
+}
+
 #[test]
 fn new_file_is_allocated_and_kept() {
     let folder = folder();
@@ -53,9 +60,9 @@ fn new_file_is_allocated_and_kept() {
     assert!(metadata.blocks() * 512 >= BYTES, "its bytes are allocated");
     let first = header(&path);
     assert_eq!((first.number, first.count, first.bytes, first.segment_bytes), (0, 1, BYTES, SEGMENT));
-    devices.check_identity(0).expect("it is the device");
+    check_identity(&devices, 0).expect("it is the device");
     // The last page of the last segment, with the alignment that direct I/O needs.
-    let page = fabcache_uring::PageBuffer::from_slice(HEADER_BYTES, &[7; HEADER_BYTES]);
+    let page = PageBuffer::from_slice(HEADER_BYTES, &[7; HEADER_BYTES]);
     let last = file_offset(5 * SEGMENT) - HEADER_BYTES as u64;
     devices.file(0).write_all_at(&page, last).expect("written");
     drop(devices);
@@ -103,7 +110,7 @@ fn several_devices_form_a_set() {
     for (number, header) in headers.iter().enumerate() {
         assert_eq!((header.number, header.count), (number as u32, 3));
         assert_eq!(header.set_id, headers[0].set_id);
-        devices.check_identity(number).expect("it is the device");
+        check_identity(&devices, number).expect("it is the device");
     }
     assert_ne!(headers[0].device_id, headers[1].device_id);
 }
@@ -238,7 +245,7 @@ fn swapped_devices_are_noticed() {
     let overwrite = |bytes: &[u8]| {
         let file = File::options().write(true).open(&path).expect("it exists");
         file.write_all_at(bytes, 0).expect("written");
-        devices.check_identity(0)
+        check_identity(&devices, 0)
     };
     let others = fs::read(&other).expect("it exists");
     assert!(matches!(overwrite(&others[..HEADER_BYTES]), Err(IdentityError::Other)));
@@ -248,11 +255,11 @@ fn swapped_devices_are_noticed() {
 
     let moved = folder.path().join("moved");
     fs::rename(&path, &moved).expect("moved");
-    assert!(matches!(devices.check_identity(0), Err(IdentityError::Replaced)));
+    assert!(matches!(check_identity(&devices, 0), Err(IdentityError::Replaced)));
     fs::rename(&other, &path).expect("moved");
-    assert!(matches!(devices.check_identity(0), Err(IdentityError::Replaced)));
+    assert!(matches!(check_identity(&devices, 0), Err(IdentityError::Replaced)));
     fs::rename(&moved, &path).expect("moved");
-    devices.check_identity(0).expect("it is the device again");
+    check_identity(&devices, 0).expect("it is the device again");
     File::options().write(true).open(&path).expect("it exists").set_len(0).expect("shortened");
-    assert!(matches!(devices.check_identity(0), Err(IdentityError::Header(HeaderError::Foreign))));
+    assert!(matches!(check_identity(&devices, 0), Err(IdentityError::Header(HeaderError::Foreign))));
 }

@@ -120,14 +120,14 @@ impl Devices {
         self.devices.len()
     }
 
-    /// Checks that a device is still the one that was opened: a swapped device has another id. It reads one page.
+    /// Checks that a device is still the one that was opened, by the bytes at the start of its file now: a swapped device has
+    /// another id.
     ///
     /// # Errors
-    /// It is not, or cannot be read.
-    pub fn check_identity(&self, device: usize) -> Result<(), IdentityError> {
+    /// It is not.
+    pub fn check_identity(&self, device: usize, start: &[u8]) -> Result<(), IdentityError> {
         let Device { path, file, header, .. } = &self.devices[device];
-        let (page, len) = read_start(file, HEADER_BYTES).map_err(IdentityError::Unreadable)?;
-        if decode(&page[..len])? != *header {
+        if decode(start)? != *header {
             return Err(IdentityError::Other);
         }
         let opened = file.metadata().map_err(IdentityError::Unreadable)?;

@@ -1,13 +1,23 @@
 //! The I/O of the flash tier: the store decides what to write and read, this module does it.
 //!
 //! - `devices.rs`: opens the files and block devices; `device_header.rs`: the page that each begins with.
+//! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes.
+//!
+//! Neither a worker nor the writer waits for a device, except when it ends: a stalled device delays nothing but its own requests.
 
 pub mod device_header;
 mod devices;
+mod reader;
+mod writer;
 
+use std::ops::Range;
 use std::path::PathBuf;
 
+use fabcache_uring::PageBuffer;
+
 pub use devices::{Devices, IdentityError, file_offset};
+pub use reader::FlashReader;
+pub use writer::{WriterControl, run_writer};
 
 /// Bytes before a device's segments: they hold the header.
 pub const HEADER_AREA_BYTES: u64 = 1 << 20;
@@ -22,4 +32,46 @@ pub struct DeviceSettings {
     pub path: PathBuf,
     /// Bytes to use, the header area included.
     pub bytes: u64,
+}
+
+/// A read that the store requests.
+pub trait ReadRequest {
+    /// The device, by its place in the settings.
+    fn device(&self) -> usize;
+
+    /// Where to read, in bytes from the start of the device's segments.
+    fn offset(&self) -> u64;
+
+    /// Takes the buffer, and returns which of its bytes to read: whole pages. Called once.
+    fn take_buffer(&mut self) -> (PageBuffer, Range<usize>);
+}
+
+/// A write that the store requests.
+pub trait WriteRequest {
+    /// The device, by its place in the settings.
+    fn device(&self) -> usize;
+
+    /// Where to write, in bytes from the start of the device's segments.
+    fn offset(&self) -> u64;
+
+    /// Bytes to write, from the start of the buffer: whole pages.
+    fn byte_len(&self) -> usize;
+
+    /// Takes the buffer. Called once.
+    fn take_buffer(&mut self) -> PageBuffer;
+}
+
+/// The store's writes.
+pub trait WriteQueue {
+    /// One of them.
+    type Write: WriteRequest;
+
+    /// Takes the next one, if there is one.
+    fn take_write(&self) -> Option<Self::Write>;
+
+    /// Takes the result of a write, with its buffer. Writes may end in any order.
+    fn finish_write(&self, write: Self::Write, buffer: PageBuffer, is_written: bool);
+
+    /// Prepares segments for further writes; calls `pause` between short parts of that.
+    fn maintain(&self, pause: &mut dyn FnMut());
 }

@@ -1,0 +1,122 @@
+//! The reads of one worker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use fabcache_uring::{FileCompletion, FileRing, PageBuffer};
+
+use super::device_header::HEADER_BYTES;
+use super::{Devices, ReadRequest, file_offset};
+use crate::bounds::{FLASH_READ_BYTES_MAX, FLASH_READS_MAX};
+
+/// Reads `R` that are under way or wait, and what the worker keeps with each. Dropped, it waits for those under way.
+#[derive(Debug)]
+pub struct FlashReader<R, T> {
+    devices: Arc<Devices>,
+    // Before the reads, which pin what the ring reads.
+    ring: FileRing,
+    /// The reads, by their tokens in the ring.
+    reads: Vec<Option<PendingRead<R, T>>>,
+    free: Vec<usize>,
+    /// The reads that are not in the ring, with their buffers.
+    waiting: VecDeque<(usize, PageBuffer)>,
+}
+
+#[derive(Debug)]
+struct PendingRead<R, T> {
+    read: R,
+    with: T,
+    /// Which bytes of the buffer are to be read.
+    bytes: Range<usize>,
+    /// How many of them were.
+    done: usize,
+}
+
+impl<R: ReadRequest, T> FlashReader<R, T> {
+    /// Creates a reader, which then any thread may use.
+    ///
+    /// # Errors
+    /// The kernel refuses the ring.
+    pub fn new(devices: &Arc<Devices>) -> io::Result<Self> {
+        let ring = FileRing::new(FLASH_READS_MAX)?;
+        let (reads, free, waiting) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(FlashReader { devices: Arc::clone(devices), ring, reads, free, waiting })
+    }
+
+    /// Queues a read; [`FlashReader::submit`] starts it, in the order of the queue.
+    pub fn start(&mut self, mut read: R, with: T) {
+        let (buffer, bytes) = read.take_buffer();
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.reads.push(None);
+            self.reads.len() - 1
+        });
+        self.reads[index] = Some(PendingRead { read, with, bytes, done: 0 });
+        self.waiting.push_back((index, buffer));
+        self.fill();
+    }
+
+    /// Starts the queued reads, as many as the ring holds. Due once in a turn of the worker, after [`FlashReader::take`] has
+    /// returned nothing.
+    ///
+    /// # Errors
+    /// The system's. The reads stay queued.
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.ring.submit()
+    }
+
+    /// Takes a read that has ended, what was kept with it, its buffer, and how many of the requested bytes were read, which are
+    /// fewer at the end of the file. Makes no system call.
+    pub fn take(&mut self) -> Option<(R, T, PageBuffer, io::Result<usize>)> {
+        loop {
+            let FileCompletion { token, buffer, result } = self.ring.next_completion()?;
+            let index = token as usize;
+            let pending = self.reads[index].as_mut().expect("a read ends once");
+            let result = match result {
+                Ok(bytes) => {
+                    pending.done += bytes;
+                    let is_done = bytes == 0 || pending.done >= pending.bytes.len();
+                    // A direct read cannot go on elsewhere: this is the end of the file.
+                    if !is_done && bytes.is_multiple_of(HEADER_BYTES) {
+                        self.waiting.push_back((index, buffer));
+                        self.fill();
+                        continue;
+                    }
+                    Ok(pending.done)
+                }
+                Err(error) => Err(error),
+            };
+            let PendingRead { read, with, .. } = self.reads[index].take().expect("it is there");
+            self.free.push(index);
+            self.fill();
+            return Some((read, with, buffer, result));
+        }
+    }
+
+    /// Returns the descriptor that is readable while reads that have ended wait to be taken.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ring.descriptor()
+    }
+
+    /// Returns whether no read is under way or queued.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.reads.len()
+    }
+
+    /// Moves reads from the queue to the ring while it has room.
+    fn fill(&mut self) {
+        while self.ring.in_flight() < self.ring.capacity()
+            && let Some((index, buffer)) = self.waiting.pop_front()
+        {
+            let PendingRead { read, bytes, done, .. } = self.reads[index].as_ref().expect("it waits");
+            let start = bytes.start + done;
+            let end = bytes.end.min(start + FLASH_READ_BYTES_MAX);
+            let (file, offset) =
+                (self.devices.file(read.device()), file_offset(read.offset() + *done as u64));
+            let queued = self.ring.read(file, offset, buffer, start..end, index as u64);
+            queued.expect("the ring has room");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The thread that writes to flash devices, and checks once a second that they are still the same.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fabcache_uring::{FileCompletion, FileRing, PageBuffer};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::device_header::HEADER_BYTES;
+use super::{Devices, IdentityError, WriteQueue, WriteRequest, file_offset};
+use crate::bounds::FLASH_WRITES_MAX;
+
+/// How often the devices are checked and the store maintains its segments.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Wakes and stops the writer.
+#[derive(Debug)]
+pub struct WriterControl {
+    doorbell: OwnedFd,
+    /// The doorbell was rung since the writer last looked for writes.
+    is_notified: AtomicBool,
+    is_stopping: AtomicBool,
+}
+
+impl WriterControl {
+    /// Creates the control of one writer.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new() -> io::Result<WriterControl> {
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(WriterControl {
+            doorbell,
+            is_notified: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the writer that there are writes to take.
+    pub fn notify(&self) {
+        // Pairs with `drain`: either the writer looks for writes later, or this rings.
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
+            // It fails only if the doorbell was rung 2^64 times.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Asks the writer to finish the writes under way, and to end.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.notify();
+    }
+
+    /// Returns whether the writer is to end. Later notifications ring again.
+    fn drain(&self) -> bool {
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+        self.is_notified.swap(false, Ordering::AcqRel);
+        self.is_stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Writes to the devices until [`WriterControl::stop`].
+///
+/// # Errors
+/// The kernel refuses the ring, or to wait for it.
+pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &WriterControl) -> io::Result<()> {
+    let mut writer = Writer::new(devices)?;
+    let mut next_tick = Instant::now();
+    loop {
+        let is_stopping = control.drain();
+        writer.finish(queue);
+        if is_stopping {
+            break;
+        }
+        writer.start(queue);
+        if Instant::now() >= next_tick {
+            next_tick = Instant::now() + TICK;
+            writer.start_checks();
+            queue.maintain(&mut || {
+                writer.finish(queue);
+                writer.start(queue);
+            });
+            // It may have made room for further writes.
+            writer.start(queue);
+        }
+        writer.wait(control, next_tick)?;
+    }
+    let mut logs_at = Some(Instant::now() + TICK);
+    while writer.ring.in_flight() > 0 {
+        writer.ring.wait(Some(TICK))?;
+        writer.finish(queue);
+        if logs_at.take_if(|at| Instant::now() >= *at).is_some() {
+            tracing::warn!("waiting for {} requests to flash devices to end", writer.ring.in_flight());
+        }
+    }
+    Ok(())
+}
+
+/// The requests under way, and the devices' states.
+struct Writer<'d, W> {
+    devices: &'d Devices,
+    states: Vec<DeviceState>,
+    // Before the writes, which keep what the ring writes from being used otherwise.
+    ring: FileRing,
+    /// The requests, by their tokens in the ring.
+    requests: Vec<Option<Request<W>>>,
+    writes: usize,
+}
+
+enum Request<W> {
+    /// A write, and how many of its bytes are written.
+    Write(W, usize),
+    /// A read of a device's header.
+    Check(usize),
+}
+
+/// What the writer knows of a device.
+#[derive(Clone, Debug, Default)]
+struct DeviceState {
+    /// Another device has its place: a write would destroy that one's contents.
+    is_lost: bool,
+    /// Its last write failed.
+    is_failing: bool,
+    is_being_checked: bool,
+}
+
+impl<'d, W: WriteRequest> Writer<'d, W> {
+    fn new(devices: &'d Devices) -> io::Result<Self> {
+        let capacity = FLASH_WRITES_MAX + devices.count();
+        Ok(Writer {
+            devices,
+            states: vec![DeviceState::default(); devices.count()],
+            ring: FileRing::new(capacity as u32)?,
+            requests: (0..capacity).map(|_| None).collect(),
+            writes: 0,
+        })
+    }
+
+    /// Starts the queue's writes, as many as may be under way.
+    fn start(&mut self, queue: &impl WriteQueue<Write = W>) {
+        while self.writes < FLASH_WRITES_MAX
+            && let Some(mut write) = queue.take_write()
+        {
+            let buffer = write.take_buffer();
+            if self.states[write.device()].is_lost {
+                queue.finish_write(write, buffer, false);
+                continue;
+            }
+            self.writes += 1;
+            let index = self.free_index();
+            self.go_on(index, write, 0, buffer);
+        }
+        self.submit();
+    }
+
+    /// Starts reading the headers, but for devices that have not answered yet.
+    fn start_checks(&mut self) {
+        for device in 0..self.devices.count() {
+            if std::mem::replace(&mut self.states[device].is_being_checked, true) {
+                continue;
+            }
+            let index = self.free_index();
+            self.requests[index] = Some(Request::Check(device));
+            let buffer = PageBuffer::from_slice(HEADER_BYTES, &[0; HEADER_BYTES]);
+            let file = self.devices.file(device);
+            let queued = self.ring.read(file, 0, buffer, 0..HEADER_BYTES, index as u64);
+            queued.expect("the ring has room for a check of each device");
+        }
+        self.submit();
+    }
+
+    fn free_index(&self) -> usize {
+        self.requests.iter().position(Option::is_none).expect("there are as many as may be under way")
+    }
+
+    /// Writes the rest of a write.
+    fn go_on(&mut self, index: usize, write: W, done: usize, buffer: PageBuffer) {
+        let file = self.devices.file(write.device());
+        let (offset, bytes) = (file_offset(write.offset() + done as u64), done..write.byte_len());
+        self.requests[index] = Some(Request::Write(write, done));
+        self.ring.write(file, offset, buffer, bytes, index as u64).expect("the ring has room for all writes");
+    }
+
+    fn submit(&mut self) {
+        if let Err(error) = self.ring.submit() {
+            tracing::warn!("cannot submit writes to flash devices, trying again: {error}");
+        }
+    }
+
+    /// Takes the results that are there.
+    fn finish(&mut self, queue: &impl WriteQueue<Write = W>) {
+        while let Some(FileCompletion { token, buffer, result }) = self.ring.next_completion() {
+            let index = token as usize;
+            match self.requests[index].take().expect("a request ends once") {
+                Request::Check(device) => {
+                    let found = result.map_err(IdentityError::Unreadable);
+                    let is_same = found.and_then(|len| self.devices.check_identity(device, &buffer[..len]));
+                    self.note_identity(device, is_same);
+                }
+                Request::Write(write, done) => self.finish_write(queue, index, write, done, buffer, result),
+            }
+        }
+    }
+
+    fn finish_write(
+        &mut self,
+        queue: &impl WriteQueue<Write = W>,
+        index: usize,
+        write: W,
+        mut done: usize,
+        buffer: PageBuffer,
+        result: io::Result<usize>,
+    ) {
+        let device = write.device();
+        let result = result.and_then(|bytes| {
+            // Direct writes go on at pages only.
+            let pages = bytes / HEADER_BYTES * HEADER_BYTES;
+            done += pages;
+            if pages > 0 { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        });
+        if result.is_ok() && done < write.byte_len() && !self.states[device].is_lost {
+            return self.go_on(index, write, done, buffer);
+        }
+        self.writes -= 1;
+        let is_written = result.is_ok() && done == write.byte_len();
+        let was_failing = std::mem::replace(&mut self.states[device].is_failing, !is_written);
+        let path = self.devices.path(device).display();
+        match result {
+            Err(error) if !was_failing => {
+                tracing::error!(
+                    "cannot write to flash device {path}: {error}; its items stay in memory or are evicted"
+                );
+            }
+            Ok(()) if is_written && was_failing => tracing::info!("flash device {path} takes writes again"),
+            _ => {}
+        }
+        queue.finish_write(write, buffer, is_written);
+    }
+
+    fn note_identity(&mut self, device: usize, is_same: Result<(), IdentityError>) {
+        let state = &mut self.states[device];
+        state.is_being_checked = false;
+        let was_lost = std::mem::replace(&mut state.is_lost, is_same.is_err());
+        let path = self.devices.path(device).display();
+        match is_same {
+            Err(error) if !was_lost => tracing::error!(
+                "stopped writing to flash device {path}: {error}; put the device back, or restart the server"
+            ),
+            Ok(()) if was_lost => tracing::info!("flash device {path} is back, and written to again"),
+            _ => {}
+        }
+    }
+
+    /// Waits for a result or the doorbell, until a time.
+    fn wait(&mut self, control: &WriterControl, until: Instant) -> io::Result<()> {
+        self.submit();
+        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let mut watched = [self.ring.descriptor(), rustix::fd::AsFd::as_fd(&control.doorbell)]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match rustix::event::poll(&mut watched, left.as_ref()) {
+            // A result that arrives while the thread sleeps may interrupt it.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
