@@ -444,6 +444,23 @@ fn maintenance_runs_at_once_and_each_second_beside_writes() {
 }
 
 #[test]
+fn each_notification_wakes_the_writer() {
+    const ROUNDS: usize = 20;
+    let Some((devices, _files)) = devices(1) else { return };
+    let queue = Queue::default();
+    with_writer(&devices, &queue, |control| {
+        let began = Instant::now();
+        for round in 1..=ROUNDS {
+            queue.push(write(round, 0, round, 1));
+            control.notify();
+            wait_until("it is written", || queue.results().len() == round);
+        }
+        // Without notifications it looks for writes once a second.
+        assert!(began.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
+    });
+}
+
+#[test]
 fn stopped_writer_takes_no_further_writes() {
     let Some((devices, _files)) = devices(1) else { return };
     let queue = Queue::default();

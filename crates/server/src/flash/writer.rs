@@ -267,3 +267,84 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::FileExt;
+
+    use fabcache_testbed::cleanup::Folder;
+
+    use super::*;
+    use crate::flash::{DeviceSettings, HEADER_AREA_BYTES};
+
+    const PAGES: usize = 5;
+
+    struct Write;
+
+    impl WriteRequest for Write {
+        fn device(&self) -> usize {
+            0
+        }
+
+        fn offset(&self) -> u64 {
+            0
+        }
+
+        fn byte_len(&self) -> usize {
+            PAGES * HEADER_BYTES
+        }
+
+        fn take_buffer(&mut self) -> PageBuffer {
+            PageBuffer::from_iter(
+                HEADER_BYTES,
+                (0..PAGES * HEADER_BYTES).map(|at| 1 + (at / HEADER_BYTES) as u8),
+            )
+        }
+    }
+
+    #[derive(Default)]
+    struct Queue(Cell<Option<bool>>);
+
+    impl WriteQueue for Queue {
+        type Write = Write;
+
+        fn take_write(&self) -> Option<Write> {
+            None
+        }
+
+        fn finish_write(&self, _: Write, _: PageBuffer, is_written: bool) {
+            assert_eq!(self.0.replace(Some(is_written)), None, "it ends once");
+        }
+
+        fn maintain(&self, _: &mut dyn FnMut()) {}
+    }
+
+    /// No device writes less on request, so the test passes the short results in.
+    #[test]
+    fn short_writes_go_on_at_the_next_page() {
+        if let Err(error) = fabcache_uring::probe_files() {
+            return eprintln!("no test: io_uring is not available: {error}");
+        }
+        let folder = Folder::new("flash-writer").expect("a folder");
+        let device = DeviceSettings { path: folder.path().join("a"), bytes: HEADER_AREA_BYTES + (4 << 20) };
+        let devices = Devices::open(&[device], 1 << 20).expect("a device");
+        // Bytes that a short result reports, and the pages that are written again.
+        for (bytes, pages) in [(HEADER_BYTES, 1..PAGES), (3 * HEADER_BYTES + 7, 3..PAGES), (7, 0..0)] {
+            let zeros = PageBuffer::from_slice(HEADER_BYTES, &[0; PAGES * HEADER_BYTES]);
+            devices.file(0).write_all_at(&zeros, file_offset(0)).expect("written");
+            let (queue, mut writer) = (Queue::default(), Writer::new(&devices).expect("a ring"));
+            writer.writes = 1;
+            writer.finish_write(&queue, 0, Write, 0, Write.take_buffer(), Ok(bytes));
+            while writer.ring.in_flight() > 0 {
+                writer.ring.wait(None).expect("the ring works");
+                writer.finish(&queue);
+            }
+            assert_eq!((queue.0.get(), writer.writes), (Some(!pages.is_empty()), 0));
+            let mut found = zeros;
+            devices.file(0).read_exact_at(&mut found, file_offset(0)).expect("read");
+            let expected = |at: usize| if pages.contains(&at) { 1 + at as u8 } else { 0 };
+            assert!(found.iter().enumerate().all(|(at, byte)| *byte == expected(at / HEADER_BYTES)));
+        }
+    }
+}
