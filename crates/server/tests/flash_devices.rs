@@ -116,6 +116,39 @@ fn several_devices_form_a_set() {
 }
 
 #[test]
+fn same_devices_have_a_previous_set() {
+    let folder = folder();
+    let [a, b, c] = ["a", "b", "c"].map(|name| device(folder.path().join(name)));
+    // Opens the devices; returns the ids of the set before and of this one.
+    let open = |settings: &[&DeviceSettings], segment_bytes| {
+        let settings: Vec<_> = settings.iter().copied().cloned().collect();
+        let devices = Devices::open(&settings, segment_bytes).expect("devices");
+        (devices.previous_set_id(), devices.set_id())
+    };
+    let (previous, first) = open(&[&a, &b], SEGMENT);
+    assert_eq!((previous, header(&a.path).set_id), (None, first));
+    let (previous, second) = open(&[&a, &b], SEGMENT);
+    assert_eq!(previous, Some(first));
+    assert_ne!(second, first);
+    let larger = DeviceSettings { bytes: BYTES + SEGMENT, ..b.clone() };
+    let others: [(&[&DeviceSettings], u64); 5] = [
+        (&[&b, &a], SEGMENT),
+        (&[&a], SEGMENT),
+        (&[&a, &b, &c], SEGMENT),
+        (&[&a, &b], SEGMENT / 2),
+        (&[&a, &larger], SEGMENT),
+    ];
+    for (settings, segment_bytes) in others {
+        open(&[&a, &b], SEGMENT);
+        assert_eq!(open(settings, segment_bytes).0, None);
+    }
+    // Each was a device of the same number in a set of two, but of another set.
+    open(&[&a, &b], SEGMENT);
+    open(&[&c, &b], SEGMENT);
+    assert_eq!(open(&[&a, &b], SEGMENT).0, None);
+}
+
+#[test]
 fn foreign_contents_are_refused_and_stay() {
     let folder = folder();
     let path = folder.path().join("a");
@@ -153,6 +186,9 @@ fn other_kinds_of_files_are_refused() {
         assert!(refusal(path).contains("neither a file nor a block device"));
     }
     assert!(refusal(&folder.path().join("none/a")).contains("create its directory"));
+    let dangling = folder.path().join("dangling");
+    symlink(folder.path().join("nothing"), &dangling).expect("a name");
+    assert!(refusal(&dangling).contains("symbolic link to nothing"));
     let open_to_all = folder.path().join("a");
     fs::write(&open_to_all, "").expect("written");
     fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o622)).expect("changed");

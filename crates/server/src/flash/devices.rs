@@ -27,6 +27,8 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 #[derive(Debug)]
 pub struct Devices {
     devices: Vec<Device>,
+    set_id: u128,
+    previous_set_id: Option<u128>,
 }
 
 #[derive(Debug)]
@@ -77,13 +79,14 @@ impl Devices {
             let candidate = Candidate::open(device, &candidates)?;
             candidates.push(candidate);
         }
+        let previous_set_id = previous_set_id(&candidates, segment_bytes);
         let count = settings.len() as u32;
         let mut devices = Vec::with_capacity(settings.len());
         for (number, (candidate, segments)) in candidates.iter().zip(segments).enumerate() {
             let header = DeviceHeader {
                 number: number as u32,
                 count,
-                device_id: candidate.device_id.map_or_else(random_id, Ok)?,
+                device_id: candidate.header.map_or_else(random_id, |header| Ok(header.device_id))?,
                 set_id,
                 bytes: candidate.bytes,
                 segment_bytes,
@@ -97,7 +100,7 @@ impl Devices {
             let (path, segments) = (device.path.display(), device.segments);
             tracing::info!("flash device {path} has {segments} segments of {segment_bytes} bytes");
         }
-        Ok(Devices { devices })
+        Ok(Devices { devices, set_id, previous_set_id })
     }
 
     /// Returns the file of a device.
@@ -118,6 +121,17 @@ impl Devices {
     /// Returns the number of devices.
     pub fn count(&self) -> usize {
         self.devices.len()
+    }
+
+    /// Returns the id of the set, which is new with each opening.
+    pub fn set_id(&self) -> u128 {
+        self.set_id
+    }
+
+    /// Returns the id of the set at the opening before, if the same devices formed it, in this order and with these sizes. Nothing
+    /// else was opened over their segments since.
+    pub fn previous_set_id(&self) -> Option<u128> {
+        self.previous_set_id
     }
 
     /// Checks that a device is still the one that was opened, by the bytes at the start of its file now: a swapped device has
@@ -142,8 +156,8 @@ struct Candidate {
     file: Arc<File>,
     bytes: u64,
     is_block_device: bool,
-    /// Its id, if it has a header.
-    device_id: Option<u128>,
+    /// Its header, if it has one.
+    header: Option<DeviceHeader>,
     is_removed_on_drop: bool,
 }
 
@@ -177,7 +191,7 @@ impl Candidate {
             file: Arc::new(file),
             bytes: settings.bytes,
             is_block_device,
-            device_id: None,
+            header: None,
             is_removed_on_drop: found.is_none(),
         };
         candidate.examine()?;
@@ -198,7 +212,7 @@ impl Candidate {
         }
         let (page, len) = self.read_start(HEADER_BYTES)?;
         match decode(&page[..len]) {
-            Ok(header) => self.device_id = Some(header.device_id),
+            Ok(header) => self.header = Some(header),
             Err(HeaderError::Foreign) if self.is_empty(&opened)? => {}
             Err(error) => {
                 let path = self.path.display();
@@ -342,6 +356,25 @@ fn segments_of(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Vec<u6
     Ok(segments)
 }
 
+/// Returns the id of the set that these devices formed before, if they did.
+fn previous_set_id(candidates: &[Candidate], segment_bytes: u64) -> Option<u128> {
+    let set_id = candidates.first()?.header?.set_id;
+    let is_same = |(number, candidate): (usize, &Candidate)| {
+        candidate.header.is_some_and(|header| {
+            let expected = DeviceHeader {
+                number: number as u32,
+                count: candidates.len() as u32,
+                device_id: header.device_id,
+                set_id,
+                bytes: candidate.bytes,
+                segment_bytes,
+            };
+            header == expected
+        })
+    };
+    candidates.iter().enumerate().all(is_same).then_some(set_id)
+}
+
 fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
     let kind = found.file_type();
     if kind.is_file() || kind.is_block_device() {
@@ -450,6 +483,7 @@ fn warn_cached(path: &Path) {
 fn unavailable(path: &Path, error: &io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; create its directory",
+        io::ErrorKind::AlreadyExists => "; it is a symbolic link to nothing, or was just created: try again",
         io::ErrorKind::PermissionDenied => "; let the server's user read and write it",
         io::ErrorKind::ResourceBusy => "; unmount it, stop the program that uses it, or give another path",
         io::ErrorKind::ReadOnlyFilesystem => "; give a path on another file system",

@@ -1,7 +1,7 @@
 //! The thread that writes to flash devices, and checks once a second that they are still the same.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -258,8 +258,8 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
     fn wait(&mut self, control: &WriterControl, until: Instant) -> io::Result<()> {
         self.submit();
         let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-        let mut watched = [self.ring.descriptor(), rustix::fd::AsFd::as_fd(&control.doorbell)]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut watched = [self.ring.descriptor(), control.doorbell.as_fd()].map(watch);
         match rustix::event::poll(&mut watched, left.as_ref()) {
             // A result that arrives while the thread sleeps may interrupt it.
             Ok(_) | Err(Errno::INTR) => Ok(()),
