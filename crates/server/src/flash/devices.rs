@@ -128,8 +128,8 @@ impl Devices {
         self.set_id
     }
 
-    /// Returns the id of the set at the opening before, if the same devices formed it, in this order and with these sizes. Nothing
-    /// else was opened over their segments since.
+    /// Returns the id of the set at the opening before, if the same devices formed it, in this order and with these sizes. It is not
+    /// the id of an older opening: each replaces it.
     pub fn previous_set_id(&self) -> Option<u128> {
         self.previous_set_id
     }
