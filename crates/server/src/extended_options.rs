@@ -1,15 +1,16 @@
 //! memcached's extended options (`-o`).
 //!
-//! Those that tune mechanisms that are not here (slabs, LRU segments, the crawler's pace) are accepted, shown in
-//! `stats settings` as they were given, and said to have no effect. Those whose silence would mislead (a flash tier,
-//! a proxy, ciphers) are refused.
+//! Those that tune mechanisms that are not here (slabs, LRU segments, the crawler's pace, buckets on flash) are
+//! accepted, shown in `stats settings` as they were given, and said to have no effect. Those whose silence would
+//! mislead (a proxy, ciphers) are refused.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::options::nearest;
+use crate::flash::DeviceSettings;
+use crate::options::{nearest, path_and_size};
 
 /// The effect of a `-o` option here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ enum ArgumentKind {
     Sizes,
     /// The name of a file.
     File,
+    /// FILE:SIZE or FILE:SIZE:BUCKET, for the flash tier.
+    Device,
     /// It is rejected with any value.
     Anything,
 }
@@ -50,9 +53,23 @@ const SLABS: OptionEffect = OptionEffect::Nothing("memory is not divided into sl
 const LRU: OptionEffect = OptionEffect::Nothing("eviction works on segments, not on LRU lists");
 const CRAWLER: OptionEffect = OptionEffect::Nothing("expired memory is reclaimed without a crawler");
 const INDEX: OptionEffect = OptionEffect::Nothing("the index grows by itself and always hashes with xxh3");
-const FLASH: OptionEffect = OptionEffect::Refused("there is no flash tier");
+const FLASH_BUFFERS: OptionEffect = OptionEffect::Nothing("the flash tier sizes its write buffers itself");
+const FLASH_THREADS: OptionEffect =
+    OptionEffect::Nothing("one thread writes to flash, and each worker reads through its own io_uring");
+const FLASH_AGE: OptionEffect =
+    OptionEffect::Nothing("items move to flash when memory evicts them, whatever their age");
+const FLASH_BUCKETS: OptionEffect = OptionEffect::Nothing("flash has no buckets");
+const FLASH_RECACHE: OptionEffect =
+    OptionEffect::Nothing("items return from flash to memory by how often they are read");
+const FLASH_ORDER: OptionEffect =
+    OptionEffect::Nothing("flash evicts whole segments in the order they were written, without compaction");
+const FLASH_SLEEP: OptionEffect =
+    OptionEffect::Nothing("the thread that writes to flash is woken when there is something to write");
 const PROXY: OptionEffect = OptionEffect::Refused("there is no proxy");
 const BUFFERS: OptionEffect = OptionEffect::Nothing("buffers are bounded for each connection");
+
+/// The buckets of memcached's extstore.
+const BUCKETS: &[&str] = &["default", "compact", "lowttl", "chunked", "coldcompact", "old"];
 
 /// Every suboption, its argument, and its effect here.
 const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
@@ -114,20 +131,20 @@ const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
     ),
     ("no_drop_privileges", ArgumentKind::Nothing, OptionEffect::Works),
     ("relaxed_privileges", ArgumentKind::Nothing, OptionEffect::Nothing("system calls are not filtered")),
-    ("ext_path", ArgumentKind::Anything, FLASH),
-    ("ext_page_size", ArgumentKind::Anything, FLASH),
-    ("ext_wbuf_size", ArgumentKind::Anything, FLASH),
-    ("ext_threads", ArgumentKind::Anything, FLASH),
-    ("ext_io_depth", ArgumentKind::Anything, FLASH),
-    ("ext_item_size", ArgumentKind::Anything, FLASH),
-    ("ext_item_age", ArgumentKind::Anything, FLASH),
-    ("ext_low_ttl", ArgumentKind::Anything, FLASH),
-    ("ext_drop_unread", ArgumentKind::Anything, FLASH),
-    ("ext_recache_rate", ArgumentKind::Anything, FLASH),
-    ("ext_compact_under", ArgumentKind::Anything, FLASH),
-    ("ext_drop_under", ArgumentKind::Anything, FLASH),
-    ("ext_max_frag", ArgumentKind::Anything, FLASH),
-    ("ext_max_sleep", ArgumentKind::Anything, FLASH),
+    ("ext_path", ArgumentKind::Device, OptionEffect::Works),
+    ("ext_page_size", NUMBER, OptionEffect::Works),
+    ("ext_wbuf_size", NUMBER, FLASH_BUFFERS),
+    ("ext_threads", NUMBER, FLASH_THREADS),
+    ("ext_io_depth", NUMBER, FLASH_THREADS),
+    ("ext_item_size", NUMBER, OptionEffect::Works),
+    ("ext_item_age", NUMBER, FLASH_AGE),
+    ("ext_low_ttl", NUMBER, FLASH_BUCKETS),
+    ("ext_drop_unread", ArgumentKind::Nothing, FLASH_ORDER),
+    ("ext_recache_rate", NUMBER, FLASH_RECACHE),
+    ("ext_compact_under", NUMBER, FLASH_ORDER),
+    ("ext_drop_under", NUMBER, FLASH_ORDER),
+    ("ext_max_frag", ArgumentKind::Fraction, FLASH_ORDER),
+    ("ext_max_sleep", NUMBER, FLASH_SLEEP),
     ("proxy_config", ArgumentKind::Anything, PROXY),
     ("proxy_arg", ArgumentKind::Anything, PROXY),
     ("proxy_uring", ArgumentKind::Anything, PROXY),
@@ -159,10 +176,48 @@ pub struct ExtendedOptions {
     pub ssl_verify_mode: u8,
     /// 0 to 3 for TLS 1.0 to 1.3.
     pub ssl_min_version: Option<u8>,
+    /// Devices of the flash tier (`ext_path`).
+    pub ext_paths: Vec<ExtPath>,
+    /// Megabytes of a flash segment (`ext_page_size`).
+    pub ext_page_megabytes: Option<u32>,
+    /// Values shorter than this are not written to flash (`ext_item_size`).
+    pub ext_item_bytes: Option<u32>,
     /// Options without effect, and why.
     pub without_effect: Vec<(String, &'static str)>,
     /// All given options, for `stats settings`.
     pub given: BTreeMap<String, String>,
+}
+
+/// The argument of `ext_path`: a device of the flash tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtPath {
+    /// The device.
+    pub device: DeviceSettings,
+    /// The bucket that memcached would reserve it for.
+    pub bucket: Option<String>,
+}
+
+impl ExtPath {
+    /// Parses FILE:SIZE or FILE:SIZE:BUCKET. A word after the last colon that begins with a letter is the bucket.
+    ///
+    /// # Errors
+    /// The size is missing or none, or there is no such bucket.
+    fn parse(text: &str) -> Result<ExtPath> {
+        let last = text.rsplit_once(':');
+        let (device, bucket) = match last {
+            Some((device, word))
+                if device.contains(':') && word.starts_with(|c: char| c.is_ascii_alphabetic()) =>
+            {
+                (device, Some(word))
+            }
+            _ => (text, None),
+        };
+        if let Some(word) = bucket.filter(|word| !BUCKETS.contains(word)) {
+            bail!("-o ext_path={text}: {word:?} is no bucket; the buckets are {}", BUCKETS.join(", "));
+        }
+        let (path, bytes) = path_and_size("-o ext_path", device)?;
+        Ok(ExtPath { device: DeviceSettings { path, bytes }, bucket: bucket.map(str::to_owned) })
+    }
 }
 
 impl ExtendedOptions {
@@ -213,6 +268,9 @@ impl ExtendedOptions {
             "ssl_ca_cert" => self.ssl_ca_cert = path(),
             "ssl_verify_mode" => self.ssl_verify_mode = value.parse().unwrap_or_default(),
             "ssl_min_version" => self.ssl_min_version = value.parse().ok(),
+            "ext_path" => self.ext_paths.extend(ExtPath::parse(value).ok()),
+            "ext_page_size" => self.ext_page_megabytes = value.parse().ok(),
+            "ext_item_size" => self.ext_item_bytes = value.parse().ok(),
             _ => {}
         }
     }
@@ -240,6 +298,7 @@ impl ArgumentKind {
         };
         let (is_right, wanted) = match self {
             ArgumentKind::Anything => return Ok(()),
+            ArgumentKind::Device => return ExtPath::parse(value).map(drop),
             ArgumentKind::Nothing => (["1", "yes", "true", "on"].contains(&value), "no value".to_owned()),
             ArgumentKind::Number(min, max) | ArgumentKind::NumberOrNothing(min, max) => {
                 (number(min, max)(value), format!("a number from {min} to {max}"))
@@ -293,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn devices_have_a_path_a_size_and_a_bucket() {
+        let device = |path: &str, bytes, bucket: Option<&str>| ExtPath {
+            device: DeviceSettings { path: path.into(), bytes },
+            bucket: bucket.map(str::to_owned),
+        };
+        let words = "ext_path=/a:1g,ext_path=/b:c:64M:compact,ext_path=c=d:2t:default,ext_item_size=0,ext_page_size=8";
+        let extended = parse(words).expect("known");
+        let expected = [
+            device("/a", 1 << 30, None),
+            device("/b:c", 64 << 20, Some("compact")),
+            device("c=d", 2 << 40, Some("default")),
+        ];
+        assert_eq!(extended.ext_paths, expected);
+        assert_eq!((extended.ext_item_bytes, extended.ext_page_megabytes), (Some(0), Some(8)));
+        assert!(extended.without_effect.is_empty());
+    }
+
+    #[test]
     fn errors_name_the_option() {
         for (words, needle) in [
             ("idle_timeot=3", "is idle_timeout meant?"),
@@ -314,7 +391,19 @@ mod tests {
             ("ssl_keyformat=2", "takes 1, not"),
             ("ssl_key=", "name of a file"),
             ("modern,temporary_ttl", "temporary_ttl needs a value"),
-            ("ext_path=/x:1g", "no flash tier"),
+            ("ext_path", "ext_path needs a value"),
+            (
+                "ext_path=/x",
+                "-o ext_path takes PATH:SIZE, such as /var/lib/fabcached/flash:64g; \"/x\" has no size",
+            ),
+            ("ext_path=/x:1gb", "-o ext_path /x: takes a suffix of one letter, k, m, g or t: write 1g"),
+            ("ext_path=/x:0m", "-o ext_path /x: takes a size greater than 0"),
+            ("ext_path=/x:1g:cold", "\"cold\" is no bucket; the buckets are default, compact"),
+            ("ext_path=/x:old", "-o ext_path /x: takes a size such as"),
+            ("ext_item_size=1k", "ext_item_size takes a number from 0"),
+            ("ext_page_size=-1", "ext_page_size takes a number from 0"),
+            ("ext_max_frag=x", "ext_max_frag takes a number from 0 up"),
+            ("ext_drop_unread=0", "ext_drop_unread takes no value"),
             ("ssl_verify_mode=9", "0 to 3"),
         ] {
             let error = parse(words).expect_err(words).to_string();
@@ -337,6 +426,7 @@ mod tests {
                 }
                 ArgumentKind::Sizes => "[1-9][0-9]{0,8}(-[1-9][0-9]{0,8}){0,3}".prop_map(Some).boxed(),
                 ArgumentKind::File => "[a-z/.=]{1,20}".prop_map(Some).boxed(),
+                ArgumentKind::Device => "[a-z/.:=]{0,20}x:[1-9][0-9]{0,3}[mgt](:old)?".prop_map(Some).boxed(),
             };
             (Just(*name), value)
         })

@@ -129,7 +129,7 @@ options! {
     #[arg(long, value_name = "WHICH", help_heading = "Listening")]
     accept: Option<String>,
 
-    /// Memory in megabytes, index included; or with a suffix k, m, g [default: 64]
+    /// Memory in megabytes, index included; or with a suffix k, m, g, t [default: 64]
     #[arg(short, long, allow_negative_numbers = true, value_name = "MB", help_heading = "Memory")]
     #[file(deserialize_with = "size_text")]
     memory_limit: Option<String>,
@@ -167,6 +167,29 @@ options! {
     /// Start with an empty region in place of what the file of -e holds, also if that is not a region
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Memory")]
     discard: Option<bool>,
+
+    /// Move evicted items to this file or block device, up to SIZE (suffix k, m, g or t); repeat it for several devices
+    #[arg(long, value_name = "PATH:SIZE", help_heading = "Flash")]
+    flash: Vec<String>,
+
+    /// Bytes of a flash segment, the unit of eviction there: 16m, 32m or 64m [default: 64m from 4g of flash up, else 16m]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "Flash")]
+    #[file(deserialize_with = "size_text")]
+    flash_segment: Option<String>,
+
+    /// Megabytes a second that may be written to flash; beyond that, only items read before or missed lately go there
+    /// [default: no limit]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Flash")]
+    flash_write_mb_s: Option<u32>,
+
+    /// Times a day that all of --flash may be written, such as 0.5 or 3. With --flash-write-mb-s, the smaller limit
+    /// counts [default: no limit]
+    #[arg(long, allow_negative_numbers = true, value_parser = factor, value_name = "N", help_heading = "Flash")]
+    flash_dwpd: Option<f64>,
+
+    /// Evict items with values shorter than so many bytes, instead of writing them to flash [default: 0]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "BYTES", help_heading = "Flash")]
+    flash_item_size: Option<u32>,
 
     /// Worker threads [default: 4]
     #[arg(short, long, allow_negative_numbers = true, value_parser = count::<usize>, value_name = "N", help_heading = "Workers")]
@@ -476,7 +499,22 @@ impl<T> FillFrom for Vec<T> {
     }
 }
 
-/// Reads a size in bytes with a suffix k, m or g; without one in `unit`s.
+/// Splits PATH:SIZE at the last colon; returns the path and the size in bytes.
+///
+/// # Errors
+/// One of them is missing, or the size is none.
+pub(crate) fn path_and_size(option: &str, text: &str) -> anyhow::Result<(PathBuf, u64)> {
+    let (path, bytes) = text.rsplit_once(':').unwrap_or((text, ""));
+    if bytes.is_empty() {
+        bail!("{option} takes PATH:SIZE, such as /var/lib/fabcached/flash:64g; {text:?} has no size");
+    }
+    if path.is_empty() {
+        bail!("{option} takes PATH:SIZE, such as /var/lib/fabcached/flash:64g; {text:?} has no path");
+    }
+    Ok((PathBuf::from(path), size(&format!("{option} {path}:"), bytes, 1)?))
+}
+
+/// Reads a size in bytes with a suffix k, m, g or t; without one in `unit`s.
 pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = text[number.len()..].to_ascii_lowercase();
@@ -485,6 +523,7 @@ pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
+        "t" => 1 << 40,
         _ => 0,
     };
     let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -500,7 +539,7 @@ pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
     }
     if suffix.ends_with('b') {
         let letter = suffix.trim_end_matches("ib").trim_end_matches('b');
-        bail!("{option} takes a suffix of one letter, k, m or g: write {number}{letter} for {text:?}");
+        bail!("{option} takes a suffix of one letter, k, m, g or t: write {number}{letter} for {text:?}");
     }
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     match bytes {
@@ -513,6 +552,7 @@ pub(crate) fn size(option: &str, text: &str, unit: u64) -> anyhow::Result<u64> {
 /// Returns advice to write a fraction of a unit as a whole number of the next smaller one.
 fn in_smaller_unit(fraction: &str, unit: u64) -> String {
     let smaller = match unit {
+        0x100_0000_0000 => 'g',
         0x4000_0000 => 'm',
         0x10_0000 => 'k',
         _ => return String::new(),

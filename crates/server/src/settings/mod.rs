@@ -1,5 +1,7 @@
-//! The server's settings: the options, validated, with their defaults. `listeners.rs`: listen addresses.
+//! The server's settings: the options, validated, with their defaults. `listeners.rs`: listen addresses; `flash.rs`: the
+//! flash tier.
 
+mod flash;
 mod listeners;
 
 use std::net::SocketAddr;
@@ -18,6 +20,7 @@ use crate::options::{Options, size};
 use crate::process;
 use crate::shm::ShmSettings;
 
+pub use flash::FlashSettings;
 pub use listeners::{ListenerSettings, TlsSettings};
 
 /// The worker that a new connection stays with.
@@ -75,6 +78,8 @@ pub struct Settings {
     pub backing: BackingOptions,
     /// Lock it.
     pub lock_memory: bool,
+    /// Where evicted items go, if they are kept.
+    pub flash: Option<FlashSettings>,
     /// Workers.
     pub threads: usize,
     /// Requests of one connection before others get their turn, if that is limited.
@@ -166,6 +171,7 @@ impl Settings {
         let Counts { threads, requests_per_turn, connections_max, slab_growth_factor, slab_min_size } =
             counts(options)?;
         let (sasl, sasl_file) = (options.enable_sasl.unwrap_or(false), sasl_file(options, environment)?);
+        let flash = FlashSettings::new(options, &extended)?;
         let delimiter = options.prefix_delimiter;
         let prefix_delimiter = u8::try_from(delimiter.unwrap_or(':')).ok().filter(u8::is_ascii);
         let mut settings = Settings {
@@ -210,7 +216,8 @@ impl Settings {
             verbosity: options.verbosity.unwrap_or(0),
             log_json: log_json(options)?,
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
-            without_effect: without_effect(options, &extended),
+            without_effect: without_effect(options, &extended, flash.as_ref()),
+            flash,
             warnings: [
                 too_little_memory(memory_bytes, item_bytes_max),
                 large_pages_of_file(options),
@@ -250,7 +257,9 @@ impl Settings {
             &mut self.pidfile,
             &mut self.port_file,
         ];
-        for path in sockets.chain(tls.flatten()).chain(files.into_iter().flatten()) {
+        let devices = self.flash.iter_mut().flat_map(|flash| &mut flash.devices);
+        let devices = devices.map(|device| &mut device.path);
+        for path in sockets.chain(tls.flatten()).chain(files.into_iter().flatten()).chain(devices) {
             *path = std::path::absolute(&*path)
                 .with_context(|| format!("cannot tell where {} is", path.display()))?;
         }
@@ -461,7 +470,11 @@ fn core_dumps_of_shared_memory(options: &Options) -> Option<String> {
     })
 }
 
-fn without_effect(options: &Options, extended: &ExtendedOptions) -> Vec<String> {
+fn without_effect(
+    options: &Options,
+    extended: &ExtendedOptions,
+    flash: Option<&FlashSettings>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for (given, name) in
         [(options.slab_growth_factor.is_some(), "-f"), (options.slab_min_size.is_some(), "-n")]
@@ -473,6 +486,7 @@ fn without_effect(options: &Options, extended: &ExtendedOptions) -> Vec<String> 
     if options.napi_ids.is_some() {
         found.push("-N has no effect: workers are not chosen by NAPI id".to_owned());
     }
+    found.extend(flash::notes(options, extended, flash));
     found.extend(extended.without_effect.iter().map(|(name, why)| format!("-o {name} has no effect: {why}")));
     found
 }
@@ -537,7 +551,7 @@ mod tests {
         for (wrong, needle) in [
             ("-m x", "-m takes a size"),
             ("-m 0", "greater than 0"),
-            ("-m 4gb", "-m takes a suffix of one letter, k, m or g: write 4g for \"4gb\""),
+            ("-m 4gb", "-m takes a suffix of one letter, k, m, g or t: write 4g for \"4gb\""),
             ("-I 1MiB", "write 1m for"),
             ("-m 1.5g", "-m takes a whole number, not \"1.5g\"; write 1536m for it"),
             ("-m 1.5", "write 1536k for it"),
@@ -546,7 +560,8 @@ mod tests {
             ("-m 20000000000g", "the most is 17179869183g"),
             ("-m g", "-m takes a size such as"),
             ("-m 1..5g", "-m takes a size such as"),
-            ("-m 4t", "-m takes a size such as"),
+            ("-m 4p", "-m takes a size such as"),
+            ("-m 1.5t", "write 1536g for it"),
             ("-m 10k", "too little"),
             ("-m 64 -I 40m", "half the memory"),
             ("-I 10", "1k to 1024m"),
@@ -687,7 +702,7 @@ mod tests {
     fn any_argument() -> impl Strategy<Value = String> {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
-             --stall-timeout --accept --engine --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
+             --stall-timeout --flash=/x:1g --flash --flash-segment --flash-write-mb-s --flash-dwpd --flash-item-size --accept --engine --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives"
                 .split_whitespace()
                 .collect::<Vec<_>>(),
         );
@@ -717,9 +732,9 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_size_or_rejected(text: String, number in 1u64..1 << 30) {
+        fn any_text_is_a_size_or_rejected(text: String, number in 1u64..1 << 23) {
             let _ = size("-m", &text, 1);
-            for (suffix, unit) in [("", 7), ("k", 1 << 10), ("K", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)] {
+            for (suffix, unit) in [("", 7), ("k", 1 << 10), ("K", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)] {
                 prop_assert_eq!(size("-m", &format!("{number}{suffix}"), 7).expect("a size"), number * unit);
             }
         }
