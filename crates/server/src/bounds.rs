@@ -35,6 +35,9 @@ pub const DUMPED_GROUPS_MAX: u32 = 16;
 /// Connections that `stats conns` lists before others get their turn: some tens of kilobytes.
 pub const LISTED_CONNECTIONS_MAX: usize = 64;
 
+/// Flash segments that `stats extstore` lists before others get their turn: some tens of kilobytes.
+pub const LISTED_FLASH_SEGMENTS_MAX: usize = 256;
+
 /// Sizes that `stats sizes` keeps while it scans all items; the longer ones take another scan.
 pub const SIZES_MAX: usize = 1024;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
-use fabcache_store::{Store, StoreSums};
+use fabcache_store::{FlashSums, Store, StoreSums};
 use fabcache_transport::tls::TlsContext;
 
 use crate::bounds::PINS_WANTED_EVERY;
@@ -22,6 +22,9 @@ use crate::settings::{Settings, TlsSettings};
 use crate::shm::LoggedRefusals;
 use crate::watch::Watchers;
 use crate::worker::inbox::Inbox;
+
+/// memcached's default of `ext_item_size`, which it shows also without a flash tier.
+const MEMCACHED_EXT_ITEM_SIZE: u32 = 512;
 
 /// Requests to the process from signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,8 @@ pub struct Switches {
     pub crawler_tocrawl: AtomicU32,
     /// `slabs automove`.
     pub automove: AtomicU32,
+    /// `extstore item_size`: values shorter than this are evicted instead of written to flash.
+    pub flash_item_bytes_min: AtomicU32,
 }
 
 /// The state of all workers together.
@@ -124,7 +129,7 @@ pub struct Shared {
     /// When workers were last asked to give up pins, in milliseconds of the store's clock.
     pub pins_wanted_ms: AtomicU64,
     /// The values at the last `stats reset`; subtracted from those shown.
-    pub baseline: Mutex<(ServerSums, StoreSums)>,
+    pub baseline: Mutex<(ServerSums, StoreSums, FlashSums)>,
     /// Requests to the code that runs the process.
     pub orders: Mutex<Sender<ProcessRequest>>,
     phase: AtomicU8,
@@ -153,6 +158,10 @@ impl Shared {
             crawler_sleep: AtomicU32::new(given("lru_crawler_sleep", 100)),
             crawler_tocrawl: AtomicU32::new(given("lru_crawler_tocrawl", 0)),
             automove: AtomicU32::new(settings.extended.slab_automove.unwrap_or(1)),
+            flash_item_bytes_min: AtomicU32::new(match &settings.flash {
+                Some(flash) => flash.item_bytes_min,
+                None => settings.extended.ext_item_bytes.unwrap_or(MEMCACHED_EXT_ITEM_SIZE),
+            }),
         };
         Shared {
             started: Instant::now(),
@@ -230,13 +239,24 @@ impl Shared {
 
     /// What all workers and the store counted since the last `stats reset`.
     pub fn sums_since_reset(&self) -> (ServerSums, StoreSums) {
-        let baseline = *self.baseline.lock().expect("no thread panics while it holds the baseline");
-        (self.sums().since(&baseline.0), self.store.sums().since(&baseline.1))
+        let (server, store) = {
+            let baseline = self.baseline.lock().expect("no thread panics while it holds the baseline");
+            (baseline.0, baseline.1)
+        };
+        (self.sums().since(&server), self.store.sums().since(&store))
+    }
+
+    /// What the flash tier counted ever, and since the last `stats reset`; none without one.
+    pub fn flash_sums(&self) -> Option<(FlashSums, FlashSums)> {
+        let sums = self.store.flash_sums()?;
+        let baseline = self.baseline.lock().expect("no thread panics while it holds the baseline");
+        let since = sums.since(&baseline.2);
+        Some((sums, since))
     }
 
     /// Counts from zero again.
     pub fn reset_sums(&self) {
-        let now = (self.sums(), self.store.sums());
+        let now = (self.sums(), self.store.sums(), self.store.flash_sums().unwrap_or_default());
         *self.baseline.lock().expect("no thread panics while it holds the baseline") = now;
         self.store.reset_simulation_counts();
         self.prefixes.clear();

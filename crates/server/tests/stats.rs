@@ -33,7 +33,7 @@ const SETTINGS: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest
     inline_ascii_response drop_privileges ext_item_size ext_item_age ext_low_ttl ext_recache_rate ext_wbuf_size \
     ext_compact_under ext_drop_under ext_max_sleep ext_max_frag slab_automove_freeratio ext_drop_unread ssl_enabled \
     ssl_chain_cert ssl_key ssl_verify_mode ssl_keyformat ssl_ciphers ssl_ca_cert ssl_wbuf_size ssl_session_cache \
-    ssl_kernel_tls ssl_min_version num_napi_ids memory_file client_flags_size engine fabric fabcache_version";
+    ssl_kernel_tls ssl_min_version num_napi_ids memory_file client_flags_size engine fabric flash fabcache_version";
 
 const ITEMS: &str = "number number_hot number_warm number_cold age_hot age_warm age mem_requested evicted \
     evicted_nonzero evicted_time outofmemory tailrepairs reclaimed expired_unfetched evicted_unfetched evicted_active \
@@ -147,6 +147,58 @@ fn stats_settings_reports_the_options() {
     {
         assert_eq!(turned[name], value, "{name}");
     }
+}
+
+#[test]
+fn stats_settings_reports_the_flash_tier() {
+    let scratch = Scratch::new("flash_settings");
+    let path = scratch.path("flash");
+    let path = path.display();
+    let flags = "-o ext_page_size=8,ext_wbuf_size=2,ext_item_age=100,ext_low_ttl=60,ext_recache_rate=0,ext_max_frag=0.9,\
+                 ext_compact_under=3,ext_drop_under=4,ext_max_sleep=1000,ext_drop_unread";
+    let server = serve(&format!("{flags},ext_path={path}:64m,ext_item_size=100 --flash-write-mb-s 5"));
+    let mut c = server.connect();
+    let given: BTreeMap<_, _> = c.stats("settings").into_iter().collect();
+    for (name, value) in [
+        ("flash", &*format!("{path}:67108864")),
+        ("flash_segment_bytes", "16777216"),
+        ("flash_write_bytes_per_second", "5242880"),
+        ("ext_item_size", "100"),
+        ("ext_item_age", "100"),
+        ("ext_low_ttl", "60"),
+        ("ext_recache_rate", "0"),
+        // memcached takes this in megabytes and shows bytes.
+        ("ext_wbuf_size", "2097152"),
+        ("ext_compact_under", "3"),
+        ("ext_drop_under", "4"),
+        ("ext_max_sleep", "1000"),
+        ("ext_max_frag", "0.90"),
+        ("ext_drop_unread", "yes"),
+    ] {
+        assert_eq!(given[name], value, "{name}");
+    }
+    // The others change nothing.
+    c.request(
+        "extstore item_size 7\r\nextstore item_age 5\r\nextstore item_size x\r\n",
+        "OK\r\nOK\r\nERROR\r\n",
+    );
+    assert_eq!(
+        (c.stat("settings", "ext_item_size"), c.stat("settings", "ext_item_age")),
+        ("7".into(), "100".into())
+    );
+    let other = scratch.path("other");
+    let server = serve(&format!("--flash {}:64m", other.display()));
+    assert_eq!(server.connect().stat("settings", "ext_item_size"), "0", "items of any size move to flash");
+}
+
+#[test]
+fn without_flash_its_statistics_are_missing() {
+    let server = serve("");
+    let mut c = server.connect();
+    assert_eq!(c.stat("settings", "ext_item_size"), "512", "memcached's default");
+    c.request("stats extstore\r\nextstore item_size 7\r\n", "END\r\nOK\r\n");
+    assert_eq!(c.stat("settings", "ext_item_size"), "7");
+    assert!(c.stats("fabcache").iter().all(|(name, _)| !name.starts_with("flash_")));
 }
 
 #[test]

@@ -52,8 +52,8 @@ pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
 pub use flash::{
-    Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashState, FlashSums, FlashWrite,
-    PageBuffer,
+    Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums, FlashState, FlashSums,
+    FlashWrite, PageBuffer,
 };
 pub use handle::Handle;
 pub use hints::Access;

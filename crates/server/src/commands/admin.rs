@@ -55,7 +55,7 @@ pub fn order(
         Command::RefreshCerts => return refresh_certificates(ctx, session, encoding),
         Command::Lru(words) => lru(words),
         Command::Slabs(words) => slabs(ctx, words),
-        Command::Extstore(words) => extstore(words),
+        Command::Extstore(words) => extstore(ctx, words),
         _ => unreachable!("every other command is dispatched before"),
     };
     answer(ctx, encoding, &Reply::Line(line))
@@ -234,8 +234,8 @@ fn reassign(ctx: &Context, source: &[u8], destination: &[u8]) -> &'static [u8] {
     }
 }
 
-/// `extstore NAME VALUE`: there is no flash tier, and these switches of one are taken as a memcached without takes them.
-fn extstore(words: Words<'_>) -> &'static [u8] {
+/// `extstore NAME VALUE`: `item_size` takes effect; the others tune what memcached's flash tier does, and change nothing.
+fn extstore(ctx: &Context, words: Words<'_>) -> &'static [u8] {
     let words: Vec<&[u8]> = words.take(SLABS_WORDS_MAX).collect();
     match *words.as_slice() {
         [b"free_memchunks", class, count]
@@ -243,9 +243,16 @@ fn extstore(words: Words<'_>) -> &'static [u8] {
         {
             b"OK"
         }
+        [b"item_size", bytes] => match parse_u32(bytes) {
+            Some(bytes) => {
+                ctx.shared.switches.flash_item_bytes_min.store(bytes, Ordering::Relaxed);
+                b"OK"
+            }
+            None => b"ERROR",
+        },
         [
-            b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under"
-            | b"max_sleep" | b"drop_unread",
+            b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under" | b"drop_under" | b"max_sleep"
+            | b"drop_unread",
             value,
         ] if parse_u32(value).is_some() => b"OK",
         [b"max_frag", value] if std::str::from_utf8(value).is_ok_and(|v| v.parse::<f64>().is_ok()) => b"OK",

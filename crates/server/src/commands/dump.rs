@@ -1,4 +1,4 @@
-//! Long answers, made in parts as the client takes them: lists of keys, connections, prefixes and sizes.
+//! Long answers, made in parts as the client takes them: lists of keys, connections, prefixes, sizes and flash segments.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use fabcache_protocol::number::push_u64;
 use fabcache_protocol::{Encoding, Reply, SavedEncoding};
 use fabcache_store::dump::{Cursor, VisitedItem};
 
-use super::stats::{ConnectionList, PrefixList, SizeList};
+use super::stats::{ConnectionList, FlashSegmentList, PrefixList, SizeList};
 use super::{Context, ITEM_CLASS, saved};
 use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
 use crate::watch::push_encoded;
@@ -40,6 +40,8 @@ pub enum List {
     Connections(ConnectionList),
     /// `stats detail dump`.
     Prefixes(PrefixList),
+    /// `stats extstore`.
+    FlashSegments(FlashSegmentList),
 }
 
 impl Dump {
@@ -57,6 +59,7 @@ impl Dump {
             List::Sizes(sizes) => sizes.go_on(ctx, &encoding),
             List::Connections(connections) => connections.go_on(ctx, &encoding),
             List::Prefixes(prefixes) => prefixes.go_on(ctx, &encoding),
+            List::FlashSegments(segments) => segments.go_on(ctx, &encoding),
         }
     }
 }

@@ -218,14 +218,7 @@ impl Settings {
             port_file: environment("MEMCACHED_PORT_FILENAME").map(PathBuf::from),
             without_effect: without_effect(options, &extended, flash.as_ref()),
             flash,
-            warnings: [
-                too_little_memory(memory_bytes, item_bytes_max),
-                large_pages_of_file(options),
-                core_dumps_of_shared_memory(options),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
+            warnings: warnings(options, memory_bytes, item_bytes_max),
             lease: FABRIC_LEASE,
             slab_growth_factor,
             slab_min_size,
@@ -385,6 +378,15 @@ fn item_bytes_max(options: &Options, memory_bytes: u64) -> Result<u64> {
         }
     }
     Ok(bytes)
+}
+
+fn warnings(options: &Options, memory_bytes: u64, item_bytes_max: u64) -> Vec<String> {
+    let possible = [
+        too_little_memory(memory_bytes, item_bytes_max),
+        large_pages_of_file(options),
+        core_dumps_of_shared_memory(options),
+    ];
+    possible.into_iter().flatten().collect()
 }
 
 /// Returns a warning if the largest items take so much of the memory that storing one may fail.

@@ -52,7 +52,7 @@ pub(crate) struct FlashCounters {
 }
 
 /// Whether items still go to flash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FlashState {
     /// Items are written and read.
     #[default]
@@ -61,59 +61,101 @@ pub enum FlashState {
     Failing,
 }
 
-/// The sums of the flash tier.
+impl std::fmt::Display for FlashState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FlashState::Working => "working",
+            FlashState::Failing => "memory_only: writes fail",
+        })
+    }
+}
+
+/// Declares [`FlashSums`]: numbers that only rise, and others.
+macro_rules! flash_sums {
+    (rising { $($(#[$doc:meta])* $rising:ident,)* } others { $($(#[$other_doc:meta])* $other:ident: $kind:ty,)* }) => {
+        /// What the flash tier did and holds. memcached's page is a flash segment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct FlashSums {
+            $($(#[$doc])* pub $rising: u64,)*
+            $($(#[$other_doc])* pub $other: $kind,)*
+        }
+
+        impl FlashSums {
+            /// Returns these, less what rose until `earlier`.
+            pub fn since(&self, earlier: &FlashSums) -> FlashSums {
+                FlashSums {
+                    $($rising: self.$rising.wrapping_sub(earlier.$rising),)*
+                    $($other: self.$other.clone(),)*
+                }
+            }
+        }
+    };
+}
+
+flash_sums! {
+    rising {
+        /// Flash segments opened for writing.
+        pages_allocated,
+        /// Flash segments evicted with live items.
+        pages_evicted,
+        /// Flash segments freed without live items.
+        pages_reclaimed,
+        /// Live items evicted from flash.
+        objects_evicted,
+        /// Items read from flash.
+        objects_read,
+        /// Items written to flash.
+        objects_written,
+        /// Bytes of live items evicted from flash.
+        bytes_evicted,
+        /// Bytes of items written to flash.
+        bytes_written,
+        /// Bytes of items read from flash.
+        bytes_read,
+        /// Items that went back to flash unchanged, without a write.
+        returned,
+        /// Evicted items that the write budget or a slow device refused.
+        refused,
+        /// Pages whose checksum, offset or sequence was wrong.
+        bad_pages,
+        /// Reads of an item with another key than the one looked for.
+        mismatches,
+        /// Reads that failed.
+        read_errors,
+        /// Writes that failed.
+        write_errors,
+        /// Items that returned to memory.
+        recached,
+        /// Bytes written to devices, with headers and unused space.
+        device_bytes_written,
+    }
+    others {
+        /// Flash segments that are free.
+        pages_free: u64,
+        /// Flash segments that are written or hold items.
+        pages_used: u64,
+        /// Live items on flash.
+        objects_used: u64,
+        /// Their bytes.
+        bytes_used: u64,
+        /// Bytes of used flash segments that hold no live item.
+        bytes_fragmented: u64,
+        /// Bytes of all flash segments.
+        limit_maxbytes: u64,
+        /// Reads and writes in progress.
+        io_queue: u64,
+        /// Whether items move to flash.
+        state: FlashState,
+    }
+}
+
+/// One flash segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlashSums {
-    /// Flash segments that were opened.
-    pub pages_allocated: u64,
-    /// Segments that were emptied while slots led there.
-    pub pages_evicted: u64,
-    /// Segments whose items had all died.
-    pub pages_reclaimed: u64,
-    /// Segments that hold nothing.
-    pub pages_free: u64,
-    /// All others.
-    pub pages_used: u64,
-    /// Items that were valid when their segment was emptied, as far as is known.
-    pub objects_evicted: u64,
-    /// Items read.
-    pub objects_read: u64,
-    /// Items written.
-    pub objects_written: u64,
-    /// Items to which slots lead.
-    pub objects_used: u64,
-    /// Bytes of evicted items, by the mean of their segments.
-    pub bytes_evicted: u64,
-    /// Bytes of records written.
-    pub bytes_written: u64,
-    /// Bytes of pages read.
-    pub bytes_read: u64,
-    /// Bytes of items to which slots lead, by the mean of their segments.
-    pub bytes_used: u64,
-    /// Bytes of used segments that hold no such items.
-    pub bytes_fragmented: u64,
-    /// Bytes of all segments.
-    pub limit_maxbytes: u64,
-    /// Writes that are waiting or under way.
-    pub io_queue: u64,
-    /// Items that went back to flash without being written.
-    pub returned: u64,
-    /// Items that were evicted from memory rather than written: too small, beyond the budget, or the device was too slow.
-    pub refused: u64,
-    /// Reads of an item with another key than the one looked for.
-    pub mismatches: u64,
-    /// Pages that were not what was written.
-    pub bad_pages: u64,
-    /// Reads that the device failed.
-    pub read_errors: u64,
-    /// Writes that the device failed.
-    pub write_errors: u64,
-    /// Items that were stored in memory again because they were read.
-    pub recached: u64,
-    /// Bytes of pages written.
-    pub device_bytes_written: u64,
-    /// Whether items still go to flash.
-    pub state: FlashState,
+pub struct FlashSegmentSums {
+    /// The number of segments opened up to this one; 0 while it is free.
+    pub sequence: u64,
+    /// Bytes of its live items.
+    pub bytes: u64,
 }
 
 impl Flash {
@@ -129,7 +171,7 @@ impl Flash {
             }
             used += 1;
             live += u64::from(segment.live);
-            live_bytes += segment.bytes * u64::from(segment.live) / u64::from(segment.items.max(1));
+            live_bytes += segment.live_bytes();
         }
         let log = self.log();
         let (io_queue, state) = log.queue();
@@ -174,5 +216,15 @@ impl Store {
     /// Returns the sums of the flash tier, if there is one.
     pub fn flash_sums(&self) -> Option<FlashSums> {
         self.flash.as_ref().map(|flash| flash.sums())
+    }
+
+    /// Returns the flash segments from a number on, at most so many; none without a flash tier.
+    pub fn flash_segments(&self, from: usize, count_max: usize) -> Vec<FlashSegmentSums> {
+        let uses = self.flash.iter().flat_map(|flash| flash.segments.uses());
+        let sums = |segment: super::segments::SegmentUse| FlashSegmentSums {
+            sequence: if segment.kind == Kind::Free { 0 } else { segment.sequence },
+            bytes: segment.live_bytes(),
+        };
+        uses.skip(from).take(count_max).map(sums).collect()
     }
 }

@@ -34,7 +34,7 @@ use fabcache_layout::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering}
 
 use crate::error::CreateError;
 use counters::FlashCounters;
-pub use counters::{FlashState, FlashSums};
+pub use counters::{FlashSegmentSums, FlashState, FlashSums};
 pub(crate) use demotion::Demotion;
 pub(crate) use locations::{FlashLocation, Locations};
 pub use log::FlashWrite;

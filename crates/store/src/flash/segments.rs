@@ -59,6 +59,13 @@ pub(crate) struct SegmentUse {
     pub(crate) last_expiry: u32,
 }
 
+impl SegmentUse {
+    /// Returns the bytes of its live items, by the mean of all that were written.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.bytes * u64::from(self.live) / u64::from(self.items.max(1))
+    }
+}
+
 /// All flash segments.
 #[derive(Debug)]
 pub(crate) struct FlashSegments {

@@ -3,7 +3,7 @@
 
 use fabcache_store::Opening;
 
-use super::{Context, ITEM_CLASS, Report};
+use super::{Context, ITEM_CLASS, Report, flash};
 use crate::shm::ShmSettings;
 
 /// What memcached calls a chunk: the unit in which space is given out.
@@ -160,6 +160,9 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("fabric_buffer_bytes", shared.fabric.buffer_bytes()),
     ] {
         report.stat(name, value);
+    }
+    if let (Some(settings), Some((_, sums))) = (&shared.settings.flash, shared.flash_sums()) {
+        flash::own(&sums, settings.segment_bytes, &mut report);
     }
     for (worker, inbox) in shared.inboxes.iter().enumerate() {
         report.stat(&format!("worker:{worker}:connections"), inbox.load());

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::{Context, Report};
+use super::{Context, Report, flash};
 use crate::options::MEMCACHED_VERSION;
 
 /// Fields that are always 0, because fabcache has no such events, by their position in memcached's order.
@@ -76,6 +76,13 @@ fn requests(ctx: &Context, report: &mut Report<'_>) {
         ("get_misses", sums.get_misses),
         ("get_expired", sums.get_expired),
         ("get_flushed", sums.get_flushed),
+    ] {
+        report.stat(name, value);
+    }
+    if let Some((_, sums)) = shared.flash_sums() {
+        flash::gets(&sums, report);
+    }
+    for (name, value) in [
         ("delete_misses", sums.delete_misses),
         ("delete_hits", sums.delete_hits),
         ("incr_misses", sums.incr_misses),
@@ -134,6 +141,9 @@ fn memory(ctx: &Context, report: &mut Report<'_>) {
     report.stat("log_watcher_skipped", log.skipped);
     report.stat("log_watcher_sent", log.sent);
     report.stat("log_watchers", log.watchers);
+    if let Some((sums, _)) = shared.flash_sums() {
+        flash::storage(&sums, report);
+    }
     if let Some(tls) = &shared.tls {
         let (sums, _) = shared.sums_since_reset();
         report.stat("ssl_handshake_errors", sums.tls_errors);

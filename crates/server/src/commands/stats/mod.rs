@@ -1,6 +1,7 @@
 //! `stats` and its subcommands, for text and binary.
 
 mod engine;
+mod flash;
 mod general;
 mod lists;
 mod settings;
@@ -14,6 +15,7 @@ use fabcache_transport::Kind;
 
 use super::dump::{Dump, ItemList, List};
 use super::{Context, ITEM_CLASS, Role, Session, protocol, refused};
+pub use flash::FlashSegmentList;
 pub use lists::{ConnectionList, PrefixList, SizeList};
 
 /// Slab classes that memcached has names for.
@@ -85,6 +87,14 @@ pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, enc
         }
         Some(b"conns") => {
             list = Some(List::Connections(ConnectionList::default()));
+            None
+        }
+        // It lists all flash segments, and a datagram is answered in one turn.
+        Some(b"extstore") if ctx.shared.settings.flash.is_some() && session.info.kind == Kind::Udp => {
+            Some(refused(Refusal::Client("stats extstore needs a connection")))
+        }
+        Some(b"extstore") => {
+            list = Some(List::FlashSegments(FlashSegmentList::default()));
             None
         }
         Some(b"fabcache") => {

@@ -26,8 +26,21 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
             report.stat("fabric_receives", fabric.receives);
         }
     }
+    flash(settings, &mut report);
     report.stat("fabcache_version", env!("CARGO_PKG_VERSION"));
     report.end();
+}
+
+fn flash(settings: &Settings, report: &mut Report<'_>) {
+    let Some(flash) = &settings.flash else {
+        report.stat("flash", "no");
+        return;
+    };
+    let devices = flash.devices.iter().map(|device| format!("{}:{}", device.path.display(), device.bytes));
+    report.stat("flash", devices.collect::<Vec<_>>().join(","));
+    report.stat("flash_segment_bytes", flash.segment_bytes);
+    // 0: no limit.
+    report.stat("flash_write_bytes_per_second", flash.write_bytes_per_second.unwrap_or(0));
 }
 
 /// Returns the argument of `-o`, or memcached's default.
@@ -117,21 +130,27 @@ fn lru(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
     report.yes_no("track_sizes", settings.extended.track_sizes);
     report.yes_no("inline_ascii_response", false);
     report.yes_no("drop_privileges", false);
-    for (name, value) in [
-        ("ext_item_size", "512"),
-        ("ext_item_age", "4294967295"),
-        ("ext_low_ttl", "0"),
-        ("ext_recache_rate", "2000"),
-        ("ext_wbuf_size", "4194304"),
-        ("ext_compact_under", "0"),
-        ("ext_drop_under", "0"),
-        ("ext_max_sleep", "1000000"),
-        ("ext_max_frag", "0.80"),
-    ] {
-        report.stat(name, value);
+    extstore(ctx, settings, report);
+}
+
+/// memcached's options for flash. `ext_item_size` is what counts here; the others are as given.
+fn extstore(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
+    report.stat("ext_item_size", ctx.shared.switches.flash_item_bytes_min.load(Ordering::Relaxed));
+    for (name, default) in
+        [("ext_item_age", "4294967295"), ("ext_low_ttl", "0"), ("ext_recache_rate", "2000")]
+    {
+        report.stat(name, given(settings, name, default));
     }
+    // Given in megabytes.
+    report.stat("ext_wbuf_size", given_kilobytes(settings, "ext_wbuf_size", 4) << 10);
+    for (name, default) in [("ext_compact_under", "0"), ("ext_drop_under", "0"), ("ext_max_sleep", "1000000")]
+    {
+        report.stat(name, given(settings, name, default));
+    }
+    let fraction: f64 = given(settings, "ext_max_frag", "0.80").parse().unwrap_or(0.8);
+    report.stat("ext_max_frag", format!("{fraction:.2}"));
     report.stat("slab_automove_freeratio", given(settings, "slab_automove_freeratio", "0.010"));
-    report.yes_no("ext_drop_unread", false);
+    report.yes_no("ext_drop_unread", settings.extended.given.contains_key("ext_drop_unread"));
 }
 
 fn tls(settings: &Settings, report: &mut Report<'_>) {
