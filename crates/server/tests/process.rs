@@ -543,6 +543,19 @@ fn slab_options_are_accepted_with_a_warning() {
 }
 
 #[test]
+fn extstore_options_without_effect_are_accepted_with_a_warning() {
+    // memcached accepts them without ext_path too.
+    let words = "ext_wbuf_size=8,ext_threads=2,ext_io_depth=3,ext_item_age=4,ext_low_ttl=5,ext_drop_unread,ext_recache_rate=6,\
+                 ext_compact_under=7,ext_drop_under=8,ext_max_frag=0.5,ext_max_sleep=9,ext_page_size=64,ext_item_size=512";
+    let process = start(&format!("-o {words}"));
+    for word in words.split(',') {
+        let name = word.split('=').next().unwrap_or_default();
+        assert!(process.log().contains(&format!("-o {name} has no effect: ")), "{name}: {}", process.log());
+    }
+    connect(process.address()).request("mn\r\n", "MN\r\n");
+}
+
+#[test]
 fn memory_beyond_the_machine_warns() {
     let system = rustix::system::sysinfo();
     let megabytes = (system.totalram * u64::from(system.mem_unit)) >> 20;

@@ -44,6 +44,7 @@ pub static TABLE: &[Fixed] = &[
         &["stats detail", "stats detail maybe", "stats detail 1"],
     ),
     fixed("stats detail dump", "END", &["stats detail dump"]),
+    fixed("stats extstore", "END", &["stats extstore"]),
     fixed("stats cachedump", "END", &["stats cachedump 60 1", "stats cachedump 62 0"]),
     fixed("stats cachedump", "CLIENT_ERROR bad command line", &["stats cachedump", "stats cachedump 1"]),
     fixed(
@@ -117,9 +118,24 @@ pub static TABLE: &[Fixed] = &[
     fixed(
         "extstore",
         "ERROR",
-        &["extstore", "extstore nonesuch", "extstore nonesuch 5", "extstore item_age x"],
+        &[
+            "extstore",
+            "extstore nonesuch",
+            "extstore nonesuch 5",
+            "extstore item_age x",
+            "extstore item_size x",
+        ],
     ),
-    fixed("extstore", "OK", &["extstore item_age 5", "extstore free_memchunks 1 5", "extstore max_frag 0.8"]),
+    fixed(
+        "extstore",
+        "OK",
+        &[
+            "extstore item_age 5",
+            "extstore item_size 512",
+            "extstore free_memchunks 1 5",
+            "extstore max_frag 0.8",
+        ],
+    ),
     fixed("refresh_certs", "Error TLS not enabled", &["refresh_certs"]),
     fixed(
         "delete noreply",
