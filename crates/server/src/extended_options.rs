@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-use crate::flash::DeviceSettings;
 use crate::options::{nearest, path_and_size};
 
 /// The effect of a `-o` option here.
@@ -191,8 +190,10 @@ pub struct ExtendedOptions {
 /// The argument of `ext_path`: a device of the flash tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtPath {
-    /// The device.
-    pub device: DeviceSettings,
+    /// A file or block device.
+    pub path: PathBuf,
+    /// Bytes of its pages.
+    pub bytes: u64,
     /// The bucket that memcached would reserve it for.
     pub bucket: Option<String>,
 }
@@ -216,7 +217,7 @@ impl ExtPath {
             bail!("-o ext_path={text}: {word:?} is no bucket; the buckets are {}", BUCKETS.join(", "));
         }
         let (path, bytes) = path_and_size("-o ext_path", device)?;
-        Ok(ExtPath { device: DeviceSettings { path, bytes }, bucket: bucket.map(str::to_owned) })
+        Ok(ExtPath { path, bytes, bucket: bucket.map(str::to_owned) })
     }
 }
 
@@ -354,7 +355,8 @@ mod tests {
     #[test]
     fn devices_have_a_path_a_size_and_a_bucket() {
         let device = |path: &str, bytes, bucket: Option<&str>| ExtPath {
-            device: DeviceSettings { path: path.into(), bytes },
+            path: path.into(),
+            bytes,
             bucket: bucket.map(str::to_owned),
         };
         let words = "ext_path=/a:1g,ext_path=/b:c:64M:compact,ext_path=c=d:2t:default,ext_item_size=0,ext_page_size=8";

@@ -480,7 +480,7 @@ fn command_line_errors_are_reported() {
         ("-o ext_item_size=x", &["-o ext_item_size takes a number", "x"]),
         ("--flash /x", &["--flash takes PATH:SIZE", "\"/x\" has no size"]),
         ("--flash /x:5q", &["--flash /x: takes a size such as", "\"5q\""]),
-        ("--flash /x:32m", &["2 segments of 16 MiB", "64m or more"]),
+        ("--flash /x:33m", &["2 segments of 16 MiB", "65m or more"]),
         ("--flash /x:9t", &["--flash names 9216 GiB in all", "at most 8192 GiB"]),
         ("--flash /x:1g --flash /x:1g", &["--flash names /x twice"]),
         ("--flash /x:1g -e /x", &["--flash and the memory file (-e) both name /x"]),

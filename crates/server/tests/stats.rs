@@ -160,7 +160,7 @@ fn stats_settings_reports_the_flash_tier() {
     let mut c = server.connect();
     let given: BTreeMap<_, _> = c.stats("settings").into_iter().collect();
     for (name, value) in [
-        ("flash", &*format!("{path}:67108864")),
+        ("flash", &*format!("{path}:68157440")),
         ("flash_segment_bytes", "16777216"),
         ("flash_write_bytes_per_second", "5242880"),
         ("ext_item_size", "100"),
@@ -187,7 +187,7 @@ fn stats_settings_reports_the_flash_tier() {
         ("7".into(), "100".into())
     );
     let other = scratch.path("other");
-    let server = serve(&format!("--flash {}:64m", other.display()));
+    let server = serve(&format!("--flash {}:65m", other.display()));
     assert_eq!(server.connect().stat("settings", "ext_item_size"), "0", "items of any size move to flash");
 }
 

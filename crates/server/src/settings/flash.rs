@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::extended_options::ExtendedOptions;
-use crate::flash::DeviceSettings;
+use crate::flash::{DeviceSettings, HEADER_AREA_BYTES, SEGMENTS_MIN};
 use crate::options::{Options, path_and_size, size};
 
 /// Bytes of the shortest and longest flash segment.
@@ -11,9 +11,7 @@ const SEGMENT_BYTES_MIN: u64 = 16 << 20;
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// From so many bytes of flash up, segments have [`SEGMENT_BYTES_MAX`] by default.
 const LONG_SEGMENTS_FROM_BYTES: u64 = 4 << 30;
-/// Flash segments of all devices together: one is written while others are read and retired.
-const SEGMENTS_MIN: u64 = 4;
-/// Bytes of all devices together: page numbers have 31 bits.
+/// Bytes of all devices' segments: page numbers have 31 bits.
 const FLASH_BYTES_MAX: u64 = 8 << 40;
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
@@ -42,8 +40,11 @@ impl FlashSettings {
             return Ok(None);
         }
         check_paths(&devices, options)?;
-        let bytes = devices.iter().fold(0, |sum: u64, device| sum.saturating_add(device.bytes));
-        if bytes > FLASH_BYTES_MAX {
+        let sum = |bytes: fn(&DeviceSettings) -> u64| {
+            devices.iter().map(bytes).fold(0, |sum: u64, bytes| sum.saturating_add(bytes))
+        };
+        let bytes = sum(|device| device.bytes);
+        if sum(room_for_segments) > FLASH_BYTES_MAX {
             bail!(
                 "--flash names {} GiB in all, and the flash tier takes at most {} GiB (8t): give smaller sizes",
                 bytes >> 30,
@@ -64,7 +65,16 @@ fn devices(options: &Options, extended: &ExtendedOptions) -> Result<Vec<DeviceSe
         let (path, bytes) = path_and_size("--flash", text)?;
         Ok(DeviceSettings { path, bytes })
     });
-    given.chain(extended.ext_paths.iter().map(|given| Ok(given.device.clone()))).collect()
+    // memcached's size counts its pages, and its files have no header.
+    let memcached = extended.ext_paths.iter().map(|given| {
+        Ok(DeviceSettings { path: given.path.clone(), bytes: given.bytes.saturating_add(HEADER_AREA_BYTES) })
+    });
+    given.chain(memcached).collect()
+}
+
+/// Returns the bytes of a device that its segments may use.
+fn room_for_segments(device: &DeviceSettings) -> u64 {
+    device.bytes.saturating_sub(HEADER_AREA_BYTES)
 }
 
 /// Refuses options that say something about flash without any.
@@ -124,21 +134,22 @@ fn segment_bytes_near(megabytes: u32, devices: &[DeviceSettings]) -> u64 {
 
 /// Checks that each device has a segment, and all together have enough.
 fn check_segments(devices: &[DeviceSettings], segment_bytes: u64) -> Result<()> {
-    let megabytes = segment_bytes >> 20;
-    let segments: u64 = devices.iter().map(|device| device.bytes / segment_bytes).sum();
+    let (megabytes, header) = (segment_bytes >> 20, HEADER_AREA_BYTES >> 20);
+    let segments: u64 = devices.iter().map(|device| room_for_segments(device) / segment_bytes).sum();
     if segments < SEGMENTS_MIN {
         bail!(
-            "--flash has room for {segments} segments of {megabytes} MiB, and {SEGMENTS_MIN} are the least: give a size of {}m \
-             or more",
-            SEGMENTS_MIN * megabytes
+            "--flash has room for {segments} segments of {megabytes} MiB, and {SEGMENTS_MIN} are the least, with {header} MiB for a \
+             header: give a size of {}m or more",
+            header + SEGMENTS_MIN * megabytes
         );
     }
-    if let Some(small) = devices.iter().find(|device| device.bytes < segment_bytes) {
+    if let Some(small) = devices.iter().find(|device| room_for_segments(device) < segment_bytes) {
         bail!(
-            "--flash {}: {} bytes are less than one segment of {megabytes} MiB; give a size of {megabytes}m or more, or leave \
-             the device out",
+            "--flash {}: {} bytes are less than a header of {header} MiB and a segment of {megabytes} MiB; give a size of {}m or \
+             more, or leave the device out",
             small.path.display(),
-            small.bytes
+            small.bytes,
+            header + megabytes
         );
     }
     Ok(())
@@ -171,7 +182,7 @@ pub(super) fn notes(
     let mut notes = Vec::new();
     for given in &extended.ext_paths {
         if let Some(bucket) = &given.bucket {
-            let path = given.device.path.display();
+            let path = given.path.display();
             notes.push(format!(
                 "the bucket {bucket} of -o ext_path={path} has no effect: flash has no buckets"
             ));
@@ -231,8 +242,8 @@ mod tests {
         let expected = [
             device("/a:b", 1 << 30),
             device("/dev/c", 3 << 30),
-            device("/d", 64 << 20),
-            device("/e", 2 << 40),
+            device("/d", 65 << 20),
+            device("/e", (2 << 40) + (1 << 20)),
         ];
         assert_eq!(settings.devices, expected);
         assert_eq!((settings.item_bytes_min, settings.write_bytes_per_second), (0, None));
@@ -247,9 +258,17 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_tier_has_as_many_pages_as_slots_can_name() {
+        for line in ["--flash /a:8t", "-o ext_path=/a:8t", "-o ext_path=/a:4t,ext_path=/b:4t"] {
+            assert_eq!(flash(line).segment_bytes, SEGMENT_BYTES_MAX, "{line}");
+        }
+        of("-o ext_path=/a:4t,ext_path=/b:4t,ext_path=/c:16m").expect_err("more pages than that");
+    }
+
+    #[test]
     fn segments_fit_the_devices() {
         for (line, megabytes) in [
-            ("--flash /a:64m", 16),
+            ("--flash /a:65m", 16),
             ("--flash /a:4095m", 16),
             ("--flash /a:4g", 64),
             ("--flash /a:2g --flash /b:2g", 64),
@@ -322,13 +341,13 @@ mod tests {
             ("--flash /a:0", "--flash /a: takes a size greater than 0"),
             (
                 "--flash /a:64",
-                "room for 0 segments of 16 MiB, and 4 are the least: give a size of 64m or more",
+                "room for 0 segments of 16 MiB, and 4 are the least, with 1 MiB for a header: give a size of 65m",
             ),
-            ("--flash /a:63m", "room for 3 segments"),
-            ("--flash /a:255m --flash-segment 64m", "give a size of 256m"),
+            ("--flash /a:64m", "room for 3 segments"),
+            ("--flash /a:256m --flash-segment 64m", "give a size of 257m"),
             (
-                "--flash /a:1g --flash /b:15m",
-                "--flash /b: 15728640 bytes are less than one segment of 16 MiB",
+                "--flash /a:1g --flash /b:16m",
+                "--flash /b: 16777216 bytes are less than a header of 1 MiB and a segment of 16 MiB; give a size of 17m",
             ),
             (
                 "--flash /a:8t --flash /b:1g",
