@@ -61,6 +61,9 @@ pub const IDLE_BUFFER_BYTES_MAX: usize = 4 << 10;
 /// Pending answers of one worker; further requests that need one wait. Bounds the completions that other threads queue.
 pub const TICKETS_MAX: usize = 1024;
 
+/// How often a worker looks for free memory while connections wait for it. It is also woken when a write to flash has freed some.
+pub const MEMORY_WAIT_POLL: Duration = Duration::from_millis(5);
+
 /// Pending answers of one connection beyond which its requests wait.
 pub const CONNECTION_TICKETS_MAX: usize = 64;
 

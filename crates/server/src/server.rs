@@ -26,6 +26,7 @@ use crate::commands::ITEM_CLASS;
 use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
+use crate::flash::FlashTier;
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::shm::ShmSettings;
@@ -90,7 +91,8 @@ impl Server {
         if settings.shm.is_some() {
             process::protection::forbid_access_by_own_user()?;
         }
-        let store = Arc::new(make_store(&settings)?);
+        let flash = settings.flash.as_ref().map(FlashTier::open).transpose()?;
+        let store = Arc::new(make_store(&settings, flash.as_ref())?);
         let unused = UnusedStore::new(&store, &settings);
         if settings.lock_memory {
             lock_memory(&settings, &store)?;
@@ -108,8 +110,9 @@ impl Server {
         let local: Vec<Peer> = places(&listeners).map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
-        let shared =
-            Arc::new(Shared::new(settings, store, inboxes, watchers, users, sasl_users, tls, fabric, sender));
+        let shared = Arc::new(Shared::new(
+            settings, store, inboxes, watchers, users, sasl_users, tls, fabric, flash, sender,
+        ));
         shared.store.observe(Box::new(StoreObserver(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
         register(&shared, &listeners);
@@ -207,6 +210,9 @@ impl Server {
         drop(self.life);
         self.shared.fabric.close();
         self.shared.housekeeping.stop();
+        if let Some(flash) = &self.shared.flash {
+            flash.control.stop();
+        }
         if !background.join() {
             bail!("a thread of the server had failed; see the log");
         }
@@ -216,7 +222,7 @@ impl Server {
     }
 }
 
-/// Reports evictions to watchers, and untouched memory to the housekeeper.
+/// Reports evictions to watchers, untouched memory to the housekeeper, and writes to the flash tier's thread.
 #[derive(Debug)]
 struct StoreObserver(std::sync::Weak<Shared>);
 
@@ -240,9 +246,17 @@ impl Observer for StoreObserver {
             shared.housekeeping.touch_ahead();
         }
     }
+
+    fn flash_has_writes(&self) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some(flash) = &shared.flash
+        {
+            flash.control.notify();
+        }
+    }
 }
 
-fn make_store(settings: &Settings) -> Result<Store> {
+fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {
     let store = Store::open(StoreOptions {
         memory_bytes: settings.memory_bytes,
         memory_bytes_max: settings.memory_bytes_max,
@@ -252,8 +266,9 @@ fn make_store(settings: &Settings) -> Result<Store> {
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
-        // The one that finishes a restart.
-        background_threads: 1,
+        // The one that finishes a restart, and the one that writes to flash.
+        background_threads: 2,
+        flash: settings.flash.as_ref().zip(flash).map(|(settings, flash)| flash.options(settings)),
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
         lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),
         ..StoreOptions::default()

@@ -15,6 +15,7 @@ use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
 use crate::deferred_reads::DeferredReads;
 use crate::fabric::Fabric;
+use crate::flash::FlashTier;
 use crate::housekeeping::Housekeeping;
 use crate::output::UnsentBytes;
 use crate::prefixes::Prefixes;
@@ -112,6 +113,8 @@ pub struct Shared {
     pub tls: Option<TlsContexts>,
     /// The fabric, if there is one.
     pub fabric: Fabric,
+    /// The flash tier, if there is one.
+    pub flash: Option<FlashTier>,
     /// Refusals of shared memory that the log has.
     pub shm_refusals: LoggedRefusals,
     /// Switches.
@@ -147,6 +150,7 @@ impl Shared {
         sasl_users: Option<Credentials>,
         tls: Option<TlsContexts>,
         fabric: Fabric,
+        flash: Option<FlashTier>,
         orders: Sender<ProcessRequest>,
     ) -> Shared {
         let given = |name: &str, default: u32| {
@@ -176,6 +180,7 @@ impl Shared {
             sasl_users,
             tls,
             fabric,
+            flash,
             shm_refusals: LoggedRefusals::default(),
             switches,
             deferred_reads: DeferredReads::default(),

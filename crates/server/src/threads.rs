@@ -9,7 +9,7 @@ use fabcache_transport::fabric::FabricEndpoint;
 
 use crate::shared::Shared;
 use crate::worker::{ListenerEntry, Worker};
-use crate::{populating, process, restart};
+use crate::{flash, populating, process, restart};
 
 /// The threads that were started.
 #[derive(Debug, Default)]
@@ -48,6 +48,7 @@ impl Threads {
         // Finishes a recovery and verifies the items.
         background.extend(restart::start(shared)?);
         background.extend(populating::start(shared)?);
+        background.extend(flash::start_writer(shared)?);
         Ok(())
     }
 

@@ -53,25 +53,35 @@ impl PendingAnswer {
     }
 
     /// Encodes the answer: what precedes a long value, the value, and the rest. No bytes if the client requested silence.
-    pub fn encode(&self, answer: Answer) -> [Vec<u8>; 3] {
+    pub fn encode(&self, answer: &mut Answer) -> [Vec<u8>; 3] {
         let encoding = self.encoding.encoding();
         let [mut head, mut value, mut tail] = [const { Vec::new() }; 3];
         match answer {
-            Answer::Reply(reply) => encoding.reply(&reply, &mut head),
+            Answer::Reply(reply) => encoding.reply(reply, &mut head),
             Answer::Value(item, bytes) => {
-                encoding.value_head(&Item { len: bytes.len() as u64, ..item }, &mut head);
+                encoding.value_head(&Item { len: bytes.len() as u64, ..*item }, &mut head);
                 if bytes.len() > COPIED_VALUE_BYTES_MAX {
-                    value = bytes;
+                    value = std::mem::take(bytes);
                     encoding.value_tail(&mut tail);
                 } else {
-                    head.extend_from_slice(&bytes);
+                    head.extend_from_slice(bytes);
                     encoding.value_tail(&mut head);
                 }
+            }
+            Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(*item), &mut head),
+            Answer::Fetched(item, fetched, true) => {
+                head.reserve(fetched.value().len() + VALUE_LINES_BYTES);
+                encoding.value_head(item, &mut head);
+                head.extend_from_slice(fetched.value());
+                encoding.value_tail(&mut head);
             }
         }
         [head, value, tail]
     }
 }
+
+/// Room for what precedes and follows a value.
+const VALUE_LINES_BYTES: usize = 320;
 
 #[derive(Debug)]
 enum TicketState {
@@ -243,7 +253,7 @@ mod tests {
         let is_rung = || rustix::io::read(inbox.doorbell(), &mut [0; 8]).is_ok();
         issue(&mut slab).expect("room").complete(Answer::Reply(Reply::Ok));
         assert!(!is_rung() && !inbox.arm_wakeup(), "the worker has a completion to take");
-        assert_eq!(inbox.take_completions()[0].answer, Some(Answer::Reply(Reply::Ok)));
+        assert!(matches!(inbox.take_completions()[0].answer, Some(Answer::Reply(Reply::Ok))));
         assert!(inbox.arm_wakeup());
         drop(issue(&mut slab));
         assert!(is_rung());

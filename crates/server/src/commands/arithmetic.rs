@@ -1,9 +1,9 @@
 //! Numbers: incr, decr, ma, binary Increment and Decrement.
 
 use fabcache_protocol::{Arithmetic, Encoding, Item, Reply};
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, Write};
+use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Write};
 
-use super::{Context, Session, expiry_at, item, no_room, notify_lookup, unchanged};
+use super::{Context, Flow, Session, expiry_at, flash, item, no_room, notify_lookup, unchanged};
 
 /// The longest value that is parsed as a number: beyond twenty digits only zeros can precede them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -19,10 +19,10 @@ enum Outcome {
 /// Adds to or subtracts from a number.
 pub fn arithmetic(
     ctx: &mut Context,
-    session: &Session,
+    session: &mut Session,
     arithmetic: &Arithmetic<'_>,
     encoding: &Encoding<'_>,
-) {
+) -> Flow {
     // The clock may advance meanwhile; a request that sets an expiry reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = arithmetic.touch.map(|exptime| expiry_at(ctx, exptime, now));
@@ -51,6 +51,9 @@ pub fn arithmetic(
         let expiry = touch.unwrap_or(info.expiry);
         (write(arithmetic, &info, number, expiry), Outcome::Done(number, Some(info), expiry))
     });
+    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, arithmetic.key);
+    }
     notify_lookup(ctx, session.info.fd, arithmetic.key, found);
     let counters = ctx.counters();
     let (hits, misses) = match arithmetic.decrement {
@@ -82,6 +85,7 @@ pub fn arithmetic(
         Err(why) => no_room(why),
     };
     encoding.reply(&reply, &mut ctx.out);
+    Flow::Next
 }
 
 fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Expiry) -> Change<'static> {

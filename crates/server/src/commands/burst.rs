@@ -5,7 +5,7 @@ use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, Encoding, PlainGet, PlainSet, Request};
 use fabcache_store::{OutOfMemory, Probe, Put, StoredItem};
 
-use super::{Context, Flow, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
+use super::{Context, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
 
 /// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
@@ -41,7 +41,7 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
                 retrieval::count_reason(ctx.counters(), miss);
             }
             None => {
-                if execute(ctx, session, get.request()) == Flow::AwaitTicket {
+                if execute(ctx, session, get.request()).is_retried() {
                     done -= 1;
                     break;
                 }
@@ -60,6 +60,12 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     counters.get_misses.add(misses);
     counters.cmd_meta.add(meta);
     done
+}
+
+/// Returns whether writes may be executed in runs: none has to wait for flash.
+#[inline]
+pub fn may_write(ctx: &Context, session: &Session) -> bool {
+    ctx.flash.is_none() || !session.queue.has_pending() && !ctx.shared.store.is_short_of_memory()
 }
 
 /// Executes a run of writes.

@@ -6,6 +6,7 @@ mod authentication;
 pub mod burst;
 mod dump;
 pub mod fabric;
+pub mod flash;
 mod removal;
 mod retrieval;
 pub mod shm;
@@ -27,11 +28,14 @@ use crate::output::OutputQueue;
 use crate::shared::Shared;
 use crate::tickets::TicketSlab;
 use crate::watch::{encoded, topic};
+use crate::worker::flash::FlashReads;
 use crate::worker::token::ConnectionToken;
 
 pub use dump::Dump;
+use flash::CommandKind;
+pub use flash::FlashWait;
 pub use retrieval::count_read;
-pub use storage::{Receiving, receive, receive_in_place, received};
+pub use storage::{Completing, Receiving, complete, receive, receive_in_place, received};
 
 /// The slab class of every item: there are no size classes.
 pub const ITEM_CLASS: u32 = 1;
@@ -49,6 +53,8 @@ pub struct Context {
     pub port: Option<FabricEndpoint>,
     /// Answers that other threads complete.
     pub tickets: TicketSlab,
+    /// This worker's reads of flash, if there is a flash tier.
+    pub flash: Option<FlashReads>,
     /// Bytes of a connection's state, for `stats`.
     pub connection_bytes: usize,
     /// Answers of the connection being served.
@@ -70,6 +76,8 @@ pub enum Role {
     Serving,
     /// A long value is coming in.
     Receiving(Box<Receiving>),
+    /// A long value is here, and the item that it changes is read from flash.
+    Completing(Box<Completing>),
     /// A long answer is being made, as the client takes it.
     Dumping(Box<Dump>),
     /// It receives log lines, under this number.
@@ -116,6 +124,8 @@ pub struct Session {
     pub is_plain: bool,
     /// Whether the client has sent a valid `fabric hello`.
     pub knows_fabric: bool,
+    /// What its next request waits for, or has of flash.
+    pub flash: FlashWait,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
 }
@@ -151,8 +161,23 @@ pub enum Flow {
     Pause,
     /// Send the answers, and close the connection.
     Close,
-    /// Nothing was done, as the worker has no ticket left: execute the request again when one returned.
+    /// Nothing was done, as the worker has no ticket left, or earlier reads are pending: execute the request again when a
+    /// ticket returned.
     AwaitTicket,
+    /// Nothing was done, as an item is read from flash: execute the request again then.
+    AwaitFlash,
+    /// Nothing was done, as memory is short until writes to flash have ended: execute the request again then.
+    AwaitMemory,
+    /// Nothing was done, as the item came back to memory: execute the request again.
+    Again,
+}
+
+impl Flow {
+    /// Returns whether the request is executed again.
+    #[inline]
+    pub fn is_retried(self) -> bool {
+        matches!(self, Flow::AwaitTicket | Flow::AwaitFlash | Flow::AwaitMemory | Flow::Again)
+    }
 }
 
 /// Executes a request, and appends the answer to the output.
@@ -164,8 +189,16 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     }
     let is_counted =
         matches!(encoding, Encoding::Meta(_)) && !matches!(command, Command::Noop | Command::Refused(_));
+    if ctx.flash.is_some()
+        && let Some(flow) = flash::before(ctx, session, CommandKind::of(&command), &encoding)
+    {
+        return flow;
+    }
     let flow = dispatch(ctx, session, command, &encoding);
-    if is_counted && flow != Flow::AwaitTicket {
+    if ctx.flash.is_some() {
+        ctx.handle.forget_fetched();
+    }
+    if is_counted && !flow.is_retried() {
         ctx.counters().cmd_meta.inc();
     }
     flow
@@ -176,10 +209,12 @@ fn dispatch(ctx: &mut Context, session: &mut Session, command: Command<'_>, enco
     match command {
         Command::Get(get) => return retrieval::get(ctx, session, &get, encoding),
         Command::Store(store) => return storage::store(ctx, session, &store, encoding),
-        Command::Delete(delete) => removal::delete(ctx, session, &delete, encoding),
-        Command::Arithmetic(arithmetic) => arithmetic::arithmetic(ctx, session, &arithmetic, encoding),
-        Command::Touch(touch) => retrieval::touch(ctx, session, &touch, encoding),
-        Command::Inspect(key) => retrieval::inspect(ctx, session, key, encoding),
+        Command::Delete(delete) => return removal::delete(ctx, session, &delete, encoding),
+        Command::Arithmetic(arithmetic) => {
+            return arithmetic::arithmetic(ctx, session, &arithmetic, encoding);
+        }
+        Command::Touch(touch) => return retrieval::touch(ctx, session, &touch, encoding),
+        Command::Inspect(key) => return retrieval::inspect(ctx, session, key, encoding),
         Command::Noop => encoding.reply(&Reply::Noop, &mut ctx.out),
         Command::Version => encoding.reply(&Reply::Version(MEMCACHED_VERSION), &mut ctx.out),
         Command::Refused(refusal) => encoding.reply(&Reply::Refused(refusal), &mut ctx.out),
@@ -214,7 +249,7 @@ fn dispatch(ctx: &mut Context, session: &mut Session, command: Command<'_>, enco
 pub fn state_of(role: &Role, serving: State, has_output: bool) -> State {
     match role {
         Role::Watching(_) => State::Watch,
-        Role::Receiving(_) => State::Nread,
+        Role::Receiving(_) | Role::Completing(_) => State::Nread,
         Role::Dumping(_) => State::Mwrite,
         Role::Serving if has_output => State::Mwrite,
         Role::Serving => serving,
@@ -302,7 +337,7 @@ fn refused(refusal: Refusal) -> Reply<'static> {
 /// The answer to a write that found no room.
 fn no_room(why: OutOfMemory) -> Reply<'static> {
     match why {
-        OutOfMemory::Full => Reply::OutOfMemory,
+        OutOfMemory::Full | OutOfMemory::OnFlash => Reply::OutOfMemory,
         OutOfMemory::GroupFull => {
             refused(Refusal::Server("out of memory: too many keys have similar hashes"))
         }

@@ -1,9 +1,9 @@
 //! Removing: delete, md, binary Delete.
 
 use fabcache_protocol::{Delete, Encoding, Reply};
-use fabcache_store::{Change, ItemInfo, Miss, NewValue, Value, Write};
+use fabcache_store::{Change, ItemInfo, Miss, NewValue, OutOfMemory, Value, Write};
 
-use super::{Context, ITEM_CLASS, Session, expiry, notify_lookup, unchanged};
+use super::{Context, Flow, ITEM_CLASS, Session, expiry, flash, notify_lookup, unchanged};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -15,8 +15,12 @@ enum Outcome {
 }
 
 /// Removes a key, marks it stale, or takes its value away.
-pub fn delete(ctx: &mut Context, session: &Session, delete: &Delete<'_>, encoding: &Encoding<'_>) {
-    ctx.shared.prefixes.count(delete.key, Request::Delete);
+pub fn delete(
+    ctx: &mut Context,
+    session: &mut Session,
+    delete: &Delete<'_>,
+    encoding: &Encoding<'_>,
+) -> Flow {
     let touch = delete.touch.map(|exptime| expiry(ctx, exptime));
     let mut found = Err(Miss::Absent);
     let done = ctx.handle.mutate(delete.key, |existing| {
@@ -50,6 +54,10 @@ pub fn delete(ctx: &mut Context, session: &Session, delete: &Delete<'_>, encodin
         };
         (Change::Write(write), (Outcome::Deleted, info.len))
     });
+    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, delete.key);
+    }
+    ctx.shared.prefixes.count(delete.key, Request::Delete);
     notify_lookup(ctx, session.info.fd, delete.key, found);
     let counters = ctx.counters();
     let reply = match done {
@@ -74,4 +82,5 @@ pub fn delete(ctx: &mut Context, session: &Session, delete: &Delete<'_>, encodin
         Err(_) => Reply::OutOfMemory,
     };
     encoding.reply(&reply, &mut ctx.out);
+    Flow::Next
 }

@@ -2,11 +2,11 @@
 
 use fabcache_protocol::{Encoding, Get, Item, MetaEncoding, Reply, TextEncoding, Touch};
 use fabcache_store::{
-    Change, Detail, ExistingItem, Expiry, Get as Read, ItemInfo, Located, Miss, NewValue, Payload, Probe,
-    Value, Write,
+    Change, Detail, ExistingItem, Expiry, Get as Read, Handle, ItemInfo, Located, Miss, NewValue,
+    NotInMemory, OutOfMemory, Payload, Probe, Value, Write,
 };
 
-use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, item, notify_lookup, unchanged};
+use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, flash, item, notify_lookup, unchanged};
 use crate::counters::ServerCounters;
 use crate::deferred_reads::DeferredRead;
 use crate::prefixes::Request;
@@ -27,32 +27,46 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
     {
         return defer(ctx, session, get.key, len, encoding);
     }
-    get_now(ctx, session, get, encoding);
-    Flow::Next
+    get_now(ctx, session, get, encoding)
 }
 
 /// Reads and answers in this thread.
-fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) {
+fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
     // The clock may advance meanwhile; a touch reports the time to live that it set.
     let now = ctx.shared.store.now();
     let touch = get.touch.map(|exptime| expiry_at(ctx, exptime, now));
     // An item that this very request expires is returned before it expires.
     let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
     let start = ctx.out.len();
+    // What the request asks for is done in memory.
+    let mut failed = ctx.handle.store_fetched(get.key).err();
     loop {
         let mut touched = Touched::default();
-        if !is_plain(get) {
+        if !is_plain(get) && failed.is_none() {
             touched = prepare(ctx, get, touch, now, ends_now, encoding);
+            failed = touched.failed;
         }
-        if touched.out_of_memory {
-            count(ctx, session, get, encoding, Err(Miss::Absent), 0);
-            return encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
+        match failed {
+            None => {}
+            Some(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, get.key),
+            Some(OutOfMemory::Full | OutOfMemory::GroupFull) => {
+                count(ctx, session, get, encoding, Err(Miss::Absent), 0);
+                encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
+                return Flow::Next;
+            }
         }
         if let Some(created) = touched.created {
             count(ctx, session, get, encoding, Err(Miss::Absent), 0);
-            return answer_created(ctx, get, &created, now, encoding);
+            answer_created(ctx, get, &created, now, encoding);
+            return Flow::Next;
         }
         let read = read(ctx, get, now, encoding, &mut touched);
+        if matches!(read, Read::OnFlash) {
+            return match is_plain(get) && get.compare.is_none() {
+                true => flash::defer(ctx, session, get, encoding),
+                false => flash::await_item(ctx, session, get.key),
+            };
+        }
         if ends_now
             && let Read::Hit(info, payload) = &read
             && !remove_read(ctx, get, info, payload)
@@ -61,7 +75,8 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
             ctx.out.truncate(start);
             continue;
         }
-        return finish(ctx, session, get, encoding, read);
+        finish(ctx, session, get, encoding, read);
+        return Flow::Next;
     }
 }
 
@@ -125,7 +140,7 @@ pub(super) fn answer_text(
             text.miss(&mut ctx.out);
             Some(Err(miss))
         }
-        Located::Unsettled => None,
+        Located::OnFlash | Located::Unsettled => None,
     }
 }
 
@@ -157,7 +172,7 @@ pub(super) fn answer_meta_or_binary(
             encoding.reply(&Reply::Miss, &mut ctx.out);
             Some(Err(miss))
         }
-        Located::Unsettled => None,
+        Located::OnFlash | Located::Unsettled => None,
     }
 }
 
@@ -182,6 +197,7 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &En
             count(ctx, session, get, encoding, Err(miss), 0);
             encoding.reply(&Reply::Miss, &mut ctx.out);
         }
+        Read::OnFlash => unreachable!("it is read before"),
     }
 }
 
@@ -193,7 +209,8 @@ fn remove_read(ctx: &Context, get: &Get<'_>, seen: &ItemInfo, payload: &Payload)
             && (seen.cas != 0 || !sends_value(get, seen) || has_value(existing, payload, &ctx.out));
         (if same { Change::Remove } else { Change::Keep }, same)
     });
-    done.map_or(true, |(same, _)| same)
+    // One that went to flash meanwhile is read again.
+    done.map_or_else(|why| why != OutOfMemory::OnFlash, |(same, _)| same)
 }
 
 /// Returns whether an answer about one item holds for the other.
@@ -222,7 +239,8 @@ fn sends_value(get: &Get<'_>, info: &ItemInfo) -> bool {
     get.value && get.compare != Some(info.cas)
 }
 
-fn is_plain(get: &Get<'_>) -> bool {
+/// Returns whether a read changes nothing.
+pub(super) fn is_plain(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache.is_none()
 }
 
@@ -235,7 +253,8 @@ struct Touched {
     before: Option<ItemInfo>,
     /// Whether the item was absent and has been created.
     created: Option<ItemInfo>,
-    out_of_memory: bool,
+    /// Why nothing was done.
+    failed: Option<OutOfMemory>,
 }
 
 /// Reads the item and writes its answer, except for a long value and the tail.
@@ -259,7 +278,8 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, tou
                     encoding.reply(&Reply::Found(shown(get, &info, now, touched)), &mut ctx.out);
                     Read::Hit(info, Payload::Copied)
                 }
-                Err(miss) => Read::Miss(miss),
+                Err(NotInMemory::Miss(miss)) => Read::Miss(miss),
+                Err(NotInMemory::OnFlash) => Read::OnFlash,
             }
         };
         if let Read::Hit(info, _) = &read
@@ -275,7 +295,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, tou
             && info.stale
             && !info.token_sent
             && !touched.won
-            && take_token(ctx, get.key)
+            && take_token(&ctx.handle, get.key)
         {
             ctx.out.truncate(start);
             touched.won = true;
@@ -300,8 +320,8 @@ fn shown(get: &Get<'_>, info: &ItemInfo, now: u32, touched: &Touched) -> Item {
 }
 
 /// Gives the token to this client, unless another client has it.
-fn take_token(ctx: &Context, key: &[u8]) -> bool {
-    let taken = ctx.handle.mutate(key, |existing| match existing.info {
+pub(super) fn take_token(handle: &Handle, key: &[u8]) -> bool {
+    let taken = handle.mutate(key, |existing| match existing.info {
         Ok(info) if !info.token_sent => (Change::Mark { token_sent: true, fetched: false }, true),
         _ => (Change::Keep, false),
     });
@@ -362,7 +382,7 @@ fn prepare(
             }
             touched
         }
-        Err(_) => Touched { out_of_memory: true, ..Touched::default() },
+        Err(why) => Touched { failed: Some(why), ..Touched::default() },
     }
 }
 
@@ -443,8 +463,7 @@ pub(super) fn count_reason(counters: &ServerCounters, miss: Miss) {
 }
 
 /// `touch`, binary Touch.
-pub fn touch(ctx: &mut Context, session: &Session, touch: &Touch<'_>, encoding: &Encoding<'_>) {
-    ctx.counters().cmd_touch.inc();
+pub fn touch(ctx: &mut Context, session: &mut Session, touch: &Touch<'_>, encoding: &Encoding<'_>) -> Flow {
     let expiry = expiry(ctx, touch.exptime);
     let mut found = Err(Miss::Absent);
     let done = ctx.handle.mutate(touch.key, |existing| {
@@ -457,6 +476,10 @@ pub fn touch(ctx: &mut Context, session: &Session, touch: &Touch<'_>, encoding: 
             Err(_) => (Change::Keep, None),
         }
     });
+    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, touch.key);
+    }
+    ctx.counters().cmd_touch.inc();
     notify_lookup(ctx, session.info.fd, touch.key, found);
     match done {
         Ok((Some(info), _)) => {
@@ -469,15 +492,25 @@ pub fn touch(ctx: &mut Context, session: &Session, touch: &Touch<'_>, encoding: 
         }
         Err(_) => encoding.reply(&Reply::OutOfMemory, &mut ctx.out),
     }
+    Flow::Next
 }
 
 /// `me`: everything there is to say, without counting as an access.
-pub fn inspect(ctx: &mut Context, session: &Session, key: &[u8], encoding: &Encoding<'_>) {
-    let found = ctx.handle.describe(key, Detail::Full, false);
+pub fn inspect(ctx: &mut Context, session: &mut Session, key: &[u8], encoding: &Encoding<'_>) -> Flow {
+    let found = match ctx
+        .handle
+        .fetched_info(key)
+        .map_or_else(|| ctx.handle.describe(key, Detail::Full, false), Ok)
+    {
+        Ok(info) => Ok(info),
+        Err(NotInMemory::Miss(miss)) => Err(miss),
+        Err(NotInMemory::OnFlash) => return flash::await_item(ctx, session, key),
+    };
     notify_lookup(ctx, session.info.fd, key, found.map(|info| info.len));
     let reply = match found {
         Ok(info) => Reply::Inspected { item: item(&info), size: info.bytes, class: ITEM_CLASS },
         Err(_) => Reply::Miss,
     };
     encoding.reply(&reply, &mut ctx.out);
+    Flow::Next
 }

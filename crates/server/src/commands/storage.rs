@@ -4,10 +4,15 @@ use fabcache_protocol::{
     Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
     Value as Sent,
 };
-use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Put, Upload, Value, Write};
+use fabcache_store::upload::CompletedUpload;
+use fabcache_store::{
+    Change, ExistingItem, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Put, Upload, Value, Write,
+};
 
+use super::flash::CommandKind;
 use super::{
-    Context, Flow, ITEM_CLASS, Role, Session, expiry, is_too_large, no_room, notify_lookup, refused,
+    Context, Flow, ITEM_CLASS, Role, Session, expiry, flash, is_too_large, no_room, notify_lookup, refused,
+    saved,
 };
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
@@ -43,6 +48,16 @@ impl Receiving {
     }
 }
 
+/// A request whose value is here, and which waits for an item on flash.
+#[derive(Debug)]
+pub struct Completing {
+    encoding: SavedEncoding,
+    key: Vec<u8>,
+    /// The request without its key and value.
+    store: Store<'static>,
+    value: CompletedUpload,
+}
+
 /// How a store ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -68,13 +83,9 @@ pub fn store(ctx: &mut Context, session: &mut Session, store: &Store<'_>, encodi
     }
     match store.value {
         Sent::Inline(bytes) if is_plain(ctx, store, encoding) => {
-            write_plain(ctx, session, store, bytes, encoding);
-            Flow::Next
+            write_plain(ctx, session, store, bytes, encoding)
         }
-        Sent::Inline(bytes) => {
-            write(ctx, session.info.fd, store.key, store, Value::Bytes(bytes), encoding);
-            Flow::Next
-        }
+        Sent::Inline(bytes) => write(ctx, session, store.key, store, Value::Bytes(bytes), encoding),
         Sent::Streamed { len } => {
             let mut saved = SavedEncoding::new();
             saved.save(encoding);
@@ -106,23 +117,28 @@ fn is_plain(ctx: &Context, store: &Store<'_>, encoding: &Encoding<'_>) -> bool {
 #[inline]
 fn write_plain(
     ctx: &mut Context,
-    session: &Session,
+    session: &mut Session,
     store: &Store<'_>,
     value: &[u8],
     encoding: &Encoding<'_>,
-) {
-    ctx.counters().cmd_set.inc();
-    ctx.shared.prefixes.count(store.key, Request::Set);
+) -> Flow {
     let probe = ctx.handle.probe_for_write(store.key);
     let len = value.len() as u64;
     let put = Put { key: store.key, value, flags: store.flags, expiry: expiry(ctx, store.exptime) };
-    match ctx.handle.put(&put, &probe) {
+    let done = ctx.handle.put(&put, &probe);
+    if done == Err(OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, store.key);
+    }
+    ctx.counters().cmd_set.inc();
+    ctx.shared.prefixes.count(store.key, Request::Set);
+    match done {
         Ok(stored) => {
             let item = Item { cas: stored.cas, len, flags: store.flags, ..Item::default() };
             encoding.reply(&Reply::Stored(item), &mut ctx.out);
         }
         Err(why) => refuse_no_memory(ctx, session.info.fd, store.key, store, len, encoding, why),
     }
+    Flow::Next
 }
 
 /// A value that can never fit.
@@ -171,7 +187,7 @@ fn remove_replaced(
     let replaces =
         store.mode == StoreMode::Set && store.compare.is_none() || matches!(encoding, Encoding::Meta(_));
     if replaces {
-        let _ = ctx.handle.mutate(key, |existing| match &existing.info {
+        let _ = ctx.handle.overwrite(key, |existing| match &existing.info {
             Ok(info) if !removes(info) => (Change::Keep, ()),
             _ => (Change::Remove, ()),
         });
@@ -214,21 +230,41 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     }
     let len = upload.len();
     match upload.finish(&ctx.handle) {
-        Ok(uploaded) => write(ctx, cfd, &key, &store, Value::CompletedUpload(&uploaded), &encoding),
+        Ok(value) => {
+            let saved = saved(&encoding);
+            session.role = Role::Completing(Box::new(Completing { encoding: saved, key, store, value }));
+            complete(ctx, session);
+        }
         Err(why) => refuse_no_memory(ctx, cfd, &key, &store, len, &encoding, why),
     }
 }
 
+/// Stores a value that is here. It waits if the item that it changes is on flash.
+pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
+    let Role::Completing(completing) = std::mem::replace(&mut session.role, Role::Serving) else {
+        return Flow::Next;
+    };
+    let Completing { encoding, key, store, value } = &*completing;
+    let (value, encoding) = (Value::CompletedUpload(value), encoding.encoding());
+    let waits =
+        if ctx.flash.is_some() { flash::before(ctx, session, CommandKind::Change, &encoding) } else { None };
+    let flow = waits.unwrap_or_else(|| write(ctx, session, key, store, value, &encoding));
+    ctx.handle.forget_fetched();
+    if flow.is_retried() {
+        session.role = Role::Completing(completing);
+    }
+    flow
+}
+
 fn write(
     ctx: &mut Context,
-    cfd: i32,
+    session: &mut Session,
     key: &[u8],
     store: &Store<'_>,
     value: Value<'_>,
     encoding: &Encoding<'_>,
-) {
-    ctx.counters().cmd_set.inc();
-    ctx.shared.prefixes.count(key, Request::Set);
+) -> Flow {
+    let cfd = session.info.fd;
     let item_bytes_max = ctx.shared.settings.item_bytes_max;
     let expiry = expiry(ctx, store.exptime);
     let vivify = store.vivify.map(|exptime| super::expiry(ctx, exptime));
@@ -237,7 +273,7 @@ fn write(
     let overhead = super::counted_bytes(ctx, key, 0, 0);
     let binary_key = matches!(encoding, Encoding::Meta(MetaEncoding { binary_key: true, .. }));
     let mut found = Err(Miss::Absent);
-    let done = ctx.handle.mutate(key, |existing| {
+    let decide = |existing: &mut ExistingItem<'_>| {
         found = existing.info.map(|info| info.len);
         let write = Write {
             flags: store.flags,
@@ -247,11 +283,23 @@ fn write(
             ..Write::plain(NewValue::Is(value))
         };
         decide(store, existing.info, write, vivify, |info| overhead + info.len + len > item_bytes_max, value)
-    });
+    };
+    let done = match store.mode == StoreMode::Set && store.compare.is_none() {
+        true => ctx.handle.overwrite(key, decide),
+        false => ctx.handle.mutate(key, decide),
+    };
+    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, key);
+    }
+    ctx.counters().cmd_set.inc();
+    ctx.shared.prefixes.count(key, Request::Set);
     notify_lookup(ctx, cfd, key, found);
     let (outcome, final_len, written) = match done {
         Ok((StoreResult { outcome, len: final_len }, written)) => (outcome, final_len, written),
-        Err(why) => return refuse_no_memory(ctx, cfd, key, store, len, encoding, why),
+        Err(why) => {
+            refuse_no_memory(ctx, cfd, key, store, len, encoding, why);
+            return Flow::Next;
+        }
     };
     if store.compare.is_some() && store.mode == StoreMode::Set {
         let counters = ctx.counters();
@@ -277,6 +325,7 @@ fn write(
     };
     notify_watchers(ctx, cfd, key, store, status, final_len);
     encoding.reply(&reply, &mut ctx.out);
+    Flow::Next
 }
 
 /// Decides how a store changes the existing item.

@@ -2,12 +2,14 @@
 //!
 //! - `devices.rs`: opens the files and block devices; `device_header.rs`: the page that each begins with.
 //! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes.
+//! - `tier.rs`: what the server keeps of the tier; `worker/flash.rs` and `commands/flash.rs` use it.
 //!
 //! Neither a worker nor the writer waits for a device, except when it ends: a stalled device delays nothing but its own requests.
 
 pub mod device_header;
 mod devices;
 mod reader;
+mod tier;
 mod writer;
 
 use std::ops::Range;
@@ -17,6 +19,7 @@ use fabcache_uring::PageBuffer;
 
 pub use devices::{Devices, IdentityError, file_offset};
 pub use reader::FlashReader;
+pub use tier::{FlashTier, start_writer};
 pub use writer::{WriterControl, run_writer};
 
 /// Bytes before a device's segments: they hold the header.

@@ -18,7 +18,7 @@ use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
     GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
 };
-use crate::commands::{self, Access, Context, Flow, Role, Session, burst};
+use crate::commands::{self, Access, Context, FlashWait, Flow, Role, Session, burst};
 use crate::connections::{ConnectionInfo, State};
 use crate::output::OutputQueue;
 use crate::watch::topic;
@@ -65,6 +65,8 @@ pub struct Connection {
     pub(super) starved: bool,
     /// Its next request needs a ticket, and the worker has none left.
     pub(super) needs_ticket: bool,
+    /// Its next request waits for memory.
+    pub(super) needs_memory: bool,
     /// Whether the client sends no more.
     pub(super) client_done: bool,
     /// After the answers are sent it ends.
@@ -110,11 +112,13 @@ impl Connection {
                 groups,
                 is_plain,
                 knows_fabric: false,
+                flash: FlashWait::None,
                 offer: None,
             },
             input: Input::default(),
             starved: false,
             needs_ticket: false,
+            needs_memory: false,
             client_done: false,
             closing: None,
             paused_until: None,
@@ -213,7 +217,14 @@ impl Connection {
             && self.closing.is_none()
             && self.paused_until.is_none()
             && !self.needs_ticket
+            && !self.needs_memory
+            && !self.awaits_flash()
             && !self.is_backlogged()
+    }
+
+    /// Returns whether its next request waits for an item on flash.
+    pub(super) fn awaits_flash(&self) -> bool {
+        matches!(self.session.flash, FlashWait::Reading(_))
     }
 
     /// Returns whether an answer is ready to be sent.
@@ -223,7 +234,10 @@ impl Connection {
 
     /// Returns whether nothing but a ticket moves it: it receives nothing, and has nothing to send.
     pub fn awaits_only_tickets(&self) -> bool {
-        let is_waiting = self.needs_ticket || self.session.queue.awaits_ticket();
+        let is_waiting = self.needs_ticket
+            || self.needs_memory
+            || self.awaits_flash()
+            || self.session.queue.awaits_ticket();
         is_waiting && !self.takes_input() && !self.can_send()
     }
 
@@ -263,7 +277,7 @@ impl Connection {
         self.session.queue.is_empty()
             && !self.link.has_unsent()
             && (self.input.is_empty() || self.starved)
-            && !matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
+            && !matches!(self.session.role, Role::Receiving(_) | Role::Completing(_) | Role::Dumping(_))
     }
 
     /// Returns whether it stalled within a request.
@@ -271,7 +285,7 @@ impl Connection {
         !self.session.queue.is_empty()
             || self.link.has_unsent()
             || !self.input.is_empty()
-            || matches!(self.session.role, Role::Receiving(_) | Role::Dumping(_))
+            || matches!(self.session.role, Role::Receiving(_) | Role::Completing(_) | Role::Dumping(_))
     }
 
     /// A timeout applies to it.
@@ -283,7 +297,8 @@ impl Connection {
 
     /// Returns whether a timeout has expired.
     pub fn timed_out(&self, ctx: &Context, now: Instant) -> Option<EndReason> {
-        if self.is_one_shot() || self.needs_ticket || self.session.queue.awaits_ticket() {
+        let waits = self.needs_ticket || self.needs_memory || self.awaits_flash();
+        if self.is_one_shot() || waits || self.session.queue.awaits_ticket() {
             // The server is slow, not the client.
             return None;
         }
@@ -324,7 +339,7 @@ impl Connection {
         now: Instant,
     ) -> Turn {
         let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
-        self.needs_ticket = false;
+        (self.needs_ticket, self.needs_memory) = (false, false);
         let turn = loop {
             if let Some(until) = self.paused_until {
                 self.session.queue.push_bytes(&mut ctx.out);
@@ -334,7 +349,7 @@ impl Connection {
             if let Err(ended) = self.send(ctx, now) {
                 return Turn::End(ended);
             }
-            if self.is_backlogged() || self.needs_ticket {
+            if self.is_backlogged() || self.needs_ticket || self.needs_memory || self.awaits_flash() {
                 break Turn::Wait;
             }
             if self.session.offer.is_some() {
@@ -420,7 +435,7 @@ impl Connection {
     /// There is something to do without receiving more.
     pub(super) fn has_work(&self) -> bool {
         let has_input = !self.input.is_empty() || self.decoder.is_at_value_end();
-        has_input && !self.starved || self.is_dumping()
+        has_input && !self.starved || self.is_dumping() || matches!(self.session.role, Role::Completing(_))
     }
 
     /// Receives once and processes the input; false if nothing is available now.
@@ -507,6 +522,7 @@ impl Connection {
             && budget.left > 0
             && ctx.out.len() < gathered_max
             && !self.is_backlogged()
+            && !self.awaits_flash()
         {
             if let Role::Dumping(dump) = &mut self.session.role {
                 if dump.go_on(ctx) {
@@ -516,6 +532,21 @@ impl Connection {
                 // A part of a list is a turn: others get their turns in between, however fast its client reads.
                 budget.left = 0;
                 break;
+            }
+            match &self.session.role {
+                Role::Completing(_) => {
+                    let flow = commands::complete(ctx, &mut self.session);
+                    self.needs_ticket |= flow == Flow::AwaitTicket;
+                    if flow == Flow::AwaitTicket || flow == Flow::AwaitFlash {
+                        break;
+                    }
+                    continue;
+                }
+                Role::Receiving(_) if ctx.shared.store.is_short_of_memory() => {
+                    self.needs_memory = true;
+                    break;
+                }
+                _ => {}
             }
             if self.is_watching() {
                 // A watcher says nothing more that matters.
@@ -538,10 +569,14 @@ impl Connection {
                     }
                     self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
                     let flow = commands::execute(ctx, &mut self.session, request);
-                    if flow == Flow::AwaitTicket {
+                    if flow.is_retried() {
                         // The request stays in the input, and is decoded again.
                         self.decoder.undo();
-                        self.needs_ticket = true;
+                        self.needs_ticket |= flow == Flow::AwaitTicket;
+                        self.needs_memory |= flow == Flow::AwaitMemory;
+                        if flow == Flow::Again {
+                            continue;
+                        }
                         break;
                     }
                     (consumed, flow)
@@ -578,7 +613,7 @@ impl Connection {
     #[inline]
     pub(super) fn follow(&mut self, flow: Flow) {
         match flow {
-            Flow::Next | Flow::AwaitTicket => {}
+            Flow::Next | Flow::AwaitTicket | Flow::AwaitFlash | Flow::AwaitMemory | Flow::Again => {}
             Flow::DiscardValue => self.decoder.discard_value(),
             Flow::Admit => self.decoder.require_auth(false),
             Flow::Pause => self.slow_down(),
@@ -615,7 +650,9 @@ impl Connection {
                 }
                 (used, executed)
             }
-            [b's', b'e', b't', ..] | [b'm', b's', ..] | [0x80, 0x01 | 0x11, ..] => {
+            [b's', b'e', b't', ..] | [b'm', b's', ..] | [0x80, 0x01 | 0x11, ..]
+                if burst::may_write(ctx, session) =>
+            {
                 let mut run = PlainSets::new(max);
                 let used = self.decoder.plain_sets(input, &mut run);
                 burst::sets(ctx, session, run.requests());

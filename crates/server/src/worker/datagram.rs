@@ -7,7 +7,7 @@ use super::connection::{Connection, EndReason};
 use super::token::ConnectionToken;
 use super::turn_budget::TurnBudget;
 use crate::bounds::PENDING_DATAGRAMS_MAX;
-use crate::commands::Context;
+use crate::commands::{Context, FlashWait};
 
 impl Connection {
     /// Executes a datagram's requests and sends its answer. Returns false if it goes on when a ticket returns.
@@ -25,10 +25,11 @@ impl Connection {
         }
         ctx.counters().bytes_read.add((len - waited) as u64);
         let mut used = 0;
-        self.needs_ticket = false;
+        (self.needs_ticket, self.needs_memory) = (false, false);
         while (used < len && !self.starved || self.is_dumping())
             && self.closing.is_none()
             && !self.needs_ticket
+            && !self.awaits_flash()
             && !self.is_backlogged()
         {
             let mut budget = TurnBudget::new(Some(u32::MAX));
@@ -41,7 +42,8 @@ impl Connection {
             return true;
         }
         let queue = &mut self.session.queue;
-        if queue.has_pending() {
+        let waits = matches!(self.session.flash, FlashWait::Reading(_));
+        if queue.has_pending() || waits {
             self.input.append(&buffer[used..len]);
             queue.unpin_excess();
             return false;

@@ -21,6 +21,7 @@ const LISTENER_BIT: u64 = 1 << 63;
 const DOORBELL: u64 = u64::MAX;
 /// Tokens of sources are from here on.
 const SOURCE: u64 = u64::MAX - 256;
+const FLASH: u64 = u64::MAX - 1;
 
 /// The interest of a connection that uses the ring and needs nothing of epoll.
 const ONLY_RING: Interest = Interest { receive: true, send: false };
@@ -34,6 +35,8 @@ pub enum ReadyEvent {
     Listener(usize),
     /// A source has events.
     Source(usize),
+    /// Reads of flash have ended.
+    Flash,
     /// A connection is readable or writable.
     Connection(ConnectionToken),
     /// A connection's peer is gone: epoll reports this again and again, whatever the connection waits for.
@@ -83,6 +86,7 @@ impl Poll {
         };
         ready.extend(events.iter().map(|event| match event.data.u64() {
             DOORBELL => ReadyEvent::Doorbell,
+            FLASH => ReadyEvent::Flash,
             token @ SOURCE.. => ReadyEvent::Source((token - SOURCE) as usize),
             token if token & LISTENER_BIT != 0 => ReadyEvent::Listener((token & !LISTENER_BIT) as usize),
             token if { event.flags }.intersects(EventFlags::ERR | EventFlags::HUP) => {
@@ -95,6 +99,11 @@ impl Poll {
 
     pub fn add_doorbell(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, doorbell, EventData::new_u64(DOORBELL), EventFlags::IN)?)
+    }
+
+    /// Waits for reads of flash.
+    pub fn add_flash(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(FLASH), EventFlags::IN)?)
     }
 
     /// The kernel wakes one of several workers that wait for one listener.

@@ -1,10 +1,11 @@
 //! A worker's inbox: new links and completed answers from other threads, and a doorbell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fabcache_protocol::{Item, Reply};
+use fabcache_store::FetchedItem;
 use fabcache_transport::Link;
 use rustix::event::EventfdFlags;
 
@@ -27,12 +28,14 @@ pub struct Ticket {
 }
 
 /// The outcome of a request that was completed by its ticket.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Answer {
     /// A reply.
     Reply(Reply<'static>),
     /// An item that was found, and its value.
     Value(Item, Vec<u8>),
+    /// An item that was found on flash, and whether its value is sent.
+    Fetched(Item, Box<FetchedItem>, bool),
 }
 
 impl Answer {
@@ -40,6 +43,7 @@ impl Answer {
     pub fn found(&self) -> Option<u64> {
         match self {
             Answer::Value(_, value) => Some(value.len() as u64),
+            Answer::Fetched(item, ..) => Some(item.len),
             Answer::Reply(Reply::Found(item)) => Some(item.len),
             Answer::Reply(_) => None,
         }
@@ -94,6 +98,8 @@ pub struct Inbox {
     doorbell: OwnedFd,
     /// Connections of the worker, including those in the inbox.
     load: AtomicU32,
+    /// Connections wait for memory, and are to be continued when some is free.
+    awaits_memory: AtomicBool,
 }
 
 impl Inbox {
@@ -108,6 +114,7 @@ impl Inbox {
             completions: Mutex::default(),
             doorbell,
             load: AtomicU32::new(0),
+            awaits_memory: AtomicBool::new(false),
         })
     }
 
@@ -157,6 +164,18 @@ impl Inbox {
     pub fn wake(&self) {
         // A full counter wakes the worker as well.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// Sets whether connections wait for memory.
+    pub fn set_awaits_memory(&self, awaits: bool) {
+        self.awaits_memory.store(awaits, Ordering::Relaxed);
+    }
+
+    /// Wakes the worker if connections wait for memory. It looks again after a while in any case.
+    pub fn wake_for_memory(&self) {
+        if self.awaits_memory.load(Ordering::Relaxed) {
+            self.wake();
+        }
     }
 
     /// Readable when the worker was woken.

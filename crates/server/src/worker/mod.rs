@@ -13,6 +13,7 @@ mod connection;
 mod datagram;
 mod epoll;
 mod fabric;
+pub mod flash;
 pub mod inbox;
 mod input;
 mod listener;
@@ -66,6 +67,8 @@ pub struct Worker {
     paused: VecDeque<(Instant, ConnectionToken)>,
     /// Connections whose next request waits for a ticket.
     needing_tickets: Vec<ConnectionToken>,
+    /// Connections whose next request waits for memory.
+    needing_memory: Vec<ConnectionToken>,
     /// The number of datagrams in the table.
     pending_datagrams: usize,
     /// The connections that are polled.
@@ -113,16 +116,12 @@ impl Worker {
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
         let tickets = TicketSlab::new(&shared.inboxes[worker]);
+        let connection_bytes = size_of::<Connection>();
+        let mut ctx =
+            Context { shared, handle, worker, port, tickets, flash: None, connection_bytes, out: Vec::new() };
+        ctx.flash = flash::reads_of(&ctx, &poll)?;
         Ok(Worker {
-            ctx: Context {
-                shared,
-                handle,
-                worker,
-                port,
-                tickets,
-                connection_bytes: size_of::<Connection>(),
-                out: Vec::new(),
-            },
+            ctx,
             poll,
             accepting,
             connections: Vec::new(),
@@ -130,6 +129,7 @@ impl Worker {
             runnable: VecDeque::new(),
             paused: VecDeque::new(),
             needing_tickets: Vec::new(),
+            needing_memory: Vec::new(),
             pending_datagrams: 0,
             polled: PolledConnections::default(),
             watching: Vec::new(),
@@ -154,6 +154,9 @@ impl Worker {
             if timeout != Some(Duration::ZERO) {
                 timeout = self.arm_sources(timeout);
             }
+            if let Some(flash) = &mut self.ctx.flash {
+                flash.submit();
+            }
             if timeout != Some(Duration::ZERO) && !self.ctx.tickets.is_empty() && !self.inbox().arm_wakeup() {
                 timeout = Some(Duration::ZERO);
             }
@@ -171,6 +174,8 @@ impl Worker {
                 match event {
                     ReadyEvent::Doorbell => self.take_new_links(),
                     ReadyEvent::Listener(index) => self.accept(index),
+                    // They are taken in each turn.
+                    ReadyEvent::Flash => {}
                     ReadyEvent::Source(index) => self.sources[index].set_ready(self.now),
                     ReadyEvent::Connection(place) => {
                         if let Some(connection) = self.at(place) {
@@ -182,7 +187,9 @@ impl Worker {
                     ReadyEvent::Completion(completion) => self.take_completion(completion),
                 }
             }
+            self.finish_flash_reads();
             self.return_tickets();
+            self.continue_needing_memory();
             for _ in 0..runnable {
                 if let Some(index) = self.runnable.pop_front() {
                     self.connections[index].queued = false;
@@ -215,10 +222,13 @@ impl Worker {
         let resumes_at = self.paused.front().map(|(until, _)| *until);
         let reopens_at = self.sources.iter().filter_map(WorkerSource::reopens_at).min();
         let expires_at = self.ctx.tickets.next_expiry();
-        for at in [self.accepting.resumes_at(), self.next_tick, reopens_at, resumes_at, expires_at] {
+        let wait_ends = self.ctx.flash.as_ref().and_then(flash::FlashReads::next_expiry);
+        for at in [self.accepting.resumes_at(), self.next_tick, reopens_at, resumes_at, expires_at, wait_ends]
+        {
             until = [until, at].into_iter().flatten().min();
         }
-        until.map(|until| until.saturating_duration_since(Instant::now()))
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        [left, self.memory_wait()].into_iter().flatten().min()
     }
 
     // ---- connections ----
@@ -305,6 +315,9 @@ impl Worker {
         if connection.needs_ticket && !self.needing_tickets.contains(&connection.place()) {
             self.needing_tickets.push(connection.place());
         }
+        if connection.needs_memory {
+            self.note_needs_memory(connection.place());
+        }
         match turn {
             Turn::Wait => {
                 if connection.can_be_polled() {
@@ -368,7 +381,8 @@ impl Worker {
         }
         for completion in completions {
             if let Some(answer) = self.ctx.tickets.take_back(completion.id) {
-                self.answer(completion.id, &answer, completion.answer.unwrap_or_else(|| answer.failure()));
+                let completed = completion.answer.unwrap_or_else(|| answer.failure());
+                self.answer(completion.id, &answer, completed);
             }
         }
         for (id, answer) in self.ctx.tickets.expire(self.now) {
@@ -386,13 +400,17 @@ impl Worker {
     }
 
     /// Puts an answer in its connection's queue; drops it if the connection has closed.
-    fn answer(&mut self, id: TicketId, pending: &PendingAnswer, answer: Answer) {
+    fn answer(&mut self, id: TicketId, pending: &PendingAnswer, mut answer: Answer) {
         if let PendingRequest::Read { key, cfd } = &pending.request {
             commands::count_read(&self.ctx, *cfd, key, answer.found().ok_or(Miss::Absent));
         }
         let (owner, now) = (pending.owner, self.now);
+        let encoded = pending.encode(&mut answer);
+        if let Answer::Fetched(_, fetched, _) = answer {
+            self.ctx.handle.promote(fetched);
+        }
         let Some(connection) = self.at(owner) else { return };
-        connection.complete(id, pending.encode(answer), now);
+        connection.complete(id, encoded, now);
         if connection.is_one_shot() {
             self.continue_datagram(owner.index);
         } else if self.runnable.is_empty() {

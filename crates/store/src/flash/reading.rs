@@ -77,6 +77,11 @@ impl FlashRead {
         self.place().1
     }
 
+    /// Returns about how many bytes its value has: those of the pages that are read.
+    pub fn value_bytes_expected(&self) -> u64 {
+        u64::from(self.pages) * PAGE_BYTES as u64
+    }
+
     fn place(&self) -> (usize, u64) {
         let flash = self.pin.store.flash.as_ref().expect("it has the segment");
         flash.segments.place_of(self.item.page + self.read)
@@ -350,12 +355,26 @@ impl Handle {
     /// # Errors
     /// As for [`Handle::mutate`].
     pub fn store_fetched(&self, key: &[u8]) -> Result<(), OutOfMemory> {
+        if self.with_fetched(|_| ()).is_none() {
+            return Ok(());
+        }
         self.mutate(key, |existing| (existing.promotion(), ())).map(|_| ())
     }
 
     /// What was read from flash is used by the next changes of its key, until [`Handle::forget_fetched`].
     pub fn use_fetched(&self, fetched: Fetched) {
         self.fetched.replace(Some(fetched));
+    }
+
+    /// Takes back what [`Handle::use_fetched`] gave.
+    pub fn take_fetched(&self) -> Option<Fetched> {
+        self.fetched.take()
+    }
+
+    /// Returns the metadata of the item of [`Handle::use_fetched`], if it has this key.
+    pub fn fetched_info(&self, key: &[u8]) -> Option<ItemInfo> {
+        let now = self.store.now();
+        self.with_fetched(|fetched| (fetched.key() == key).then(|| fetched.info(now))).flatten()
     }
 
     /// Forgets what [`Handle::use_fetched`] gave. Returns whether there was something.

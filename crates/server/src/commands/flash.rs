@@ -1,0 +1,142 @@
+//! Requests whose items are on flash.
+//!
+//! A plain read leaves its answer pending, and further reads of its connection go on. Any other request waits in its connection's
+//! input until the item was read, and is then executed again with what was read.
+
+use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply};
+use fabcache_store::{Fetched, FetchedItem, Handle};
+
+use super::{Context, Flow, Session, item, refused, retrieval};
+use crate::tickets::PendingRequest;
+use crate::worker::flash::ReadPurpose;
+use crate::worker::inbox::Answer;
+
+/// What a connection's next request waits for, or has of flash.
+#[derive(Debug, Default)]
+pub enum FlashWait {
+    /// Nothing.
+    #[default]
+    None,
+    /// A read under this number.
+    Reading(u64),
+    /// It was read; nothing if the item was lost or is no longer valid.
+    Read(Option<Fetched>),
+    /// The device did not answer in time.
+    TimedOut,
+}
+
+/// What a command may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandKind {
+    /// It changes nothing: it may be executed while answers to earlier requests are pending.
+    Read,
+    /// It stores a value.
+    Store,
+    /// Another change.
+    Change,
+}
+
+impl CommandKind {
+    /// Returns the kind of a command.
+    pub fn of(command: &Command<'_>) -> CommandKind {
+        match command {
+            Command::Get(get) if retrieval::is_plain(get) => CommandKind::Read,
+            Command::Noop | Command::Version | Command::Refused(_) | Command::ShmAccessed(_) => {
+                CommandKind::Read
+            }
+            Command::Store(_) => CommandKind::Store,
+            _ => CommandKind::Change,
+        }
+    }
+}
+
+/// Prepares the execution of a command: returns what to do instead, if it has to wait or was answered.
+#[inline]
+pub fn before(
+    ctx: &mut Context,
+    session: &mut Session,
+    kind: CommandKind,
+    encoding: &Encoding<'_>,
+) -> Option<Flow> {
+    if session.queue.has_pending() && kind != CommandKind::Read {
+        return Some(Flow::AwaitTicket);
+    }
+    match std::mem::take(&mut session.flash) {
+        FlashWait::None => {}
+        FlashWait::Reading(number) => {
+            session.flash = FlashWait::Reading(number);
+            return Some(Flow::AwaitFlash);
+        }
+        FlashWait::Read(fetched) => fetched.into_iter().for_each(|fetched| ctx.handle.use_fetched(fetched)),
+        FlashWait::TimedOut => {
+            let reply = refused(Refusal::Server("the flash device does not answer"));
+            encoding.reply(&reply, &mut ctx.out);
+            return Some(Flow::Next);
+        }
+    }
+    (kind == CommandKind::Store && ctx.shared.store.is_short_of_memory()).then_some(Flow::AwaitMemory)
+}
+
+/// Begins to read the item of a request that waits for it. The request is executed again.
+#[cold]
+pub fn await_item(ctx: &mut Context, session: &mut Session, key: &[u8]) -> Flow {
+    ctx.handle.forget_fetched();
+    let (Some(flash), Some(read)) = (&mut ctx.flash, ctx.handle.read_flash(key)) else {
+        // It came back to memory meanwhile.
+        return Flow::Again;
+    };
+    let number = flash.read_for_request(read, session.place, key);
+    session.flash = FlashWait::Reading(number);
+    Flow::AwaitFlash
+}
+
+/// Leaves the answer to a plain read pending until its item was read.
+#[cold]
+pub fn defer(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
+    if !ctx.tickets.has_room() {
+        return Flow::AwaitTicket;
+    }
+    let (Some(flash), Some(read)) = (&mut ctx.flash, ctx.handle.read_flash(get.key)) else {
+        return Flow::Again;
+    };
+    let request = PendingRequest::Read { key: get.key.into(), cfd: session.info.fd };
+    let ticket = ctx.tickets.issue(session.place, encoding, request).expect("there is room for a ticket");
+    session.queue.push_bytes(&mut ctx.out);
+    session.queue.push_pending(ticket.id(), read.value_bytes_expected());
+    let purpose = ReadPurpose::Answer {
+        ticket,
+        sends_value: get.value,
+        is_access: !get.no_bump,
+        is_meta: matches!(encoding, Encoding::Meta(_)),
+    };
+    flash.read(read, get.key, purpose);
+    Flow::Next
+}
+
+/// Returns the answer to a plain read of an item that was read from flash.
+pub fn answer(
+    handle: &Handle,
+    now: u32,
+    mut fetched: Box<FetchedItem>,
+    sends_value: bool,
+    is_meta: bool,
+) -> Answer {
+    let info = fetched.info(now);
+    let mut shown = item(&info);
+    // The first meta reader of a stale item wins the right to recache it.
+    if is_meta && info.stale && !info.token_sent {
+        let key = fetched.key().to_vec();
+        handle.use_fetched(Fetched::Item(fetched));
+        shown.won = retrieval::take_token(handle, &key);
+        fetched = match handle.take_fetched() {
+            Some(Fetched::Item(fetched)) => fetched,
+            _ => unreachable!("it was given just now"),
+        };
+    }
+    Answer::Fetched(shown, fetched, sends_value)
+}
+
+/// The answer to a read whose item was not found.
+pub fn miss() -> Answer {
+    Answer::Reply(Reply::Miss)
+}

@@ -1,0 +1,199 @@
+//! A worker's reads of flash: who waits for them, and what follows them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabcache_store::{Fetched, FlashRead, FlashReadResult, Miss};
+
+use super::Worker;
+use super::epoll::Poll;
+use super::inbox::Ticket;
+use super::token::ConnectionToken;
+use crate::bounds::{MEMORY_WAIT_POLL, TICKET_TIME_MAX};
+use crate::commands::{Context, FlashWait, flash};
+use crate::flash::{Devices, FlashReader};
+
+/// What follows a read.
+#[derive(Debug)]
+pub enum ReadPurpose {
+    /// The answer to a plain read.
+    Answer {
+        /// Completed with it.
+        ticket: Ticket,
+        /// Whether the value is sent.
+        sends_value: bool,
+        /// Whether it counts as an access.
+        is_access: bool,
+        /// The request is a meta command.
+        is_meta: bool,
+    },
+    /// The request at the front of a connection's input is executed again.
+    Request {
+        /// The connection.
+        owner: ConnectionToken,
+        /// The number of its wait.
+        number: u64,
+    },
+}
+
+/// A read and its key.
+#[derive(Debug)]
+struct PendingRead {
+    key: Box<[u8]>,
+    purpose: ReadPurpose,
+}
+
+/// The reads of one worker.
+#[derive(Debug)]
+pub struct FlashReads {
+    reader: FlashReader<Box<FlashRead>, PendingRead>,
+    next_number: u64,
+    /// The waits of requests, and until when they last: in this order, as all are equally long.
+    waits: VecDeque<(Instant, ConnectionToken, u64)>,
+}
+
+impl FlashReads {
+    /// Returns the reads of a worker.
+    ///
+    /// # Errors
+    /// The system refuses the ring.
+    pub fn new(devices: &Arc<Devices>) -> io::Result<FlashReads> {
+        Ok(FlashReads { reader: FlashReader::new(devices)?, next_number: 1, waits: VecDeque::new() })
+    }
+
+    /// Begins a read.
+    pub fn read(&mut self, read: Box<FlashRead>, key: &[u8], purpose: ReadPurpose) {
+        self.reader.start(read, PendingRead { key: key.into(), purpose });
+    }
+
+    /// Begins a read for a request that waits; returns the number of its wait.
+    pub fn read_for_request(&mut self, read: Box<FlashRead>, owner: ConnectionToken, key: &[u8]) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.waits.push_back((Instant::now() + TICKET_TIME_MAX, owner, number));
+        self.read(read, key, ReadPurpose::Request { owner, number });
+        number
+    }
+
+    /// Starts the reads that are queued.
+    pub(super) fn submit(&mut self) {
+        if let Err(error) = self.reader.submit() {
+            tracing::warn!("cannot submit reads of flash devices, trying again: {error}");
+        }
+    }
+
+    /// Adds what becomes readable when a read has ended.
+    pub(super) fn add_to(&self, poll: &Poll) -> io::Result<()> {
+        poll.add_flash(self.reader.descriptor())
+    }
+
+    /// Returns when the first wait is over.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.waits.front().map(|(at, ..)| *at)
+    }
+}
+
+impl Worker {
+    /// Does what follows the reads that have ended, and ends waits that took too long.
+    pub(super) fn finish_flash_reads(&mut self) {
+        while let Some(flash) = &mut self.ctx.flash
+            && let Some((read, pending, buffer, result)) = flash.reader.take()
+        {
+            let is_access = !matches!(pending.purpose, ReadPurpose::Answer { is_access: false, .. });
+            match self.ctx.handle.finish_flash_read(read, buffer, result, &pending.key, is_access) {
+                FlashReadResult::More(read) => {
+                    let flash = self.ctx.flash.as_mut().expect("it made the read");
+                    flash.reader.start(read, pending);
+                }
+                FlashReadResult::Item(item) => self.follow_read(pending, Ok(Fetched::Item(item))),
+                FlashReadResult::Others(others) => self.follow_read(pending, Ok(Fetched::Others(others))),
+                FlashReadResult::Miss(miss) => self.follow_read(pending, Err(miss)),
+            }
+        }
+        self.expire_waits();
+    }
+
+    fn follow_read(&mut self, pending: PendingRead, fetched: Result<Fetched, Miss>) {
+        match pending.purpose {
+            ReadPurpose::Answer { ticket, sends_value, is_meta, .. } => ticket.complete(match fetched {
+                Ok(Fetched::Item(item)) => {
+                    let now = self.ctx.shared.store.now();
+                    flash::answer(&self.ctx.handle, now, item, sends_value, is_meta)
+                }
+                Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
+            }),
+            ReadPurpose::Request { owner, number } => {
+                self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
+            }
+        }
+    }
+
+    /// Lets a connection execute the request that waited for a read.
+    fn end_wait(&mut self, owner: ConnectionToken, number: u64, end: FlashWait) {
+        let Some(connection) = self.at(owner) else { return };
+        if !matches!(connection.session.flash, FlashWait::Reading(waits) if waits == number) {
+            return;
+        }
+        connection.session.flash = end;
+        if connection.is_one_shot() {
+            self.continue_datagram(owner.index);
+        } else {
+            self.queue(owner.index);
+        }
+    }
+
+    fn expire_waits(&mut self) {
+        while let Some(flash) = &mut self.ctx.flash
+            && let Some((at, owner, number)) = flash.waits.front().copied()
+        {
+            let is_over = at <= self.now;
+            let waits = |wait: &FlashWait| matches!(wait, FlashWait::Reading(waits) if *waits == number);
+            if !is_over && self.at(owner).is_some_and(|connection| waits(&connection.session.flash)) {
+                return;
+            }
+            if let Some(flash) = &mut self.ctx.flash {
+                flash.waits.pop_front();
+            }
+            if is_over {
+                self.end_wait(owner, number, FlashWait::TimedOut);
+            }
+        }
+    }
+
+    /// Queues the connections that wait for memory, once it is there.
+    pub(super) fn continue_needing_memory(&mut self) {
+        if self.needing_memory.is_empty() || self.ctx.shared.store.is_short_of_memory() {
+            return;
+        }
+        self.inbox().set_awaits_memory(false);
+        for place in std::mem::take(&mut self.needing_memory) {
+            if let Some(connection) = self.at(place) {
+                connection.needs_memory = false;
+                self.queue(place.index);
+            }
+        }
+    }
+
+    /// Returns how long the worker sleeps at most while connections wait for memory.
+    pub(super) fn memory_wait(&self) -> Option<Duration> {
+        (!self.needing_memory.is_empty()).then_some(MEMORY_WAIT_POLL)
+    }
+
+    /// A connection waits for memory.
+    pub(super) fn note_needs_memory(&mut self, place: ConnectionToken) {
+        if !self.needing_memory.contains(&place) {
+            self.needing_memory.push(place);
+            self.inbox().set_awaits_memory(true);
+        }
+    }
+}
+
+/// Makes a worker's reads, if there is a flash tier.
+pub(super) fn reads_of(ctx: &Context, poll: &Poll) -> io::Result<Option<FlashReads>> {
+    let Some(tier) = &ctx.shared.flash else { return Ok(None) };
+    let reads = FlashReads::new(&tier.devices)?;
+    reads.add_to(poll)?;
+    Ok(Some(reads))
+}
