@@ -431,15 +431,24 @@ fn swapped_device_gets_no_writes_until_it_is_back() {
 }
 
 #[test]
-fn maintenance_runs_at_once_and_each_second_beside_writes() {
+fn maintenance_runs_at_once_each_second_and_after_writes() {
     let Some((devices, _files)) = devices(1) else { return };
     let queue = Queue::default();
     (0..30).for_each(|number| queue.push(write(number, 0, number, 1)));
     queue.results_in_maintenance.store(30, Ordering::Relaxed);
     let began = Instant::now();
-    with_writer(&devices, &queue, |_| {
-        wait_until("it is due again", || queue.maintained.load(Ordering::Relaxed) >= 3);
+    with_writer(&devices, &queue, |control| {
+        let maintained = || queue.maintained.load(Ordering::Relaxed);
+        wait_until("it is due again", || maintained() == 3);
         assert!(began.elapsed() >= Duration::from_secs(2));
+        let before = Instant::now();
+        for number in 30..50 {
+            let maintained_before = maintained();
+            queue.push(write(number, 0, number, 1));
+            control.notify();
+            wait_until("it is due after the write", || maintained() > maintained_before);
+        }
+        assert!(before.elapsed() < Duration::from_secs(10));
     });
 }
 

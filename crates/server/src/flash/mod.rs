@@ -1,7 +1,7 @@
 //! The I/O of the flash tier: the store decides what to write and read, this module does it.
 //!
 //! - `devices.rs`: opens the files and block devices; `device_header.rs`: the page that each begins with.
-//! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes.
+//! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes; `store.rs`: what they take from the store.
 //! - `tier.rs`: what the server keeps of the tier; `worker/flash.rs` and `commands/flash.rs` use it.
 //!
 //! Neither a worker nor the writer waits for a device, except when it ends: a stalled device delays nothing but its own requests.
@@ -9,6 +9,7 @@
 pub mod device_header;
 mod devices;
 mod reader;
+mod store;
 mod tier;
 mod writer;
 
@@ -19,6 +20,7 @@ use fabcache_uring::PageBuffer;
 
 pub use devices::{Devices, IdentityError, file_offset};
 pub use reader::FlashReader;
+pub use store::StoreWrites;
 pub use tier::{FlashTier, start_writer};
 pub use writer::{WriterControl, run_writer};
 
@@ -75,6 +77,6 @@ pub trait WriteQueue {
     /// Takes the result of a write, with its buffer. Writes may end in any order.
     fn finish_write(&self, write: Self::Write, buffer: PageBuffer, is_written: bool);
 
-    /// Prepares segments for further writes; calls `pause` between short parts of that.
+    /// Prepares segments for further writes; calls `pause` between short parts of that. Called after writes, and once a second.
     fn maintain(&self, pause: &mut dyn FnMut());
 }

@@ -1,13 +1,12 @@
-//! What the server keeps of the flash tier, and the store's part in its I/O.
+//! What the server keeps of the flash tier.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Context as _, Result};
-use fabcache_store::{FlashOptions, FlashRead, FlashWrite, Handle, PageBuffer};
+use fabcache_store::{FlashOptions, Handle};
 
-use super::{Devices, ReadRequest, WriteQueue, WriteRequest, WriterControl, run_writer};
+use super::{Devices, StoreWrites, WriterControl, run_writer};
 use crate::settings::FlashSettings;
 use crate::shared::Shared;
 
@@ -45,62 +44,6 @@ impl FlashTier {
     }
 }
 
-impl ReadRequest for Box<FlashRead> {
-    fn device(&self) -> usize {
-        FlashRead::device(self)
-    }
-
-    fn offset(&self) -> u64 {
-        FlashRead::offset(self)
-    }
-
-    fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
-        FlashRead::take_buffer(self)
-    }
-}
-
-impl WriteRequest for FlashWrite {
-    fn device(&self) -> usize {
-        FlashWrite::device(self)
-    }
-
-    fn offset(&self) -> u64 {
-        FlashWrite::offset(self)
-    }
-
-    fn byte_len(&self) -> usize {
-        FlashWrite::byte_len(self)
-    }
-
-    fn take_buffer(&mut self) -> PageBuffer {
-        FlashWrite::take_buffer(self)
-    }
-}
-
-/// The store's writes.
-struct StoreWrites {
-    shared: Arc<Shared>,
-    handle: Handle,
-}
-
-impl WriteQueue for StoreWrites {
-    type Write = FlashWrite;
-
-    fn take_write(&self) -> Option<FlashWrite> {
-        self.shared.store.take_flash_write()
-    }
-
-    fn finish_write(&self, write: FlashWrite, buffer: PageBuffer, is_written: bool) {
-        if self.handle.finish_flash_write(write, buffer, is_written) {
-            self.shared.inboxes.iter().for_each(|inbox| inbox.wake_for_memory());
-        }
-    }
-
-    fn maintain(&self, pause: &mut dyn FnMut()) {
-        self.handle.maintain_flash(pause);
-    }
-}
-
 /// Starts the thread that writes, if there is a flash tier.
 ///
 /// # Errors
@@ -109,9 +52,11 @@ pub fn start_writer(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
     if shared.flash.is_none() {
         return Ok(None);
     }
-    let writes = StoreWrites { handle: Handle::new(&shared.store), shared: Arc::clone(shared) };
+    let (shared, handle) = (Arc::clone(shared), Handle::new(&shared.store));
     let run = move || {
-        let flash = writes.shared.flash.as_ref().expect("there is a flash tier");
+        let flash = shared.flash.as_ref().expect("there is a flash tier");
+        let memory_is_free = || shared.inboxes.iter().for_each(|inbox| inbox.wake_for_memory());
+        let writes = StoreWrites { handle, memory_is_free };
         if let Err(error) = run_writer(&flash.devices, &writes, &flash.control) {
             tracing::error!("nothing is written to flash any more, as its thread has failed: {error}");
         }

@@ -71,14 +71,17 @@ pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &WriterC
     let mut next_tick = Instant::now();
     loop {
         let is_stopping = control.drain();
-        writer.finish(queue);
+        let has_written = writer.finish(queue);
         if is_stopping {
             break;
         }
         writer.start(queue);
-        if Instant::now() >= next_tick {
+        let is_tick = Instant::now() >= next_tick;
+        if is_tick {
             next_tick = Instant::now() + TICK;
             writer.start_checks();
+        }
+        if is_tick || has_written {
             queue.maintain(&mut || {
                 writer.finish(queue);
                 writer.start(queue);
@@ -190,8 +193,9 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         }
     }
 
-    /// Takes the results that are there.
-    fn finish(&mut self, queue: &impl WriteQueue<Write = W>) {
+    /// Takes the results that are there; returns whether a write ended.
+    fn finish(&mut self, queue: &impl WriteQueue<Write = W>) -> bool {
+        let before = self.writes;
         while let Some(FileCompletion { token, buffer, result }) = self.ring.next_completion() {
             let index = token as usize;
             match self.requests[index].take().expect("a request ends once") {
@@ -203,6 +207,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
                 Request::Write(write, done) => self.finish_write(queue, index, write, done, buffer, result),
             }
         }
+        self.writes < before
     }
 
     fn finish_write(

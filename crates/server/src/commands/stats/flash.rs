@@ -83,6 +83,7 @@ pub fn own(sums: &FlashSums, segment_bytes: u64, report: &mut Report<'_>) {
         ("flash_segments_evicted", sums.pages_evicted),
         ("flash_items_evicted", sums.objects_evicted),
         ("flash_bytes_evicted", sums.bytes_evicted),
+        ("flash_mismatches", sums.mismatches),
         ("flash_bad_pages", sums.bad_pages),
         ("flash_read_errors", sums.read_errors),
         ("flash_write_errors", sums.write_errors),
@@ -155,7 +156,8 @@ mod tests {
             write_errors: 21,
             recached: 22,
             device_bytes_written: 23,
-            state: FlashState::RamOnly("the device is full".to_owned()),
+            mismatches: 24,
+            state: FlashState::Failing,
         }
     }
 
@@ -183,14 +185,14 @@ mod tests {
     #[test]
     fn own_fields_show_every_counter() {
         let text = rendered(|report| own(&made_up(), 99, report));
-        assert!(text.starts_with("flash_state memory_only: the device is full\n"), "{text}");
+        assert!(text.starts_with("flash_state memory_only: writes fail\n"), "{text}");
         let mut values: Vec<u64> = text
             .lines()
             .skip(1)
             .map(|line| line.rsplit(' ').next().unwrap_or("").parse().expect(line))
             .collect();
         values.sort_unstable();
-        assert_eq!(values, (1..=23).chain([99]).collect::<Vec<u64>>());
+        assert_eq!(values, (1..=24).chain([99]).collect::<Vec<u64>>());
         assert!(text.lines().all(|line| line.starts_with("flash_")), "{text}");
         assert!(
             rendered(|report| own(&FlashSums::default(), 1, report)).starts_with("flash_state working\n")

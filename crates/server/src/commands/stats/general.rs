@@ -160,7 +160,8 @@ fn items(ctx: &Context, report: &mut Report<'_>) {
     let usage = shared.store.usage();
     let (_, sums) = shared.sums_since_reset();
     report.stat("bytes", usage.item_bytes);
-    report.stat("curr_items", usage.items);
+    let on_flash = shared.store.flash_sums().map_or(0, |sums| sums.objects_used);
+    report.stat("curr_items", usage.items + on_flash);
     report.stat("total_items", sums.total_items);
     report.stat("slab_global_page_pool", usage.segments_free);
     report.stat("expired_unfetched", sums.expired_unfetched);
