@@ -98,7 +98,7 @@ flash_sums! {
         pages_allocated,
         /// Flash segments evicted with live items.
         pages_evicted,
-        /// Flash segments freed without live items.
+        /// Flash segments freed, with live items or without.
         pages_reclaimed,
         /// Live items evicted from flash.
         objects_evicted,

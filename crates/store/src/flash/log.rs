@@ -99,6 +99,8 @@ struct Filling {
     capacity: usize,
     /// Where the first record of each page begins.
     firsts: Vec<Option<u16>>,
+    /// The keys of the records that begin in the last page: a page has one record of a key.
+    last_page: (usize, Vec<KeyHash>),
     staged: Vec<StagedItem>,
     is_long: bool,
 }
@@ -121,6 +123,20 @@ impl Filling {
             rest = &rest[here..];
         }
         len
+    }
+
+    /// Returns whether a record of this key begins in the page.
+    fn has_key(&self, page: usize, hash: KeyHash) -> bool {
+        self.last_page.0 == page && self.last_page.1.contains(&hash)
+    }
+
+    /// A record of this key begins in the page, which is the last that was begun.
+    fn note_key(&mut self, page: usize, hash: KeyHash) {
+        let (last, keys) = &mut self.last_page;
+        if std::mem::replace(last, page) != page {
+            keys.clear();
+        }
+        keys.push(hash);
     }
 
     /// Appends zeros up to `used` bytes.
@@ -313,9 +329,10 @@ impl Log {
         if !self.has_pending() {
             self.progress_ns = now_ns;
         }
-        self.align(segments);
+        self.align(segments, staged.hash);
         let filling = self.filling.as_mut().expect("just prepared");
         let (page, at) = (filling.used / PAYLOAD_BYTES, filling.used % PAYLOAD_BYTES);
+        filling.note_key(page, staged.hash);
         filling.firsts[page].get_or_insert(at as u16);
         staged.page = filling.page + page as u32;
         staged.class = page_class((at + len).div_ceil(PAYLOAD_BYTES) as u32);
@@ -353,11 +370,12 @@ impl Log {
         self.long_staged.remove(&offset);
     }
 
-    /// Moves on to where the next record may begin.
-    fn align(&mut self, segments: &FlashSegments) {
+    /// Moves on to where the next record of this key may begin.
+    fn align(&mut self, segments: &FlashSegments, hash: KeyHash) {
         let filling = self.filling.as_mut().expect("a buffer is filled");
         let aligned = filling.used.next_multiple_of(4);
-        let starts = aligned % PAYLOAD_BYTES <= RECORD_START_MAX;
+        let starts =
+            aligned % PAYLOAD_BYTES <= RECORD_START_MAX && !filling.has_key(aligned / PAYLOAD_BYTES, hash);
         filling.pad_to(
             if starts { aligned } else { aligned.next_multiple_of(PAYLOAD_BYTES) }.min(filling.capacity),
         );
@@ -416,6 +434,7 @@ impl Log {
             used: 0,
             capacity: pages as usize * PAYLOAD_BYTES,
             firsts: vec![None; pages as usize],
+            last_page: (0, Vec::new()),
             staged: Vec::new(),
             is_long,
         });
@@ -514,5 +533,43 @@ impl Log {
         while self.failed.front().is_some_and(|number| number + 2 * (BUFFERS as u64) < self.published) {
             self.failed.pop_front();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
+        let staged = StagedItem {
+            hash: KeyHash(hash),
+            offset: 0,
+            generation: 0,
+            state: 0,
+            page: 0,
+            class: 0,
+            begins: 0,
+        };
+        let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
+        log.append(segments, staged, (len, 0, 0), write).expect("it has room");
+        log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page
+    }
+
+    #[test]
+    fn page_has_one_record_of_a_key() {
+        let segments = FlashSegments::new(&[4 << 20], 1 << 20);
+        let options = FlashOptions {
+            device_bytes: vec![4 << 20],
+            segment_bytes: 1 << 20,
+            item_bytes_min: 0,
+            write_bytes_per_second: None,
+        };
+        let mut log = Log::new(&options, &segments);
+        let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));
+        let first = pages[0];
+        assert_eq!(pages.map(|page| page - first), [0, 0, 1, 1, 1, 2]);
+        // One that goes on in the next page does not begin there.
+        let pages = [1, 2, 2].map(|hash| append(&mut log, &segments, hash, 3_900) - first);
+        assert_eq!(pages, [2, 2, 3]);
     }
 }

@@ -30,28 +30,33 @@ impl Handle {
             return;
         }
         // Without items, a segment may still have the pages of promoted ones.
-        let mut retiring: Vec<u32> = flash.dead_segments(store).collect();
-        if free + retiring.len() < FREE_MIN && store.evicts() {
-            let dead = retiring.clone();
+        let dead: Vec<u32> = flash.dead_segments(store).collect();
+        let mut retiring = dead.clone();
+        if free + dead.len() < FREE_MIN && store.evicts() {
             let oldest = flash.oldest().filter(|id| !dead.contains(id));
             let wanted = FREE_MIN + flash.segments.len() / RETIRED_DIVISOR;
             retiring.extend(oldest.take(wanted.saturating_sub(free + dead.len())));
         }
-        self.retire(flash, &retiring, &mut pause);
+        self.retire(flash, &retiring, |id| !dead.contains(id), &mut pause);
         flash.free_retired();
     }
 
-    /// Clears the slots that lead to these segments.
-    fn retire(&self, flash: &Flash, segments: &[u32], pause: &mut impl FnMut()) {
+    /// Clears the slots that lead to these segments. Those that may hold valid items count as evicted.
+    fn retire(
+        &self,
+        flash: &Flash,
+        segments: &[u32],
+        is_valid: impl Fn(&u32) -> bool,
+        pause: &mut impl FnMut(),
+    ) {
         let mut has_slots = false;
         for id in segments {
             let evicted = flash.segments.uses().nth(*id as usize).map_or(0, |segment| segment.live);
-            if flash.segments.retire(*id) {
-                has_slots = true;
+            has_slots |= flash.segments.retire(*id);
+            flash.counters.segments_reclaimed.inc();
+            if is_valid(id) && evicted > 0 {
                 flash.counters.segments_evicted.inc();
                 flash.count_evicted(*id, evicted);
-            } else {
-                flash.counters.segments_reclaimed.inc();
             }
         }
         if !has_slots {
