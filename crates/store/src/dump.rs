@@ -2,6 +2,7 @@
 
 use fabcache_layout::item::{Item, KEY_BYTES_MAX};
 
+use crate::flash::VisitedOnFlash;
 use crate::handle::Handle;
 pub use crate::index::walk::Cursor;
 use crate::info::{Detail, ItemInfo};
@@ -22,15 +23,29 @@ impl Handle {
     pub fn walk(
         &self,
         cursor: Cursor,
+        visit: impl FnMut(VisitedItem<'_>),
+        gone: impl FnMut(&[u8]),
+    ) -> Cursor {
+        self.walk_all(cursor, visit, gone, |_| ())
+    }
+
+    /// As [`Handle::walk`], and visits the slots of items on flash: [`Handle::read_visited`] reads them.
+    pub fn walk_all(
+        &self,
+        cursor: Cursor,
         mut visit: impl FnMut(VisitedItem<'_>),
         mut gone: impl FnMut(&[u8]),
+        mut on_flash: impl FnMut(VisitedOnFlash),
     ) -> Cursor {
         let store = &*self.store;
         let now = store.now();
         if let Some(hash) = cursor.hash() {
             store.recover_group(hash);
         }
-        store.index.walk(cursor, self, |at, _hash| {
+        store.index.walk(cursor, self, |at, hash| {
+            if at.slot.is_on_flash() {
+                return on_flash(VisitedOnFlash::new(hash, at));
+            }
             let offset = at.slot.offset();
             let Some(item) = Item::read(&store.memory, offset) else { return };
             let mut key = [0; KEY_BYTES_MAX];

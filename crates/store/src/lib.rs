@@ -53,7 +53,7 @@ pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
 pub use flash::{
     Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums, FlashState, FlashSums,
-    FlashWrite, PageBuffer,
+    FlashWrite, PageBuffer, VisitedOnFlash,
 };
 pub use handle::Handle;
 pub use hints::Access;

@@ -11,7 +11,7 @@ use fabcache_store::info::RELATIVE_SECONDS_MAX;
 use fabcache_store::{Expiry, Handle};
 use fabcache_transport::Kind;
 
-use super::dump::{Dump, KeysFormat, List};
+use super::dump::{Dump, KeyList, KeysFormat, List};
 use super::{Context, Flow, ITEM_CLASS, Role, Session, expiry, refused};
 use crate::bounds::{LONG_TASK_TIME_MAX, TICKET_TIME_MAX};
 use crate::housekeeping::{Task, Work};
@@ -352,7 +352,8 @@ fn dump(
             Err(reply) => reply,
             Ok(all) => {
                 ctx.out.extend_from_slice(b"OK\r\n");
-                let list = List::Keys(format, all.then_some(Cursor::START));
+                let start = if all { Cursor::START } else { Cursor::END };
+                let list = List::Keys(KeyList::new(format, start, session));
                 session.role = Role::Dumping(Box::new(Dump::new(list, encoding)));
                 return;
             }

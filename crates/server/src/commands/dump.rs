@@ -4,12 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
 use fabcache_protocol::{Encoding, Reply, SavedEncoding};
+use fabcache_store::FetchedItem;
 use fabcache_store::dump::{Cursor, VisitedItem};
 
 use super::stats::{ConnectionList, FlashSegmentList, PrefixList, SizeList};
-use super::{Context, ITEM_CLASS, saved};
+use super::{Context, ITEM_CLASS, Session, saved};
 use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
 use crate::watch::push_encoded;
+use crate::worker::flash::ReadPurpose;
+use crate::worker::token::ConnectionToken;
 
 /// Which list of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +33,8 @@ pub struct Dump {
 /// What is listed, and how far the list is.
 #[derive(Debug)]
 pub enum List {
-    /// `lru_crawler metadump` and `mgdump`: all keys from a cursor, or an empty list.
-    Keys(KeysFormat, Option<Cursor>),
+    /// `lru_crawler metadump` and `mgdump`.
+    Keys(KeyList),
     /// `stats cachedump`.
     Items(ItemList),
     /// `stats sizes`.
@@ -50,11 +53,24 @@ impl Dump {
         Dump { encoding: saved(encoding), list }
     }
 
-    /// Makes a part of the list, some tens of kilobytes at most; true when it was the last.
+    /// Returns whether its next part waits for items on flash.
+    pub fn awaits_flash(&self) -> bool {
+        matches!(&self.list, List::Keys(keys) if keys.reading > 0)
+    }
+
+    /// Takes the result of a read of an item on flash; returns whether it was the last.
+    pub fn add_fetched(&mut self, ctx: &Context, fetched: Option<&FetchedItem>) -> bool {
+        let List::Keys(keys) = &mut self.list else { return false };
+        keys.add_fetched(ctx, fetched);
+        keys.reading == 0
+    }
+
+    /// Makes a part of the list, some tens of kilobytes at most; true when it was the last. It is not called while the list
+    /// waits for flash.
     pub fn go_on(&mut self, ctx: &mut Context) -> bool {
         let encoding = self.encoding.encoding();
         match &mut self.list {
-            List::Keys(format, cursor) => go_on_with_keys(*format, cursor, ctx),
+            List::Keys(keys) => keys.go_on(ctx),
             List::Items(items) => items.go_on(ctx, &encoding),
             List::Sizes(sizes) => sizes.go_on(ctx, &encoding),
             List::Connections(connections) => connections.go_on(ctx, &encoding),
@@ -81,17 +97,67 @@ pub(super) fn walk_part(
     true
 }
 
-fn go_on_with_keys(format: KeysFormat, cursor: &mut Option<Cursor>, ctx: &mut Context) -> bool {
-    let origin = ctx.shared.store.clock_origin();
-    let visit = |visited: &VisitedItem<'_>, out: &mut Vec<u8>| match format {
-        KeysFormat::Metadump => metadump_line(visited, origin, out),
-        KeysFormat::Mgdump => mgdump_line(visited.key, out),
-    };
-    if cursor.as_mut().is_some_and(|cursor| !walk_part(cursor, ctx, visit)) {
-        return false;
+/// All keys, also of items on flash, which are read a few groups of the index at a time.
+#[derive(Debug)]
+pub struct KeyList {
+    format: KeysFormat,
+    cursor: Cursor,
+    /// The connection to continue when reads have ended.
+    owner: ConnectionToken,
+    /// Reads of flash under way.
+    reading: usize,
+    /// Lines of items that were read.
+    lines: Vec<u8>,
+}
+
+impl KeyList {
+    /// Lists all keys from a cursor, to the connection of this session.
+    pub fn new(format: KeysFormat, cursor: Cursor, session: &Session) -> KeyList {
+        KeyList { format, cursor, owner: session.place, reading: 0, lines: Vec::new() }
     }
-    ctx.out.extend_from_slice(if format == KeysFormat::Metadump { b"END\r\n" } else { b"EN\r\n" });
-    true
+
+    fn go_on(&mut self, ctx: &mut Context) -> bool {
+        ctx.out.append(&mut self.lines);
+        let (format, origin) = (self.format, ctx.shared.store.clock_origin());
+        let mut groups = 0;
+        while !self.cursor.is_done() {
+            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX || self.reading > 0 {
+                return false;
+            }
+            groups += 1;
+            let mut on_flash = Vec::new();
+            let line = |visited: VisitedItem<'_>| format.line(&visited, origin, &mut ctx.out);
+            self.cursor = ctx.handle.walk_all(self.cursor, line, |_| {}, |visited| on_flash.push(visited));
+            let Some(flash) = &mut ctx.flash else { continue };
+            for read in on_flash.iter().filter_map(|visited| ctx.handle.read_visited(visited)) {
+                flash.read(read, &[], ReadPurpose::Dump { owner: self.owner });
+                self.reading += 1;
+            }
+        }
+        if self.reading > 0 {
+            return false;
+        }
+        ctx.out.extend_from_slice(if format == KeysFormat::Metadump { b"END\r\n" } else { b"EN\r\n" });
+        true
+    }
+
+    fn add_fetched(&mut self, ctx: &Context, fetched: Option<&FetchedItem>) {
+        self.reading -= 1;
+        if let Some(fetched) = fetched {
+            let store = &ctx.shared.store;
+            let visited = VisitedItem { key: fetched.key(), info: fetched.info(store.now()) };
+            self.format.line(&visited, store.clock_origin(), &mut self.lines);
+        }
+    }
+}
+
+impl KeysFormat {
+    fn line(self, visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {
+        match self {
+            KeysFormat::Metadump => metadump_line(visited, origin, out),
+            KeysFormat::Mgdump => mgdump_line(visited.key, out),
+        }
+    }
 }
 
 fn metadump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {

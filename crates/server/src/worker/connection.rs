@@ -222,9 +222,9 @@ impl Connection {
             && !self.is_backlogged()
     }
 
-    /// Returns whether its next request waits for an item on flash.
+    /// Returns whether its next request, or the rest of a list, waits for items on flash.
     pub(super) fn awaits_flash(&self) -> bool {
-        matches!(self.session.flash, FlashWait::Reading(_))
+        matches!(self.session.flash, FlashWait::Reading(_)) || self.is_dumping() && !self.can_dump()
     }
 
     /// Returns whether an answer is ready to be sent.
@@ -319,6 +319,11 @@ impl Connection {
     pub(super) fn is_full(&self) -> bool {
         let queue = &self.session.queue;
         if self.is_one_shot() { queue.bytes() > DATAGRAM_ANSWER_BYTES_MAX } else { queue.is_full() }
+    }
+
+    /// Returns whether a part of a list can be made.
+    fn can_dump(&self) -> bool {
+        matches!(&self.session.role, Role::Dumping(dump) if !dump.awaits_flash())
     }
 
     pub(super) fn is_dumping(&self) -> bool {
@@ -435,7 +440,9 @@ impl Connection {
     /// There is something to do without receiving more.
     pub(super) fn has_work(&self) -> bool {
         let has_input = !self.input.is_empty() || self.decoder.is_at_value_end();
-        has_input && !self.starved || self.is_dumping() || matches!(self.session.role, Role::Completing(_))
+        has_input && !self.starved && !self.is_dumping()
+            || self.can_dump()
+            || matches!(self.session.role, Role::Completing(_))
     }
 
     /// Receives once and processes the input; false if nothing is available now.
@@ -525,6 +532,9 @@ impl Connection {
             && !self.awaits_flash()
         {
             if let Role::Dumping(dump) = &mut self.session.role {
+                if dump.awaits_flash() {
+                    break;
+                }
                 if dump.go_on(ctx) {
                     self.session.role = Role::Serving;
                     continue;

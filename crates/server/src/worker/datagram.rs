@@ -7,7 +7,7 @@ use super::connection::{Connection, EndReason};
 use super::token::ConnectionToken;
 use super::turn_budget::TurnBudget;
 use crate::bounds::PENDING_DATAGRAMS_MAX;
-use crate::commands::{Context, FlashWait};
+use crate::commands::Context;
 
 impl Connection {
     /// Executes a datagram's requests and sends its answer. Returns false if it goes on when a ticket returns.
@@ -41,8 +41,8 @@ impl Connection {
             tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
             return true;
         }
+        let waits = self.awaits_flash();
         let queue = &mut self.session.queue;
-        let waits = matches!(self.session.flash, FlashWait::Reading(_));
         if queue.has_pending() || waits {
             self.input.append(&buffer[used..len]);
             queue.unpin_excess();

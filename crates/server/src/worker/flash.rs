@@ -12,7 +12,7 @@ use super::epoll::Poll;
 use super::inbox::Ticket;
 use super::token::ConnectionToken;
 use crate::bounds::{MEMORY_WAIT_POLL, TICKET_TIME_MAX};
-use crate::commands::{Context, FlashWait, flash};
+use crate::commands::{Context, FlashWait, Role, flash};
 use crate::flash::{Devices, FlashReader};
 
 /// What follows a read.
@@ -35,6 +35,11 @@ pub enum ReadPurpose {
         owner: ConnectionToken,
         /// The number of its wait.
         number: u64,
+    },
+    /// A line of a connection's list of keys.
+    Dump {
+        /// The connection.
+        owner: ConnectionToken,
     },
 }
 
@@ -102,7 +107,12 @@ impl Worker {
             && let Some((read, pending, buffer, result)) = flash.reader.take()
         {
             let is_access = !matches!(pending.purpose, ReadPurpose::Answer { is_access: false, .. });
-            match self.ctx.handle.finish_flash_read(read, buffer, result, &pending.key, is_access) {
+            let handle = &self.ctx.handle;
+            let result = match &pending.purpose {
+                ReadPurpose::Dump { .. } => handle.finish_visit(read, buffer, result),
+                _ => handle.finish_flash_read(read, buffer, result, &pending.key, is_access),
+            };
+            match result {
                 FlashReadResult::More(read) => {
                     let flash = self.ctx.flash.as_mut().expect("it made the read");
                     flash.reader.start(read, pending);
@@ -124,9 +134,29 @@ impl Worker {
                 }
                 Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
             }),
+            ReadPurpose::Dump { owner } => self.add_to_dump(owner, fetched.ok()),
             ReadPurpose::Request { owner, number } => {
                 self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
             }
+        }
+    }
+
+    /// Adds an item to a connection's list of keys, which goes on after the last one.
+    fn add_to_dump(&mut self, owner: ConnectionToken, fetched: Option<Fetched>) {
+        let fetched = match fetched {
+            Some(Fetched::Item(item)) => Some(item),
+            Some(Fetched::Others(_)) | None => None,
+        };
+        let slot = self.connections.get_mut(owner.index).filter(|slot| slot.generation == owner.generation);
+        let is_last = slot.and_then(|slot| slot.connection.as_mut()).is_some_and(|connection| {
+            let Role::Dumping(dump) = &mut connection.session.role else { return false };
+            dump.add_fetched(&self.ctx, fetched.as_deref())
+        });
+        if let Some(fetched) = fetched {
+            self.ctx.handle.give_back(*fetched);
+        }
+        if is_last {
+            self.queue(owner.index);
         }
     }
 

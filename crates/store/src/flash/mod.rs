@@ -41,6 +41,7 @@ pub use log::FlashWrite;
 use log::Log;
 pub(crate) use reading::FlashBuffers;
 pub(crate) use reading::OnFlash;
+pub use reading::VisitedOnFlash;
 pub use reading::{Fetched, FetchedItem, FlashRead, FlashReadResult};
 use segments::FlashSegments;
 

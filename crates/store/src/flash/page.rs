@@ -186,11 +186,11 @@ impl<'b> Pages<'b> {
         Ok(true)
     }
 
-    /// Finds the record of a key among those that begin in the first page, and opens all its pages.
+    /// Finds the record whose key is accepted among those that begin in the first page, and opens all its pages.
     ///
     /// # Errors
     /// A page is damaged, or is another one.
-    pub fn find(&mut self, key: &[u8]) -> Result<Search, BadPage> {
+    pub fn find(&mut self, is_its: impl Fn(&[u8]) -> bool) -> Result<Search, BadPage> {
         if self.progress.opened == 0 {
             match self.open_next()? {
                 Some(first) => self.progress.at = first,
@@ -206,12 +206,12 @@ impl<'b> Pages<'b> {
             let accessed = &self.bytes[self.progress.at..at];
             let accessed = u32::from_le_bytes(accessed.try_into().expect("four bytes"));
             let record = Record { accessed, item, at };
-            if usize::from(item.key_len) == key.len() && !item.is_chained() {
+            if !item.is_chained() {
                 let key_end = record.key().end;
                 if !self.open(key_end)? {
                     return Ok(pages_for(key_end));
                 }
-                if &self.bytes[record.key()] == key {
+                if is_its(&self.bytes[record.key()]) {
                     let is_whole = self.open(record.end())?;
                     return Ok(if is_whole { Search::Found(record) } else { pages_for(record.end()) });
                 }

@@ -175,6 +175,20 @@ pub(crate) enum OnFlash {
     Read(SlotSnapshot, Item, Option<Miss>),
 }
 
+/// A slot on flash that a walk has visited.
+#[derive(Clone, Copy, Debug)]
+pub struct VisitedOnFlash {
+    /// A hash of the same place in the index as the key's.
+    hash: KeyHash,
+    at: SlotSnapshot,
+}
+
+impl VisitedOnFlash {
+    pub(crate) fn new(hash: KeyHash, at: SlotSnapshot) -> VisitedOnFlash {
+        VisitedOnFlash { hash, at }
+    }
+}
+
 /// The result of a read.
 #[derive(Debug)]
 pub enum FlashReadResult {
@@ -195,13 +209,34 @@ impl Handle {
         self.read_flash_but(self.store.recovered_hash(key), Vec::new()).ok()
     }
 
+    /// Begins to read the item of a slot on flash that a walk has visited; `None` if the slot has changed.
+    pub fn read_visited(&self, visited: &VisitedOnFlash) -> Option<Box<FlashRead>> {
+        let VisitedOnFlash { hash, at } = *visited;
+        let version = self.store.index.version(hash);
+        self.read_slot(hash, at, version, Vec::new()).ok()
+    }
+
+    /// Takes the result of a read for a walk, as [`Handle::finish_flash_read`] does. It is no access.
+    pub fn finish_visit(
+        &self,
+        read: Box<FlashRead>,
+        buffer: PageBuffer,
+        result: io::Result<usize>,
+    ) -> FlashReadResult {
+        let (store, slot) = (Arc::clone(&self.store), read.at.slot);
+        let is_its = |key: &[u8]| {
+            let hash = store.hash(key);
+            store.index.lock(hash).find_on_flash(hash, |other| other.same_item(slot)).is_some()
+        };
+        self.finish_read(read, buffer, result, is_its, false)
+    }
+
     fn read_flash_but(
         &self,
         hash: KeyHash,
-        excluded: Vec<ExcludedSlot>,
+        mut excluded: Vec<ExcludedSlot>,
     ) -> Result<Box<FlashRead>, Vec<ExcludedSlot>> {
         let store = &self.store;
-        let flash = store.flash.as_ref().expect("there are slots on flash");
         loop {
             let version = store.index.version(hash);
             let skip = |_| ControlFlow::<()>::Continue(());
@@ -214,23 +249,34 @@ impl Handle {
                 },
                 Search::Found(()) | Search::Absent => return Err(excluded),
             };
-            let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
-            let Some(id) = flash.segments.segment_of(item.page) else {
-                debug_assert!(false, "a slot leads beyond the flash tier");
-                return Err(excluded);
-            };
-            let name = PageName { number: item.page, ..flash.segments.pin(id) };
-            let pin = SegmentPin { store: Arc::clone(store), id };
-            let is_same = store.index.reload(at).is_some() && store.index.is_current(hash, version);
-            if !is_same {
-                continue;
+            match self.read_slot(hash, at, version, excluded) {
+                Ok(read) => return Ok(read),
+                Err(others) => excluded = others,
             }
-            let pages = pages_of_class(item.page_class).min(flash.segments.pages_left(item.page));
-            let buffer = Some(self.flash_buffer(pages));
-            let progress = Progress::default();
-            let read = FlashRead { hash, at, item, name, pages, read: 0, progress, buffer, excluded, pin };
-            return Ok(Box::new(read));
         }
+    }
+
+    /// Pins the pages of a slot, if that has not changed since it was seen in the tables of `version`.
+    fn read_slot(
+        &self,
+        hash: KeyHash,
+        at: SlotSnapshot,
+        version: u64,
+        excluded: Vec<ExcludedSlot>,
+    ) -> Result<Box<FlashRead>, Vec<ExcludedSlot>> {
+        let store = &self.store;
+        let flash = store.flash.as_ref().expect("there are slots on flash");
+        let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
+        let Some(id) = flash.segments.segment_of(item.page) else { return Err(excluded) };
+        let name = PageName { number: item.page, ..flash.segments.pin(id) };
+        let pin = SegmentPin { store: Arc::clone(store), id };
+        if store.index.reload(at).is_none() || !store.index.is_current(hash, version) {
+            return Err(excluded);
+        }
+        let pages = pages_of_class(item.page_class).min(flash.segments.pages_left(item.page));
+        let buffer = Some(self.flash_buffer(pages));
+        let progress = Progress::default();
+        Ok(Box::new(FlashRead { hash, at, item, name, pages, read: 0, progress, buffer, excluded, pin }))
     }
 
     /// Returns a buffer of at least so many pages.
@@ -246,10 +292,21 @@ impl Handle {
     /// Takes the result of a read: the bytes that were read into the buffer. A counted access unless `access` is false.
     pub fn finish_flash_read(
         &self,
+        read: Box<FlashRead>,
+        buffer: PageBuffer,
+        result: io::Result<usize>,
+        key: &[u8],
+        access: bool,
+    ) -> FlashReadResult {
+        self.finish_read(read, buffer, result, |other| other == key, access)
+    }
+
+    fn finish_read(
+        &self,
         mut read: Box<FlashRead>,
         mut buffer: PageBuffer,
         result: io::Result<usize>,
-        key: &[u8],
+        is_its: impl Fn(&[u8]) -> bool,
         access: bool,
     ) -> FlashReadResult {
         let store = &self.store;
@@ -263,7 +320,7 @@ impl Handle {
         let bytes = &mut buffer[..at_hand as usize * PAGE_BYTES];
         let found = match at_hand {
             0 => None,
-            _ => Pages::new(bytes, read.name, &mut read.progress).find(key).ok(),
+            _ => Pages::new(bytes, read.name, &mut read.progress).find(is_its).ok(),
         };
         match found {
             Some(Found::Found(record)) => self.found_on_flash(*read, record, buffer, access),

@@ -60,6 +60,18 @@ impl Index {
         Some(first_hash(fraction, bits, partition, self.geometry.partition_bits))
     }
 
+    /// Returns a hash at the place of the slot's key, which is in the group of `hash`.
+    pub(super) fn hash_of_slot(
+        &self,
+        hash: KeyHash,
+        locked: &LockedGroup<'_>,
+        item: FlashItem,
+    ) -> Option<KeyHash> {
+        let groups = locked.groups();
+        let group = hash.group(self.geometry.partition_bits, groups);
+        self.hash_on_flash(locked.partition, (group, groups), item, groups)
+    }
+
     /// Visits the slots on flash of one group, under its lock, and returns where to go on. Each that is there from start to end
     /// is visited.
     pub fn walk_flash(

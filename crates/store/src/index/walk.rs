@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::directory::Head;
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::Ordering;
 
 use super::group::LockedGroup;
@@ -21,6 +22,9 @@ impl Cursor {
     /// Before the first key.
     pub const START: Cursor = Cursor(Some(KeyHash(0)));
 
+    /// Behind the last key.
+    pub const END: Cursor = Cursor(None);
+
     /// Returns the hash that the walk has reached; none at the end.
     pub(crate) fn hash(self) -> Option<KeyHash> {
         self.0
@@ -33,7 +37,8 @@ impl Cursor {
 }
 
 impl Index {
-    /// Visits the items in memory of one group, under its lock, and returns where to go on. At most a few hundred items.
+    /// Visits the items of one group, under its lock, and returns where to go on. At most a few hundred items. The hash of an item on
+    /// flash is one at the same place in the index.
     pub fn walk(
         &self,
         cursor: Cursor,
@@ -44,8 +49,12 @@ impl Index {
         let locked = self.lock(from);
         let next = self.end_of_walked(from, &locked);
         let _ = locked.visit_all(|seen| {
-            if seen.slot.is_item_in_memory() {
-                let Some(hash) = rehash.hash_at(seen.slot.offset()) else { return ControlFlow::Continue(()) };
+            if seen.slot.is_item() {
+                let hash = match FlashItem::from_slot(seen.slot) {
+                    None => rehash.hash_at(seen.slot.offset()),
+                    Some(item) => self.hash_of_slot(from, &locked, item),
+                };
+                let Some(hash) = hash else { return ControlFlow::Continue(()) };
                 if hash >= from && next.0.is_none_or(|end| hash < end) {
                     visit(seen, hash);
                 }
