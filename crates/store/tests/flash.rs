@@ -197,3 +197,36 @@ fn budget_limits_what_is_written() {
     let most = 8 * SEGMENT_BYTES + (1 << 20) + SEGMENT_BYTES;
     assert!(sums.refused > 20_000 && sums.device_bytes_written < most, "{sums:?}");
 }
+
+#[test]
+fn values_longer_than_a_flash_segment_go_on_in_the_next_ones() {
+    let tier = Tier::new(8 << 20, &[60, 60], StoreOptions::default());
+    let mut random = SplitMix64::new(7);
+    let mut known: HashMap<u64, (u64, usize)> = HashMap::new();
+    let mut read = [0; 2];
+    for step in 0..1_500u64 {
+        let n = random.below(30) as u64;
+        if random.below(3) == 0 {
+            let len = match random.below(3) {
+                0 => random.below(3 * SEGMENT_BYTES as usize),
+                1 => random.below(SEGMENT_BYTES as usize),
+                _ => random.below(20_000),
+            };
+            let value = pattern(step, len);
+            let write = Write::plain(NewValue::Is(Value::Bytes(&value)));
+            tier.mutate(&key(n), |_| (Change::Write(write), ())).expect("something can be evicted");
+            known.insert(n, (step, len));
+            tier.drive();
+        } else if let Some((version, len)) = known.get(&n) {
+            match tier.get(&key(n)) {
+                Some((_, found)) => assert!(found == pattern(*version, *len), "step {step}: {n} of {len} bytes"),
+                None => _ = known.remove(&n),
+            }
+            read[usize::from(known.contains_key(&n))] += 1;
+        }
+        if step % 200 == 199 {
+            assert!(tier.store().flash_sums().is_some_and(|sums| sums.bad_pages + sums.read_errors == 0));
+        }
+    }
+    assert!(read[1] > 700 && read[0] < 60, "{read:?} {:?}", tier.store().flash_sums());
+}

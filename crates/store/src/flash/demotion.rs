@@ -1,11 +1,12 @@
 //! From memory to flash.
 
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{self, Item, NewItem, State};
 use fabcache_layout::sync::{Ordering, in_order};
 use fabcache_layout::{KeyHash, Slot, header};
 
 use super::log::{FlashWrite, NotStaged, StagedItem};
-use super::page::RECORD_HEAD_BYTES;
+use super::page::{LAST_CLASS, RECORD_HEAD_BYTES};
 use super::{Flash, FlashLocation, PageBuffer};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
@@ -73,8 +74,11 @@ impl Store {
             self.read_content(offset, item, write);
         });
         match appended {
-            Ok((number, segment)) => {
-                flash.segments.count_written(segment, len as u64, item.expiry);
+            Ok((number, segments)) => {
+                for id in &segments {
+                    flash.segments.count_written(*id, (len / segments.len()) as u64, item.expiry);
+                }
+                flash.spans.note(flash.segments.first_page(segments[0]), &segments[1..]);
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
@@ -172,26 +176,33 @@ impl Store {
         in_order("chunks_last", end, || self.kill_chunks(at.slot.offset(), item));
     }
 
-    /// Links a written item to its record, if it is still the one that was staged.
-    fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) {
+    /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
+    fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
         let StagedItem { hash, offset, .. } = *staged;
         let segment = self.geometry.segment_of(offset).expect("it was in the region");
         let group = self.index.lock(hash);
         let found = group.find(hash, |slot| slot.offset() == offset);
         let Some(at) = found.filter(|_| self.segments.generation(segment) == staged.generation) else {
-            return;
+            return false;
         };
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
         if item.state.has(State::DEAD) || (item.state.0 ^ staged.state) & MARKS != 0 {
-            return;
+            return false;
         }
         if let Some(miss) = self.gone(&item, self.now()) {
-            return self.drop_gone(handle.counters(), &group, at, &item, miss);
+            self.drop_gone(handle.counters(), &group, at, &item, miss);
+            return false;
         }
         let frequency = at.slot.frequency();
-        let Some(slot) = group.flash_slot(hash, staged.page, staged.class, frequency) else { return };
+        let Some(slot) = group.flash_slot(hash, staged.page, staged.class, frequency) else {
+            return false;
+        };
         flash.segments.count_live(staged.page);
+        if let Some(on_flash) = FlashItem::from_slot(slot) {
+            flash.spans.count_live(on_flash, &flash.segments);
+        }
         self.relink_on_flash(&group, at, &item, slot);
+        true
     }
 
     /// An item in memory is about to be one at another place, too.
@@ -265,8 +276,9 @@ impl Handle {
             let Some(ended) = ended else { return };
             for staged in &ended.staged {
                 let is_written = ended.is_written && !flash.log().has_failed_since(staged.begins);
-                if is_written {
-                    self.store.publish(flash, self, staged);
+                let is_linked = is_written && self.store.publish(flash, self, staged);
+                if !is_linked && staged.class == LAST_CLASS {
+                    flash.spans.forget(staged.page);
                 }
                 flash.log().forget_long(staged.offset);
             }

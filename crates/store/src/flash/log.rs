@@ -17,6 +17,8 @@ use super::{FlashOptions, PageBuffer};
 const BUFFER_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
 /// Buffers, beside one for a long item.
 const BUFFERS: usize = if cfg!(loom) { 2 } else { 8 };
+/// An item takes at most this part (1/n) of all segments.
+const SPANNED_DIVISOR: usize = 4;
 /// A write that makes no progress for this long: its device is too slow to wait for.
 const STALLED_NS: u64 = 250_000_000;
 /// After a failed write nothing is written for this long.
@@ -179,7 +181,8 @@ pub(super) struct Log {
     buffers: Vec<PageBuffer>,
     /// Buffers in existence, but for that of a long item.
     made: usize,
-    has_long: bool,
+    /// Buffers of a long item.
+    long: usize,
     ready: VecDeque<FlashWrite>,
     in_flight: usize,
     next_number: u64,
@@ -207,7 +210,7 @@ impl Log {
             filling: None,
             buffers: Vec::new(),
             made: 0,
-            has_long: false,
+            long: 0,
             ready: VecDeque::new(),
             in_flight: 0,
             next_number: 0,
@@ -283,23 +286,24 @@ impl Log {
         now_ns: u64,
     ) -> Result<(), NotStaged> {
         let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
-        if len > segment_bytes {
+        let spanned = len.div_ceil(segment_bytes);
+        if spanned > 1 && (spanned > self.free.len() || spanned > segments.len() / SPANNED_DIVISOR) {
             return Err(NotStaged::Refused);
         }
         let busy = if self.is_stalled(now_ns) { NotStaged::Refused } else { NotStaged::Busy };
         let is_long = len > (BUFFERS / 2) * BUFFER_PAGES as usize * PAYLOAD_BYTES;
-        if is_long && self.has_long {
+        if is_long && self.long > 0 {
             return Err(busy);
         }
         // As many buffers as the record needs beside the one that is filled.
         let needed = if is_long { 0 } else { len.div_ceil(BUFFER_PAGES as usize * PAYLOAD_BYTES) };
-        if BUFFERS - self.made + self.buffers.len() < needed {
+        if (BUFFERS + self.buffers.len()).saturating_sub(self.made) < needed {
             return Err(busy);
         }
         let fits = self.open.as_ref().is_some_and(|open| {
             let left = (segments.segment_pages() - open.next_page) as usize * PAYLOAD_BYTES;
             let left = left + self.filling.as_ref().map_or(0, Filling::left);
-            open.epoch == epoch && left >= len + PAYLOAD_BYTES
+            spanned == 1 && open.epoch == epoch && left >= len + PAYLOAD_BYTES
         });
         if !fits {
             if self.free.is_empty() {
@@ -317,14 +321,15 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a record: its parts' bytes, in order. `staged` gets its place. Returns the number of its last write.
+    /// Appends a record: its parts' bytes, in order. `staged` gets its place. Returns the number of its last write, and its segments:
+    /// one, unless it is longer than that.
     pub(super) fn append(
         &mut self,
         segments: &FlashSegments,
         mut staged: StagedItem,
         (len, epoch, now_ns): (usize, u64, u64),
         write: impl FnOnce(&mut dyn FnMut(&[u8])),
-    ) -> Result<(u64, u32), NotStaged> {
+    ) -> Result<(u64, Vec<u32>), NotStaged> {
         self.prepare(segments, len, epoch, now_ns)?;
         if !self.has_pending() {
             self.progress_ns = now_ns;
@@ -337,16 +342,17 @@ impl Log {
         staged.page = filling.page + page as u32;
         staged.class = page_class((at + len).div_ceil(PAYLOAD_BYTES) as u32);
         staged.begins = self.next_number;
+        let is_long = filling.is_long;
+        let mut spanned = vec![segments.segment_of(staged.page).expect("the page is one")];
         let mut appended = 0;
         write(&mut |mut bytes| {
-            appended += bytes.len();
             while !bytes.is_empty() {
                 if self.filling.as_ref().is_none_or(|filling| filling.left() == 0) {
-                    self.close_buffer(segments);
-                    self.begin_buffer(segments, BUFFER_PAGES, false);
+                    self.go_on(segments, &mut spanned, if is_long { len - appended } else { 0 });
                 }
                 let filling = self.filling.as_mut().expect("just begun");
                 let taken = filling.append(bytes);
+                appended += taken;
                 bytes = &bytes[taken..];
             }
         });
@@ -354,11 +360,26 @@ impl Log {
         let number = self.next_number;
         let filling = self.filling.as_mut().expect("it has the record's last byte");
         filling.staged.push(staged);
-        let id = segments.segment_of(staged.page).expect("the page is one");
         if filling.is_long || filling.left() == 0 {
             self.close_buffer(segments);
         }
-        Ok((number, id))
+        Ok((number, spanned))
+    }
+
+    /// Begins the next buffer of a record, for so many bytes if they are to be one write, and the next segment where one ends.
+    fn go_on(&mut self, segments: &FlashSegments, spanned: &mut Vec<u32>, long_bytes: usize) {
+        self.close_buffer(segments);
+        let open = self.open.as_ref().expect("the record's segment is open");
+        if open.next_page == segments.segment_pages() {
+            let epoch = open.epoch;
+            self.close_segment(segments);
+            self.open_segment(segments, epoch);
+            spanned.extend(self.open.as_ref().map(|open| open.id));
+        }
+        match long_bytes {
+            0 => self.begin_buffer(segments, BUFFER_PAGES, false),
+            bytes => self.begin_buffer(segments, bytes.div_ceil(PAYLOAD_BYTES) as u32, true),
+        }
     }
 
     /// Notes that the chained item at this offset is being written.
@@ -416,11 +437,12 @@ impl Log {
         let open = self.open.as_mut().expect("a segment is open");
         let pages = pages.min(segments.segment_pages() - open.next_page);
         debug_assert!(pages > 0, "the record fits the segment");
-        let buffer = match self.buffers.pop().filter(|_| !is_long) {
+        let kept = if is_long { None } else { self.buffers.pop() };
+        let buffer = match kept {
             Some(buffer) => buffer,
             None => {
                 let pages = if is_long { pages } else { BUFFER_PAGES };
-                self.has_long |= is_long;
+                self.long += usize::from(is_long);
                 self.made += usize::from(!is_long);
                 let mut buffer = PageBuffer::new(PAGE_BYTES);
                 buffer.resize(pages as usize * PAGE_BYTES, 0);
@@ -473,7 +495,7 @@ impl Log {
 
     fn give_back(&mut self, buffer: PageBuffer, is_long: bool) {
         if is_long {
-            self.has_long = false;
+            self.long -= 1;
         } else {
             self.buffers.push(buffer);
         }
@@ -551,7 +573,7 @@ mod tests {
             begins: 0,
         };
         let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
-        log.append(segments, staged, (len, 0, 0), write).expect("it has room");
+        let _ = log.append(segments, staged, (len, 0, 0), write).expect("it has room");
         log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page
     }
 

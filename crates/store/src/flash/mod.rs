@@ -10,7 +10,7 @@
 //! slot is changed, if it is still the same item.
 //!
 //! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order.
-//! - `segments.rs`: which flash segments are in use, by how many items and readers.
+//! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items.
 //! - `retirement.rs`: emptying segments for later use.
@@ -27,6 +27,7 @@ pub mod page;
 mod reading;
 mod retirement;
 mod segments;
+mod spans;
 
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
@@ -44,6 +45,7 @@ pub(crate) use reading::OnFlash;
 pub use reading::VisitedOnFlash;
 pub use reading::{Fetched, FetchedItem, FlashRead, FlashReadResult};
 use segments::FlashSegments;
+use spans::Spans;
 
 /// The memory of pages that are read or written, aligned for devices.
 pub type PageBuffer = AVec<u8, ConstAlign<{ page::PAGE_BYTES }>>;
@@ -67,6 +69,7 @@ pub(crate) struct Flash {
     pub(crate) segments: FlashSegments,
     pub(crate) locations: Locations,
     pub(crate) counters: FlashCounters,
+    spans: Spans,
     log: Mutex<Log>,
     /// Held by the thread that publishes written items.
     publishing: Mutex<()>,
@@ -94,6 +97,7 @@ impl Flash {
             log: Mutex::new(Log::new(options, &segments)),
             segments,
             locations: Locations::new(memory_segments),
+            spans: Spans::default(),
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),
             leaving: AtomicUsize::new(0),
@@ -121,6 +125,7 @@ impl Flash {
 
     /// The item of a slot on flash is no longer linked there.
     pub(crate) fn count_dead(&self, item: FlashItem) {
+        self.spans.count_dead(item, &self.segments);
         self.segments.count_dead(item.page);
     }
 

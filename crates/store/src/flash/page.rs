@@ -34,6 +34,8 @@ const KEY_LENGTH_AT: usize = 3;
 const CHECKSUM_AT: usize = PAYLOAD_BYTES;
 const FIRST_AT: usize = CHECKSUM_AT + 4;
 
+/// The last page class.
+pub const LAST_CLASS: u8 = (1 << PAGE_CLASS_BITS) - 1;
 /// Pages to read at first for an item, by the page class of its slot; of the last class, further ones follow.
 const CLASS_PAGES: [u32; 1 << PAGE_CLASS_BITS] = [1, 2, 3, 4, 6, 10, 18, 34];
 
@@ -61,6 +63,26 @@ impl PageName {
     pub fn plus(self, pages: u32) -> PageName {
         PageName { number: self.number + pages, ..self }
     }
+}
+
+/// Pages that follow each other on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The name of the first.
+    pub first: PageName,
+    /// Their number.
+    pub pages: u32,
+}
+
+/// Returns the name of a page of several extents.
+pub fn name_of(extents: &[Extent], mut page: u32) -> Option<PageName> {
+    for extent in extents {
+        if page < extent.pages {
+            return Some(extent.first.plus(page));
+        }
+        page -= extent.pages;
+    }
+    None
 }
 
 /// A page is not what was written there.
@@ -152,14 +174,14 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Pages<'b> {
     bytes: &'b mut [u8],
-    name: PageName,
+    extents: &'b [Extent],
     progress: &'b mut Progress,
 }
 
 impl<'b> Pages<'b> {
-    /// Returns the pages in a buffer. The first has this name.
-    pub fn new(bytes: &'b mut [u8], name: PageName, progress: &'b mut Progress) -> Pages<'b> {
-        Pages { bytes, name, progress }
+    /// Returns the pages in a buffer, which are those of these extents.
+    pub fn new(bytes: &'b mut [u8], extents: &'b [Extent], progress: &'b mut Progress) -> Pages<'b> {
+        Pages { bytes, extents, progress }
     }
 
     fn payload_len(&self) -> usize {
@@ -169,7 +191,8 @@ impl<'b> Pages<'b> {
     /// Checks the next page, if it was read, and moves its payload behind those before. Returns where its first record begins.
     fn open_next(&mut self) -> Result<Option<usize>, BadPage> {
         let from = self.progress.opened as usize * PAGE_BYTES;
-        let first = check(&self.bytes[from..from + PAGE_BYTES], self.name.plus(self.progress.opened))?;
+        let name = name_of(self.extents, self.progress.opened).ok_or(BadPage)?;
+        let first = check(&self.bytes[from..from + PAGE_BYTES], name)?;
         self.bytes.copy_within(from..from + PAYLOAD_BYTES, self.payload_len());
         self.progress.opened += 1;
         Ok(first)

@@ -11,7 +11,9 @@ use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{Item, State};
 use fabcache_layout::{KeyHash, Slot, header};
 
-use super::page::{PAGE_BYTES, PageName, Pages, Progress, Record, Search as Found, pages_of_class};
+use super::page::{
+    Extent, PAGE_BYTES, PageName, Pages, Progress, Record, Search as Found, name_of, pages_of_class,
+};
 use super::{FlashLocation, PageBuffer};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
@@ -44,22 +46,25 @@ pub struct FlashRead {
     hash: KeyHash,
     at: SlotSnapshot,
     item: FlashItem,
-    name: PageName,
-    /// Pages to read in all, of which the first were read before.
+    /// Where its pages are: up to the end of its first segment, and the whole of others.
+    extents: Vec<Extent>,
+    /// Pages to be read, of which the first were read before, and up to which one request reads.
     pages: u32,
     read: u32,
+    up_to: u32,
     progress: Progress,
     buffer: Option<PageBuffer>,
     /// Slots that turned out to be other keys'.
     excluded: Vec<ExcludedSlot>,
-    pin: SegmentPin,
+    /// Of each extent's segment.
+    pins: Vec<SegmentPin>,
 }
 
 /// A slot whose item has another key than the one that it could be of, while its segment is pinned.
 #[derive(Debug)]
 struct ExcludedSlot {
     slot: Slot,
-    _pin: SegmentPin,
+    _pins: Vec<SegmentPin>,
 }
 
 fn is_excluded(excluded: &[ExcludedSlot], slot: Slot) -> bool {
@@ -83,8 +88,9 @@ impl FlashRead {
     }
 
     fn place(&self) -> (usize, u64) {
-        let flash = self.pin.store.flash.as_ref().expect("it has the segment");
-        flash.segments.place_of(self.item.page + self.read)
+        let flash = self.pins[0].store.flash.as_ref().expect("it has the segment");
+        let next = name_of(&self.extents, self.read).expect("it is within the extents");
+        flash.segments.place_of(next.number)
     }
 
     /// Takes the buffer, and returns which of its bytes to read: whole pages.
@@ -93,7 +99,19 @@ impl FlashRead {
     /// It was taken before.
     pub fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
         let buffer = self.buffer.take().expect("the buffer is taken once");
-        (buffer, self.read as usize * PAGE_BYTES..self.pages as usize * PAGE_BYTES)
+        (buffer, self.read as usize * PAGE_BYTES..self.up_to as usize * PAGE_BYTES)
+    }
+
+    /// Sets what the next request reads: to the end of an extent at most.
+    fn plan(&mut self) {
+        let mut end = 0;
+        for extent in &self.extents {
+            end += extent.pages;
+            if end > self.read {
+                break;
+            }
+        }
+        self.up_to = end.min(self.pages);
     }
 }
 
@@ -106,7 +124,7 @@ pub struct FetchedItem {
     sequence: u64,
     record: Record,
     buffer: PageBuffer,
-    pin: SegmentPin,
+    pins: Vec<SegmentPin>,
 }
 
 impl FetchedItem {
@@ -124,8 +142,10 @@ impl FetchedItem {
         &self.record.item
     }
 
-    pub(crate) fn location(&self) -> FlashLocation {
-        FlashLocation::new(self.flash.page, self.flash.page_class, self.sequence)
+    /// Returns where the item is; `None` if it goes on in other segments, which are forgotten with its slot.
+    pub(crate) fn location(&self) -> Option<FlashLocation> {
+        let is_in_one = self.pins.len() == 1;
+        is_in_one.then(|| FlashLocation::new(self.flash.page, self.flash.page_class, self.sequence))
     }
 
     /// Returns the item's metadata.
@@ -268,15 +288,29 @@ impl Handle {
         let flash = store.flash.as_ref().expect("there are slots on flash");
         let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
         let Some(id) = flash.segments.segment_of(item.page) else { return Err(excluded) };
-        let name = PageName { number: item.page, ..flash.segments.pin(id) };
-        let pin = SegmentPin { store: Arc::clone(store), id };
+        let first = PageName { number: item.page, ..flash.segments.pin(id) };
+        let pins = vec![SegmentPin { store: Arc::clone(store), id }];
         if store.index.reload(at).is_none() || !store.index.is_current(hash, version) {
             return Err(excluded);
         }
-        let pages = pages_of_class(item.page_class).min(flash.segments.pages_left(item.page));
+        let extents = vec![Extent { first, pages: flash.segments.pages_left(item.page) }];
+        let pages = pages_of_class(item.page_class).min(extents[0].pages);
         let buffer = Some(self.flash_buffer(pages));
         let progress = Progress::default();
-        Ok(Box::new(FlashRead { hash, at, item, name, pages, read: 0, progress, buffer, excluded, pin }))
+        let (read, up_to) = (0, pages);
+        Ok(Box::new(FlashRead {
+            hash,
+            at,
+            item,
+            extents,
+            pages,
+            read,
+            up_to,
+            progress,
+            buffer,
+            excluded,
+            pins,
+        }))
     }
 
     /// Returns a buffer of at least so many pages.
@@ -317,26 +351,25 @@ impl Handle {
         };
         flash.counters.bytes_read.add((len * PAGE_BYTES) as u64);
         let at_hand = read.read + len as u32;
+        if at_hand == read.up_to && at_hand < read.pages {
+            return self.read_more(read, buffer, at_hand);
+        }
         let bytes = &mut buffer[..at_hand as usize * PAGE_BYTES];
         let found = match at_hand {
             0 => None,
-            _ => Pages::new(bytes, read.name, &mut read.progress).find(is_its).ok(),
+            _ => Pages::new(bytes, &read.extents, &mut read.progress).find(is_its).ok(),
         };
         match found {
             Some(Found::Found(record)) => self.found_on_flash(*read, record, buffer, access),
-            Some(Found::Pages(pages)) if at_hand == read.pages && pages <= self.pages_left(&read) => {
-                read.read = at_hand;
+            Some(Found::Pages(pages)) if at_hand == read.pages && self.add_extents(&mut read, pages) => {
                 read.pages = pages;
-                let bytes = pages as usize * PAGE_BYTES;
-                buffer.resize(bytes.max(buffer.len()), 0);
-                read.buffer = Some(buffer);
-                FlashReadResult::More(read)
+                self.read_more(read, buffer, at_hand)
             }
             Some(Found::Absent) => {
                 self.flash_buffers.give_back(buffer);
                 flash.counters.mismatches.inc();
-                let FlashRead { hash, at, mut excluded, pin, .. } = *read;
-                excluded.push(ExcludedSlot { slot: at.slot, _pin: pin });
+                let FlashRead { hash, at, mut excluded, pins, .. } = *read;
+                excluded.push(ExcludedSlot { slot: at.slot, _pins: pins });
                 match self.read_flash_but(hash, excluded) {
                     Ok(next) => FlashReadResult::More(next),
                     Err(excluded) => FlashReadResult::Others(FalseMatches { hash, excluded }),
@@ -354,9 +387,31 @@ impl Handle {
         }
     }
 
-    fn pages_left(&self, read: &FlashRead) -> u32 {
-        let flash = self.store.flash.as_ref().expect("it made the read");
-        flash.segments.pages_left(read.item.page)
+    /// Goes on with a read, of which so many pages are at hand.
+    fn read_more(&self, mut read: Box<FlashRead>, mut buffer: PageBuffer, at_hand: u32) -> FlashReadResult {
+        read.read = at_hand;
+        read.plan();
+        let bytes = read.pages as usize * PAGE_BYTES;
+        buffer.resize(bytes.max(buffer.len()), 0);
+        read.buffer = Some(buffer);
+        FlashReadResult::More(read)
+    }
+
+    /// Pins the further segments of an item. Returns whether it may have so many pages.
+    fn add_extents(&self, read: &mut FlashRead, pages: u32) -> bool {
+        let store = &self.store;
+        let flash = store.flash.as_ref().expect("it made the read");
+        let has_enough = |extents: &[Extent]| extents.iter().map(|extent| extent.pages).sum::<u32>() >= pages;
+        if has_enough(&read.extents) {
+            return true;
+        }
+        for id in flash.spans.of(read.item) {
+            let first = PageName { number: flash.segments.first_page(id), ..flash.segments.pin(id) };
+            read.pins.push(SegmentPin { store: Arc::clone(store), id });
+            read.extents.push(Extent { first, pages: flash.segments.segment_pages() });
+        }
+        has_enough(&read.extents)
+            && store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some()
     }
 
     fn found_on_flash(
@@ -366,11 +421,11 @@ impl Handle {
         buffer: PageBuffer,
         access: bool,
     ) -> FlashReadResult {
-        let FlashRead { hash, at, item, name, pin, .. } = read;
+        let FlashRead { hash, at, item, extents, pins, .. } = read;
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it made the read");
         flash.counters.items_read.inc();
-        let is_flushed = flash.segments.epoch(pin.id) != header::flush_epoch(&store.memory);
+        let is_flushed = flash.segments.epoch(pins[0].id) != header::flush_epoch(&store.memory);
         let miss = match record.item.is_expired(store.now()) {
             _ if is_flushed => Some(Miss::Flushed),
             true => Some(Miss::Expired),
@@ -384,7 +439,8 @@ impl Handle {
         if access {
             store.index.count_read(at);
         }
-        let fetched = FetchedItem { hash, at, flash: item, sequence: name.sequence, record, buffer, pin };
+        let fetched =
+            FetchedItem { hash, at, flash: item, sequence: extents[0].first.sequence, record, buffer, pins };
         FlashReadResult::Item(Box::new(fetched))
     }
 
@@ -458,7 +514,7 @@ impl Handle {
                 };
                 let flash = self.store.flash.as_ref().expect("it was read there");
                 let miss = match item.header().is_expired(self.store.now()) {
-                    _ if flash.segments.epoch(item.pin.id) != epoch => Some(Miss::Flushed),
+                    _ if flash.segments.epoch(item.pins[0].id) != epoch => Some(Miss::Flushed),
                     true => Some(Miss::Expired),
                     false => None,
                 };

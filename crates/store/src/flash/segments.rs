@@ -181,7 +181,7 @@ impl FlashSegments {
         self.set_kind(id, Kind::Sealed);
     }
 
-    /// Counts an item that is being written.
+    /// Counts an item that is being written, or a part of it.
     pub(super) fn count_written(&self, id: u32, bytes: u64, expiry: u32) {
         let segment = self.get(id);
         segment.items.fetch_add(1, Ordering::Relaxed);
@@ -193,8 +193,19 @@ impl FlashSegments {
     /// Counts a slot that is about to lead to this page, which was just written: its segment is open.
     pub(super) fn count_live(&self, page: u32) {
         if let Some(id) = self.segment_of(page) {
-            self.get(id).live.fetch_add(1, Ordering::SeqCst);
+            self.count_live_in(id);
         }
+    }
+
+    /// Counts an item that has a part in this segment.
+    pub(super) fn count_live_in(&self, id: u32) {
+        self.get(id).live.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An item that had a part in this segment is dead.
+    pub(super) fn count_dead_in(&self, id: u32) {
+        let before = self.get(id).live.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "the slot was counted");
     }
 
     /// Counts a slot that is about to lead to a page of this use of a segment again, unless that is being retired.
@@ -213,8 +224,7 @@ impl FlashSegments {
     /// Counts a slot that no longer leads to this page.
     pub(super) fn count_dead(&self, page: u32) {
         if let Some(id) = self.segment_of(page) {
-            let before = self.get(id).live.fetch_sub(1, Ordering::SeqCst);
-            debug_assert!(before > 0, "the slot was counted");
+            self.count_dead_in(id);
         }
     }
 

@@ -133,10 +133,9 @@ impl Handle {
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it has the slot's item");
         if existing.is_copy {
-            let location = self.with_fetched(|fetched| fetched.location());
-            if let Some(location) = location {
+            flash.counters.items_promoted.inc();
+            if let Some(location) = self.with_fetched(|fetched| fetched.location()).flatten() {
                 store.note_location(flash, slot.offset(), location);
-                flash.counters.items_promoted.inc();
             }
         }
         group.replace(at.at, slot);
