@@ -219,7 +219,9 @@ fn values_longer_than_a_flash_segment_go_on_in_the_next_ones() {
             tier.drive();
         } else if let Some((version, len)) = known.get(&n) {
             match tier.get(&key(n)) {
-                Some((_, found)) => assert!(found == pattern(*version, *len), "step {step}: {n} of {len} bytes"),
+                Some((_, found)) => {
+                    assert!(found == pattern(*version, *len), "step {step}: {n} of {len} bytes")
+                }
                 None => _ = known.remove(&n),
             }
             read[usize::from(known.contains_key(&n))] += 1;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use fabcache_layout::KeyHash;
+use fabcache_layout::flash_slot::REST_BITS;
 
 use super::budget::Budget;
 use super::counters::FlashState;
@@ -101,8 +102,6 @@ struct Filling {
     capacity: usize,
     /// Where the first record of each page begins.
     firsts: Vec<Option<u16>>,
-    /// The keys of the records that begin in the last page: a page has one record of a key.
-    last_page: (usize, Vec<KeyHash>),
     staged: Vec<StagedItem>,
     is_long: bool,
 }
@@ -127,18 +126,10 @@ impl Filling {
         len
     }
 
-    /// Returns whether a record of this key begins in the page.
-    fn has_key(&self, page: usize, hash: KeyHash) -> bool {
-        self.last_page.0 == page && self.last_page.1.contains(&hash)
-    }
-
-    /// A record of this key begins in the page, which is the last that was begun.
-    fn note_key(&mut self, page: usize, hash: KeyHash) {
-        let (last, keys) = &mut self.last_page;
-        if std::mem::replace(last, page) != page {
-            keys.clear();
-        }
-        keys.push(hash);
+    /// Returns whether a record that begins in this page is of a key whose slot could be taken for that of this hash.
+    fn has_alike(&self, page: u32, hash: KeyHash) -> bool {
+        let mut of_page = self.staged.iter().rev().take_while(|staged| staged.page == page);
+        of_page.any(|staged| (staged.hash.0 ^ hash.0) >> (u64::BITS - REST_BITS) == 0)
     }
 
     /// Appends zeros up to `used` bytes.
@@ -337,7 +328,6 @@ impl Log {
         self.align(segments, staged.hash);
         let filling = self.filling.as_mut().expect("just prepared");
         let (page, at) = (filling.used / PAYLOAD_BYTES, filling.used % PAYLOAD_BYTES);
-        filling.note_key(page, staged.hash);
         filling.firsts[page].get_or_insert(at as u16);
         staged.page = filling.page + page as u32;
         staged.class = page_class((at + len).div_ceil(PAYLOAD_BYTES) as u32);
@@ -391,12 +381,13 @@ impl Log {
         self.long_staged.remove(&offset);
     }
 
-    /// Moves on to where the next record of this key may begin.
+    /// Moves on to where the next record may begin. A slot tells its key's page, and the first [`REST_BITS`] bits of its hash
+    /// or more. No two records of a page share these, so a read finds neither an older item of its key nor a deleted one.
     fn align(&mut self, segments: &FlashSegments, hash: KeyHash) {
         let filling = self.filling.as_mut().expect("a buffer is filled");
         let aligned = filling.used.next_multiple_of(4);
-        let starts =
-            aligned % PAYLOAD_BYTES <= RECORD_START_MAX && !filling.has_key(aligned / PAYLOAD_BYTES, hash);
+        let page = filling.page + (aligned / PAYLOAD_BYTES) as u32;
+        let starts = aligned % PAYLOAD_BYTES <= RECORD_START_MAX && !filling.has_alike(page, hash);
         filling.pad_to(
             if starts { aligned } else { aligned.next_multiple_of(PAYLOAD_BYTES) }.min(filling.capacity),
         );
@@ -437,8 +428,8 @@ impl Log {
         let open = self.open.as_mut().expect("a segment is open");
         let pages = pages.min(segments.segment_pages() - open.next_page);
         debug_assert!(pages > 0, "the record fits the segment");
-        let kept = if is_long { None } else { self.buffers.pop() };
-        let buffer = match kept {
+        let free = if is_long { None } else { self.buffers.pop() };
+        let buffer = match free {
             Some(buffer) => buffer,
             None => {
                 let pages = if is_long { pages } else { BUFFER_PAGES };
@@ -456,7 +447,6 @@ impl Log {
             used: 0,
             capacity: pages as usize * PAYLOAD_BYTES,
             firsts: vec![None; pages as usize],
-            last_page: (0, Vec::new()),
             staged: Vec::new(),
             is_long,
         });

@@ -10,8 +10,9 @@
 //!                     padding to a multiple of 4 bytes
 //! ```
 //! Numbers are little-endian. The page's number and the sequence are not stored whole, but a page of another place or of an
-//! earlier use of the segment has another checksum. One record of a key begins in a page. A record whose key has no bytes ends the records of its page, and none begins
-//! in a page's last bytes ([`RECORD_START_MAX`]).
+//! earlier use of the segment has another checksum. A record whose key has no bytes ends the records of its page, and none begins
+//! in a page's last bytes ([`RECORD_START_MAX`]). The hashes of a page's keys differ in their first 24 bits, so that a slot, which
+//! tells these and the page, means one record.
 
 use fabcache_layout::flash_slot::{PAGE_BYTES as PAGE, PAGE_CLASS_BITS};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item};

@@ -1,6 +1,7 @@
 //! A flash tier whose device is memory, and the operations of a server with it.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 
 use fabcache_store::{
@@ -64,13 +65,24 @@ impl Tier {
 
     /// Reads a key's item from flash.
     pub fn fetch(&self, key: &[u8]) -> Option<Fetched> {
+        self.fetch_with(key, |_, _, bytes| Ok(bytes.len()))
+    }
+
+    /// Reads a key's item from flash; `change` changes the bytes that were read, or returns another result, by the device and
+    /// the offset.
+    pub fn fetch_with(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(usize, usize, &mut [u8]) -> io::Result<usize>,
+    ) -> Option<Fetched> {
         let mut read = self.handle.read_flash(key)?;
         loop {
             let (device, offset) = (read.device(), read.offset() as usize);
             let (mut buffer, range) = read.take_buffer();
-            let len = range.len();
-            buffer[range].copy_from_slice(&self.devices.borrow()[device][offset..offset + len]);
-            match self.handle.finish_flash_read(read, buffer, Ok(len), key, true) {
+            let bytes = &mut buffer[range];
+            bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
+            let result = change(device, offset, bytes);
+            match self.handle.finish_flash_read(read, buffer, result, key, true) {
                 FlashReadResult::Item(item) => return Some(Fetched::Item(item)),
                 FlashReadResult::Others(others) => return Some(Fetched::Others(others)),
                 FlashReadResult::Miss(_) => return None,

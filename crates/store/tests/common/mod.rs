@@ -14,23 +14,32 @@ use fabcache_store::{
     Value, Write,
 };
 
-/// A clock that changes only when set.
+/// A clock that changes only when set. It counts milliseconds.
 #[derive(Debug, Clone, Default)]
 pub struct SetClock(Arc<AtomicU64>);
 
 impl SetClock {
     pub fn advance(&self, seconds: u64) {
-        self.0.fetch_add(seconds, Ordering::Relaxed);
+        self.advance_ms(seconds * 1000);
+    }
+
+    pub fn advance_ms(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    fn since(&self, seconds: u64) -> (u64, u32) {
+        let ms = self.0.load(Ordering::Relaxed);
+        (seconds + ms / 1000, (ms % 1000 * 1_000_000) as u32)
     }
 }
 
 impl TimeSource for SetClock {
     fn monotonic(&self) -> (u64, u32) {
-        (1_000 + self.0.load(Ordering::Relaxed), 0)
+        self.since(1_000)
     }
 
     fn wall(&self) -> (u64, u32) {
-        (1_700_000_000 + self.0.load(Ordering::Relaxed), 0)
+        self.since(1_700_000_000)
     }
 }
 
