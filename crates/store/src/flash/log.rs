@@ -554,7 +554,7 @@ mod tests {
 
     fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
         let staged = StagedItem {
-            hash: KeyHash(hash),
+            hash: KeyHash(hash << 48),
             offset: 0,
             generation: 0,
             state: 0,

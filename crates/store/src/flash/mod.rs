@@ -28,6 +28,8 @@ mod reading;
 mod retirement;
 mod segments;
 mod spans;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
