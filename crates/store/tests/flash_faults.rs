@@ -5,8 +5,14 @@
 mod common;
 
 use common::flash::{Tier, flash_options};
-use fabcache_store::{Expiry, FlashOptions, FlashSums, Put, StoreOptions};
+use fabcache_store::{
+    Expiry, FlashOptions, FlashState, FlashSums, FlashWrite, PageBuffer, Put, StoreOptions,
+};
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::random::SplitMix64;
+
+/// A slot may not tell where its key belongs, once in about a hundred thousand.
+const LOST_MAX: u64 = 3;
 
 fn set(tier: &Tier, key: &[u8], value: &[u8]) {
     let put = Put { key, value, flags: 7, expiry: Expiry::NEVER };
@@ -96,8 +102,152 @@ fn long_items_leave_the_buffers_of_others() {
     // Long values are evicted, too: they take more memory at once than is kept free.
     let refused = sums(&tier).refused;
     (20_000..60_000).for_each(short);
-    assert!(sums(&tier).objects_written > 30_000 && sums(&tier).refused == refused, "{:?}", sums(&tier));
+    let refused = sums(&tier).refused - refused;
+    assert!(sums(&tier).objects_written > 30_000 && refused <= LOST_MAX, "{:?}", sums(&tier));
     let found =
         (0..24).filter_map(|n| value(&tier, &key(n)).map(|found| assert!(found == long(n), "item {n}")));
     assert!(found.count() > 8);
+}
+
+/// Writes that a device has taken and not ended.
+type Held = Vec<(FlashWrite, PageBuffer)>;
+
+/// Takes the writes that are due.
+fn hold(tier: &Tier, held: &mut Held) {
+    while let Some(mut write) = tier.store().take_flash_write() {
+        let buffer = write.take_buffer();
+        held.push((write, buffer));
+    }
+}
+
+/// Ends one of the writes.
+fn end(tier: &Tier, (write, buffer): (FlashWrite, PageBuffer), succeeds: bool) {
+    let (device, at, len) = (write.device(), write.offset() as usize, write.byte_len());
+    if succeeds {
+        tier.devices.borrow_mut()[device][at..at + len].copy_from_slice(&buffer[..len]);
+    }
+    tier.handle.finish_flash_write(write, buffer, succeeds);
+}
+
+/// Stores items, more than memory holds; the device does what `drive` says.
+fn fill(tier: &Tier, items: u64, mut drive: impl FnMut()) {
+    for n in 0..items {
+        set(tier, &key(n), &pattern(n, 400));
+        if tier.store().is_short_of_memory() || n % 64 == 0 {
+            drive();
+        }
+    }
+}
+
+/// Returns how many of the items are found, each with its value.
+fn found(tier: &Tier, items: u64) -> u64 {
+    let is_found =
+        |n: &u64| value(tier, &key(*n)).map(|found| assert!(found == pattern(*n, 400), "item {n}"));
+    (0..items).filter(|n| is_found(n).is_some()).count() as u64
+}
+
+#[test]
+fn failing_writes_leave_a_store_in_memory() {
+    let tier = Tier::new(2 << 20, &[32, 32], StoreOptions::default());
+    let items = 10_000;
+    fill(&tier, items, || tier.write_all(|_, _| false));
+    let failed = sums(&tier);
+    assert!(failed.write_errors > 0 && failed.refused > 1_000 && failed.objects_used == 0, "{failed:?}");
+    assert_eq!(failed.state, FlashState::Failing);
+    let in_memory = found(&tier, items);
+    assert!(in_memory > 2_000, "{in_memory} in memory");
+    // After a while the devices are tried again.
+    tier.clock.advance(11);
+    fill(&tier, items, || tier.drive());
+    let working = sums(&tier);
+    assert!(working.objects_used > 5_000 && working.state == FlashState::Working, "{working:?}");
+    assert!(found(&tier, items) > items - items / 10);
+}
+
+#[test]
+fn items_whose_writes_fail_are_not_read_from_flash() {
+    for seed in 0..3 {
+        let tier = Tier::new(2 << 20, &[16, 16], StoreOptions::default());
+        let items = 10_000;
+        let mut random = SplitMix64::new(seed);
+        fill(&tier, items, || {
+            tier.write_all(|_, _| random.below(3) > 0);
+            tier.clock.advance(2);
+        });
+        let of_some = sums(&tier);
+        assert!(of_some.write_errors > 0 && of_some.objects_used > 500, "{of_some:?}");
+        found(&tier, items);
+        assert_eq!(
+            (sums(&tier).bad_pages, sums(&tier).mismatches),
+            (0, 0),
+            "no slot leads to a failed write"
+        );
+    }
+}
+
+#[test]
+fn other_device_is_used_beside_a_failing_one() {
+    let tier = Tier::new(2 << 20, &[32, 32], StoreOptions::default());
+    let items = 20_000;
+    fill(&tier, items, || {
+        tier.write_all(|device, _| device == 1);
+        tier.clock.advance(1);
+    });
+    let sums_then = sums(&tier);
+    assert!(sums_then.write_errors > 5 && sums_then.objects_used > 5_000, "{sums_then:?}");
+    assert!(found(&tier, items) > sums_then.objects_used);
+    assert_eq!(sums(&tier).bad_pages, 0);
+}
+
+#[test]
+fn stalled_device_leaves_a_store_in_memory() {
+    for devices in [&[16][..], &[16, 16]] {
+        let tier = Tier::new(2 << 20, devices, StoreOptions::default());
+        let mut held = Held::new();
+        set(&tier, b"hot", b"value");
+        for n in 0..20_000 {
+            set(&tier, &key(n), &pattern(n, 400));
+            assert_eq!(value(&tier, b"hot").as_deref(), Some(&b"value"[..]), "in memory, and read often");
+            // Of two devices the second one works.
+            hold(&tier, &mut held);
+            for at in (0..held.len()).rev().filter(|_| devices.len() == 2) {
+                if held[at].0.device() == 1 {
+                    end(&tier, held.swap_remove(at), true);
+                }
+            }
+            // Some time, as many sets take at least.
+            tier.clock.advance_ms(u64::from(n % 16 == 0));
+        }
+        let stalled = sums(&tier);
+        assert!(!tier.store().is_short_of_memory() && stalled.refused > 10_000, "{stalled:?}");
+        assert!(stalled.io_queue > 0 && stalled.objects_used <= 1_000, "{stalled:?}");
+        let in_memory = found(&tier, 20_000);
+        assert!(in_memory > 2_000, "{in_memory} in memory");
+        // The writes end after all.
+        held.into_iter().for_each(|write| end(&tier, write, true));
+        fill(&tier, 10_000, || tier.drive());
+        assert!(sums(&tier).objects_used > 5_000, "{:?}", sums(&tier));
+        assert!(found(&tier, 10_000) > 9_000);
+    }
+}
+
+#[test]
+fn writers_wait_a_quarter_of_a_second_for_a_device() {
+    let tier = Tier::new(2 << 20, &[16], StoreOptions::default());
+    let mut held = Held::new();
+    let mut n = 0;
+    while !tier.store().is_short_of_memory() {
+        set(&tier, &key(n), &pattern(n, 400));
+        hold(&tier, &mut held);
+        n += 1;
+    }
+    tier.clock.advance_ms(250);
+    assert!(tier.store().is_short_of_memory(), "the device may be slow");
+    tier.clock.advance_ms(1);
+    assert!(!tier.store().is_short_of_memory(), "it is too slow to wait for");
+    while let Some(write) = held.pop() {
+        end(&tier, write, true);
+        hold(&tier, &mut held);
+    }
+    assert_eq!((sums(&tier).io_queue, sums(&tier).refused), (0, 0));
 }

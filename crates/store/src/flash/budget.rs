@@ -21,8 +21,8 @@ impl Budget {
         Budget { bytes_per_second, bytes: 0, at_ns: None }
     }
 
-    /// Takes bytes for an item from the budget, if it has them.
-    pub(super) fn take(&mut self, bytes: u64, was_read: bool, now_ns: u64) -> bool {
+    /// Returns whether an item that was read or not may be written now.
+    pub(super) fn allows(&mut self, was_read: bool, now_ns: u64) -> bool {
         let Some(rate) = self.bytes_per_second else { return true };
         let rate_signed = i64::try_from(rate).unwrap_or(i64::MAX);
         let saved_max = rate_signed.saturating_mul(SAVED_SECONDS);
@@ -33,11 +33,14 @@ impl Budget {
             self.bytes = self.bytes.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(saved_max);
         }
         let least = if was_read { rate_signed.saturating_mul(-OVERDRAWN_SECONDS) } else { 0 };
-        let is_allowed = self.bytes > least;
-        if is_allowed {
+        self.bytes > least
+    }
+
+    /// Takes the bytes of an item that is written.
+    pub(super) fn spend(&mut self, bytes: u64) {
+        if self.bytes_per_second.is_some() {
             self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
-        is_allowed
     }
 }
 
@@ -52,7 +55,8 @@ mod tests {
         for ms in 0..100_000u64 {
             for (was_read, written) in [false, true].into_iter().zip(&mut written) {
                 // Of ten unread items one was read.
-                if (!was_read || ms % 10 == 0) && budget.take(10, was_read, ms * NS_PER_SECOND / 1000) {
+                if (!was_read || ms % 10 == 0) && budget.allows(was_read, ms * NS_PER_SECOND / 1000) {
+                    budget.spend(10);
                     *written += 10;
                 }
             }
@@ -65,6 +69,7 @@ mod tests {
     #[test]
     fn unlimited_budget_allows_everything() {
         let mut budget = Budget::new(None);
-        assert!((0..1000).all(|_| budget.take(u64::MAX, false, 0)));
+        budget.spend(u64::MAX);
+        assert!(budget.allows(false, 0));
     }
 }

@@ -58,7 +58,7 @@ impl Store {
             && bytes >= u64::from(flash.item_bytes_min.load(Ordering::Relaxed))
             // Its slot would not tell where the key belongs.
             && group.flash_slot(hash, 0, 0, 0).is_some()
-            && log.admits(bytes, was_read, now_ns);
+            && log.admits(was_read, now_ns);
         if !is_admitted {
             flash.counters.items_refused.inc();
             return Demotion::Refused;
@@ -262,7 +262,7 @@ impl Handle {
         } else {
             flash.counters.write_errors.inc();
         }
-        flash.log().end(write, buffer, is_written, store.clock_ns());
+        flash.log().end(&flash.segments, write, buffer, is_written, store.clock_ns());
         self.publish_written(flash);
         store.free_demoted(self.counters())
     }
@@ -285,7 +285,7 @@ impl Handle {
             if let Some(id) = ended.seals {
                 flash.segments.seal(id);
             }
-            flash.log().note_published();
+            flash.log().note_published(self.store.clock_ns());
         }
     }
 }

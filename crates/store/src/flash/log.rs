@@ -20,7 +20,7 @@ const BUFFER_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
 const BUFFERS: usize = if cfg!(loom) { 2 } else { 8 };
 /// An item takes at most this part (1/n) of all segments.
 const SPANNED_DIVISOR: usize = 4;
-/// A write that makes no progress for this long: its device is too slow to wait for.
+/// If the oldest write has not ended for this long, its device is too slow to wait for.
 const STALLED_NS: u64 = 250_000_000;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
@@ -183,7 +183,7 @@ pub(super) struct Log {
     /// The last failed writes.
     failed: VecDeque<u64>,
     failed_until_ns: u64,
-    /// When a write was last handed out or ended.
+    /// When the oldest write began to wait, or the one before it was published.
     progress_ns: u64,
     budget: Budget,
     /// Chained items that are being written: each of their chunks would stage them again.
@@ -236,26 +236,29 @@ impl Log {
     }
 
     /// Returns whether an item that was read or not may be written now.
-    pub(super) fn admits(&mut self, bytes: u64, was_read: bool, now_ns: u64) -> bool {
+    pub(super) fn admits(&mut self, was_read: bool, now_ns: u64) -> bool {
         let is_failing = self.failed_until_ns > now_ns;
         // Until all of flash was written there is nothing to lose by it.
-        !is_failing && (self.fresh > 0 || self.budget.take(bytes, was_read, now_ns))
+        !is_failing && (self.fresh > 0 || self.budget.allows(was_read, now_ns))
     }
 
     /// Returns whether items are staged that are not published.
     fn has_pending(&self) -> bool {
-        self.in_flight + self.ready.len() > 0
-            || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
+        self.has_writes() || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
     }
 
-    /// Returns whether the device has not taken or ended a write for too long.
+    fn has_writes(&self) -> bool {
+        self.in_flight + self.ready.len() > 0
+    }
+
+    /// Returns whether the oldest write has not ended for too long.
     fn is_stalled(&self, now_ns: u64) -> bool {
-        self.has_pending() && now_ns.saturating_sub(self.progress_ns) > STALLED_NS
+        self.has_writes() && now_ns.saturating_sub(self.progress_ns) > STALLED_NS
     }
 
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
-        self.has_pending() && !self.is_stalled(now_ns)
+        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= STALLED_NS
     }
 
     /// Returns the last write with the chained item at this offset, if that is being written.
@@ -281,15 +284,17 @@ impl Log {
         if spanned > 1 && (spanned > self.free.len() || spanned > segments.len() / SPANNED_DIVISOR) {
             return Err(NotStaged::Refused);
         }
-        let busy = if self.is_stalled(now_ns) { NotStaged::Refused } else { NotStaged::Busy };
+        if self.is_stalled(now_ns) {
+            return Err(NotStaged::Refused);
+        }
         let is_long = len > (BUFFERS / 2) * BUFFER_PAGES as usize * PAYLOAD_BYTES;
         if is_long && self.long > 0 {
-            return Err(busy);
+            return Err(NotStaged::Busy);
         }
         // As many buffers as the record needs beside the one that is filled.
         let needed = if is_long { 0 } else { len.div_ceil(BUFFER_PAGES as usize * PAYLOAD_BYTES) };
         if (BUFFERS + self.buffers.len()).saturating_sub(self.made) < needed {
-            return Err(busy);
+            return Err(NotStaged::Busy);
         }
         let fits = self.open.as_ref().is_some_and(|open| {
             let left = (segments.segment_pages() - open.next_page) as usize * PAYLOAD_BYTES;
@@ -321,9 +326,12 @@ impl Log {
         (len, epoch, now_ns): (usize, u64, u64),
         write: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<(u64, Vec<u32>), NotStaged> {
-        self.prepare(segments, len, epoch, now_ns)?;
-        if !self.has_pending() {
+        if !self.has_writes() {
             self.progress_ns = now_ns;
+        }
+        self.prepare(segments, len, epoch, now_ns)?;
+        if self.fresh == 0 {
+            self.budget.spend(len as u64);
         }
         self.align(segments, staged.hash);
         let filling = self.filling.as_mut().expect("just prepared");
@@ -418,8 +426,11 @@ impl Log {
     }
 
     /// Ends the segment that is written if it is of another flush epoch.
-    pub(super) fn close_flushed(&mut self, segments: &FlashSegments, epoch: u64) {
+    pub(super) fn close_flushed(&mut self, segments: &FlashSegments, epoch: u64, now_ns: u64) {
         if self.open.as_ref().is_some_and(|open| open.epoch != epoch) {
+            if !self.has_writes() {
+                self.progress_ns = now_ns;
+            }
             self.close_segment(segments);
         }
     }
@@ -498,7 +509,8 @@ impl Log {
         is_short: bool,
         now_ns: u64,
     ) -> Option<FlashWrite> {
-        if self.ready.is_empty() && self.in_flight == 0 {
+        if !self.has_writes() {
+            self.progress_ns = now_ns;
             let is_due = self
                 .filling
                 .as_ref()
@@ -509,23 +521,32 @@ impl Log {
         }
         let write = self.ready.pop_front()?;
         self.in_flight += 1;
-        self.progress_ns = now_ns;
         Some(write)
     }
 
-    /// Takes back a write that has ended.
-    pub(super) fn end(&mut self, write: FlashWrite, buffer: PageBuffer, is_written: bool, now_ns: u64) {
-        let FlashWrite { number, staged, is_long, .. } = write;
+    /// Takes back a write that has ended. After a failed one no more of its segment is written, so the next device is tried.
+    pub(super) fn end(
+        &mut self,
+        segments: &FlashSegments,
+        write: FlashWrite,
+        buffer: PageBuffer,
+        is_written: bool,
+        now_ns: u64,
+    ) {
+        let FlashWrite { number, device, staged, is_long, .. } = write;
         self.in_flight -= 1;
-        self.progress_ns = now_ns;
         self.give_back(buffer, is_long);
+        self.ended.insert(number, EndedWrite { staged, seals: None, is_written });
         if is_written {
             self.failed_until_ns = 0;
-        } else {
-            self.failed_until_ns = now_ns + FAILED_NS;
-            self.failed.push_back(number);
+            return;
         }
-        self.ended.insert(number, EndedWrite { staged, seals: None, is_written });
+        self.failed_until_ns = now_ns + FAILED_NS;
+        self.failed.push_back(number);
+        let is_open = |open: &OpenSegment| segments.place_of(segments.first_page(open.id)).0 == device;
+        if self.open.as_ref().is_some_and(is_open) {
+            self.close_segment(segments);
+        }
     }
 
     /// Takes the next write to be published, if it has ended.
@@ -539,8 +560,9 @@ impl Log {
     }
 
     /// The write is published.
-    pub(super) fn note_published(&mut self) {
+    pub(super) fn note_published(&mut self, now_ns: u64) {
         self.published += 1;
+        self.progress_ns = now_ns;
         // A long item has as many writes before it as there are buffers, at most.
         while self.failed.front().is_some_and(|number| number + 2 * (BUFFERS as u64) < self.published) {
             self.failed.pop_front();

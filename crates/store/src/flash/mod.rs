@@ -75,6 +75,8 @@ pub(crate) struct Flash {
     log: Mutex<Log>,
     /// Held by the thread that publishes written items.
     publishing: Mutex<()>,
+    /// Held by the thread that retires segments.
+    retirement: Mutex<()>,
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
     item_bytes_min: AtomicU32,
@@ -102,6 +104,7 @@ impl Flash {
             spans: Spans::default(),
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),
+            retirement: Mutex::new(()),
             leaving: AtomicUsize::new(0),
             item_bytes_min: AtomicU32::new(options.item_bytes_min),
         })

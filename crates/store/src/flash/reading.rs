@@ -288,11 +288,13 @@ impl Handle {
         let flash = store.flash.as_ref().expect("there are slots on flash");
         let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
         let Some(id) = flash.segments.segment_of(item.page) else { return Err(excluded) };
-        let first = PageName { number: item.page, ..flash.segments.pin(id) };
+        flash.segments.pin(id);
         let pins = vec![SegmentPin { store: Arc::clone(store), id }];
         if store.index.reload(at).is_none() || !store.index.is_current(hash, version) {
             return Err(excluded);
         }
+        // The segment is the slot's from here on.
+        let first = PageName { number: item.page, sequence: flash.segments.sequence(id) };
         let extents = vec![Extent { first, pages: flash.segments.pages_left(item.page) }];
         let pages = pages_of_class(item.page_class).min(extents[0].pages);
         let buffer = Some(self.flash_buffer(pages));
@@ -346,7 +348,7 @@ impl Handle {
         let store = &self.store;
         let flash = store.flash.as_ref().expect("it made the read");
         let len = match result {
-            Ok(len) => len / PAGE_BYTES,
+            Ok(len) => (len / PAGE_BYTES).min((read.pages - read.read) as usize),
             Err(_) => 0,
         };
         flash.counters.bytes_read.add((len * PAGE_BYTES) as u64);
@@ -405,13 +407,18 @@ impl Handle {
         if has_enough(&read.extents) {
             return true;
         }
-        for id in flash.spans.of(read.item) {
-            let first = PageName { number: flash.segments.first_page(id), ..flash.segments.pin(id) };
-            read.pins.push(SegmentPin { store: Arc::clone(store), id });
-            read.extents.push(Extent { first, pages: flash.segments.segment_pages() });
+        let spanned = flash.spans.of(read.item);
+        for id in &spanned {
+            flash.segments.pin(*id);
+            read.pins.push(SegmentPin { store: Arc::clone(store), id: *id });
         }
-        has_enough(&read.extents)
-            && store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some()
+        let is_linked = store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some();
+        // The segments are the item's if its slot still leads there.
+        read.extents.extend(spanned.iter().map(|id| {
+            let (number, sequence) = (flash.segments.first_page(*id), flash.segments.sequence(*id));
+            Extent { first: PageName { number, sequence }, pages: flash.segments.segment_pages() }
+        }));
+        is_linked && has_enough(&read.extents)
     }
 
     fn found_on_flash(

@@ -18,12 +18,13 @@ const RETIRED_DIVISOR: usize = 32;
 const FREE_MIN: usize = 2;
 
 impl Handle {
-    /// Frees segments of flash for later use, and calls `pause` between short parts of it.
+    /// Frees segments of flash for later use, and calls `pause` between short parts of it. Does nothing while another thread does.
     pub fn maintain_flash(&self, mut pause: impl FnMut()) {
         let store = &*self.store;
         let Some(flash) = &store.flash else { return };
+        let Ok(_retiring) = flash.retirement.try_lock() else { return };
         self.publish_written(flash);
-        flash.close_flushed(header::flush_epoch(&store.memory));
+        flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         flash.free_retired();
         let free = flash.log().free_segments() + flash.retiring();
         if free >= FREE_MIN {
@@ -93,8 +94,8 @@ impl Store {
 
 impl Flash {
     /// Ends the segment that is written if its items were flushed: all items of a segment are of one epoch.
-    fn close_flushed(&self, epoch: u64) {
-        self.log().close_flushed(&self.segments, epoch);
+    fn close_flushed(&self, epoch: u64, now_ns: u64) {
+        self.log().close_flushed(&self.segments, epoch, now_ns);
     }
 
     /// Returns the sealed segments none of whose items is valid.

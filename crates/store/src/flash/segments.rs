@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, without};
 
-use super::page::{PAGE_BYTES, PageName};
+use super::page::PAGE_BYTES;
 
 /// The use of a flash segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,8 @@ impl FlashSegments {
     /// Begins the use of a free segment.
     pub(super) fn open(&self, id: u32, sequence: u64, epoch: u64) {
         let segment = self.get(id);
-        debug_assert!(self.kind(id) == Kind::Free && segment.live.load(Ordering::Relaxed) == 0);
+        // An item of an earlier use may be counted for a moment, see `count_live_again`.
+        debug_assert_eq!(self.kind(id), Kind::Free);
         for count in [&segment.items, &segment.last_expiry] {
             count.store(0, Ordering::Relaxed);
         }
@@ -229,13 +230,12 @@ impl FlashSegments {
     }
 
     /// Pins the segment of a page. The caller then loads the slot again, and unpins the segment if that has changed.
-    pub(super) fn pin(&self, id: u32) -> PageName {
+    pub(super) fn pin(&self, id: u32) {
         self.get(id).pins.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `free`: either that sees the pin, or the slot that is loaded after this is cleared.
         if !without("flash_pin_fence") {
             fence(Ordering::SeqCst);
         }
-        PageName { number: 0, sequence: self.sequence(id) }
     }
 
     pub(super) fn unpin(&self, id: u32) {

@@ -61,12 +61,12 @@ impl World {
             while let Some(mut write) = writes.pop() {
                 let (buffer, at, len) = (write.take_buffer(), write.offset() as usize, write.byte_len());
                 self.device[at..at + len].copy_from_slice(&buffer[..len]);
-                self.log.end(write, buffer, true, 0);
+                self.log.end(&self.segments, write, buffer, true, 0);
             }
         }
         while let Some(ended) = self.log.take_ended() {
             self.written.extend(ended.staged);
-            self.log.note_published();
+            self.log.note_published(0);
         }
     }
 

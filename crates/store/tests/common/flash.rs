@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use fabcache_store::{
-    Change, Detail, ExistingItem, Fetched, FlashOptions, FlashReadResult, Get, Handle, ItemInfo, OutOfMemory,
-    Payload, Store, StoreOptions, StoredItem,
+    Change, Detail, ExistingItem, Fetched, FlashOptions, FlashRead, FlashReadResult, Get, Handle, ItemInfo,
+    OutOfMemory, Payload, Store, StoreOptions, StoredItem,
 };
 
 use super::{SetClock, store_with};
@@ -17,6 +17,16 @@ pub struct Tier {
     pub clock: SetClock,
     /// The bytes of each device.
     pub devices: RefCell<Vec<Vec<u8>>>,
+    /// What becomes of each read.
+    pub fault: RefCell<Fault>,
+}
+
+/// Changes the bytes that were read, of some place of the devices, or the result.
+pub type Fault = Box<dyn FnMut(&[Vec<u8>], (usize, usize), &mut [u8]) -> io::Result<usize>>;
+
+/// Reads that succeed.
+pub fn no_fault() -> Fault {
+    Box::new(|_, _, bytes| Ok(bytes.len()))
 }
 
 pub const SEGMENT_BYTES: u64 = 256 << 10;
@@ -36,7 +46,12 @@ impl Tier {
         let flash = options.flash.unwrap_or_else(|| flash_options(segments));
         let devices = flash.device_bytes.iter().map(|bytes| vec![0; *bytes as usize]).collect();
         let (store, clock) = store_with(memory_bytes, StoreOptions { flash: Some(flash), ..options });
-        Tier { handle: Handle::new(&store), clock, devices: RefCell::new(devices) }
+        Tier {
+            handle: Handle::new(&store),
+            clock,
+            devices: RefCell::new(devices),
+            fault: RefCell::new(no_fault()),
+        }
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -65,23 +80,17 @@ impl Tier {
 
     /// Reads a key's item from flash.
     pub fn fetch(&self, key: &[u8]) -> Option<Fetched> {
-        self.fetch_with(key, |_, _, bytes| Ok(bytes.len()))
+        self.finish(self.handle.read_flash(key)?, key)
     }
 
-    /// Reads a key's item from flash; `change` changes the bytes that were read, or returns another result, by the device and
-    /// the offset.
-    pub fn fetch_with(
-        &self,
-        key: &[u8],
-        mut change: impl FnMut(usize, usize, &mut [u8]) -> io::Result<usize>,
-    ) -> Option<Fetched> {
-        let mut read = self.handle.read_flash(key)?;
+    /// Reads what a read that was begun needs.
+    pub fn finish(&self, mut read: Box<FlashRead>, key: &[u8]) -> Option<Fetched> {
         loop {
             let (device, offset) = (read.device(), read.offset() as usize);
             let (mut buffer, range) = read.take_buffer();
             let bytes = &mut buffer[range];
             bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
-            let result = change(device, offset, bytes);
+            let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
             match self.handle.finish_flash_read(read, buffer, result, key, true) {
                 FlashReadResult::Item(item) => return Some(Fetched::Item(item)),
                 FlashReadResult::Others(others) => return Some(Fetched::Others(others)),
