@@ -215,11 +215,11 @@ impl FlashSegments {
         let segment = self.get(id);
         // Before the kind is read: retirement sets that first, and reads the count then.
         segment.live.fetch_add(1, Ordering::SeqCst);
-        let is_sealed = self.kind(id) == Kind::Sealed && is_its(self.sequence(id));
-        if !is_sealed {
+        let is_there = matches!(self.kind(id), Kind::Open | Kind::Sealed) && is_its(self.sequence(id));
+        if !is_there {
             segment.live.fetch_sub(1, Ordering::SeqCst);
         }
-        is_sealed
+        is_there
     }
 
     /// Counts a slot that no longer leads to this page.
