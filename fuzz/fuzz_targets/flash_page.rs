@@ -9,7 +9,7 @@ const PAGES_MAX: usize = 4;
 fuzz_target!(|data: &[u8]| {
     let Some(([choice, first_low, first_high, key_len], rest)) = data.split_first_chunk::<4>() else { return };
     let (key, rest) = rest.split_at(rest.len().min(usize::from(*key_len)));
-    let name = PageName { number: 7, sequence: 3 };
+    let name = PageName { tier: 5, number: 7, sequence: 3 };
     let extents = [Extent { first: name, pages: 2 }, Extent { first: name.plus(2), pages: 2 }];
     let mut device = vec![0; PAGES_MAX * PAGE_BYTES];
     let pages = device.chunks_mut(PAGE_BYTES).zip(rest.chunks(PAYLOAD_BYTES));

@@ -55,6 +55,8 @@ pub use flash::{
     Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums, FlashState, FlashSums,
     FlashWrite, PageBuffer, VisitedOnFlash,
 };
+#[cfg(not(loom))]
+pub use flash::{FlashLoss, FlashOpening};
 pub use handle::Handle;
 pub use hints::Access;
 pub use info::{Detail, Expiry, ItemInfo, Miss};

@@ -36,6 +36,8 @@ use crate::simulation::{Simulation, SimulationCounts};
 #[cfg(not(loom))]
 use crate::backing::{Backing, BackingOptions, Given, Locking, Sharing};
 #[cfg(not(loom))]
+use crate::flash::FlashOpening;
+#[cfg(not(loom))]
 use crate::opening::Opening;
 
 /// Options of a store.
@@ -182,6 +184,9 @@ pub struct Store {
     /// How the store began, and how long that took.
     #[cfg(not(loom))]
     pub(crate) opening: (Opening, Duration),
+    /// What became of the items on flash.
+    #[cfg(not(loom))]
+    pub(crate) flash_opening: FlashOpening,
     #[cfg(not(loom))]
     pub(crate) backing: Box<dyn Backing>,
 }
@@ -353,6 +358,8 @@ impl Store {
             #[cfg(not(loom))]
             opening: (Opening::New, Duration::ZERO),
             #[cfg(not(loom))]
+            flash_opening: FlashOpening::New,
+            #[cfg(not(loom))]
             backing: parts.backing,
         }
     }
@@ -384,6 +391,12 @@ impl Store {
     #[cfg(not(loom))]
     pub fn opening(&self) -> (Opening, Duration) {
         self.opening
+    }
+
+    /// Returns what became of the items on flash that the last server left.
+    #[cfg(not(loom))]
+    pub fn flash_opening(&self) -> FlashOpening {
+        self.flash_opening
     }
 
     /// Returns which server since the region's creation this is.

@@ -13,6 +13,8 @@ use super::counters::FlashState;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
 use super::{FlashOptions, PageBuffer};
+#[cfg(not(loom))]
+use crate::restart::saved_state::{SavedFlashLog, SavedOpenFlashSegment};
 
 /// Pages of a buffer: a write of half a megabyte, which devices do at their full rate.
 const BUFFER_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
@@ -167,6 +169,8 @@ pub(super) struct Log {
     /// Of these, those never used come first.
     fresh: usize,
     next_sequence: u64,
+    /// The first of this server.
+    first_sequence: u64,
     open: Option<OpenSegment>,
     filling: Option<Filling>,
     buffers: Vec<PageBuffer>,
@@ -197,6 +201,7 @@ impl Log {
             fresh: free.len(),
             free,
             next_sequence: 1,
+            first_sequence: 1,
             open: None,
             filling: None,
             buffers: Vec::new(),
@@ -221,9 +226,39 @@ impl Log {
         ((self.ready.len() + self.in_flight) as u64, state)
     }
 
-    /// Returns how many segments were opened.
+    /// Returns how many segments this server opened.
     pub(super) fn segments_opened(&self) -> u64 {
-        self.next_sequence - 1
+        self.next_sequence - self.first_sequence
+    }
+
+    /// Returns what the next server has to know of the log. No write is under way.
+    #[cfg(not(loom))]
+    pub(super) fn save(&self, segments: &FlashSegments) -> SavedFlashLog {
+        let open = self.open.as_ref().map(|open| {
+            // The pages that are being filled are handed to no device.
+            let filling = self.filling.as_ref().map(|filling| filling.page - segments.first_page(open.id));
+            SavedOpenFlashSegment { id: open.id, next_page: filling.unwrap_or(open.next_page) }
+        });
+        SavedFlashLog {
+            free: self.free.iter().copied().collect(),
+            fresh: self.fresh as u32,
+            next_sequence: self.next_sequence,
+            open,
+        }
+    }
+
+    /// Continues where an earlier server stopped. The caller has checked the numbers.
+    #[cfg(not(loom))]
+    pub(super) fn restore(&mut self, saved: &SavedFlashLog, segments: &FlashSegments) {
+        self.free = saved.free.iter().copied().collect();
+        self.fresh = saved.fresh as usize;
+        (self.next_sequence, self.first_sequence) = (saved.next_sequence, saved.next_sequence);
+        self.open = saved.open.as_ref().map(|open| OpenSegment {
+            id: open.id,
+            sequence: segments.sequence(open.id),
+            epoch: segments.epoch(open.id),
+            next_page: open.next_page,
+        });
     }
 
     pub(super) fn free_segments(&self) -> usize {
@@ -475,7 +510,7 @@ impl Log {
             return;
         }
         filling.pad_to(pages * PAYLOAD_BYTES);
-        let name = PageName { number: filling.page, sequence: filling.sequence };
+        let name = PageName { tier: segments.tier(), number: filling.page, sequence: filling.sequence };
         for (i, first) in filling.firsts[..pages].iter().enumerate() {
             let page = &mut filling.pages[i * PAGE_BYTES..(i + 1) * PAGE_BYTES];
             seal(page, name.plus(i as u32), *first);
@@ -591,12 +626,14 @@ mod tests {
 
     #[test]
     fn page_has_one_record_of_a_key() {
-        let segments = FlashSegments::new(&[4 << 20], 1 << 20);
+        let segments = FlashSegments::new(1, &[4 << 20], 1 << 20);
         let options = FlashOptions {
             device_bytes: vec![4 << 20],
             segment_bytes: 1 << 20,
             item_bytes_min: 0,
             write_bytes_per_second: None,
+            set_id: 1,
+            previous_set_id: None,
         };
         let mut log = Log::new(&options, &segments);
         let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));

@@ -14,6 +14,7 @@
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items.
 //! - `retirement.rs`: emptying segments for later use.
+//! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
 //! Flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by a pass over the
 //! index; what such a slot leads to is not read, as reading would take as much of the device's time as writing does.
@@ -25,6 +26,8 @@ mod locations;
 mod log;
 pub mod page;
 mod reading;
+#[cfg(not(loom))]
+mod restart;
 mod retirement;
 mod segments;
 mod spans;
@@ -46,7 +49,11 @@ pub(crate) use reading::FlashBuffers;
 pub(crate) use reading::OnFlash;
 pub use reading::VisitedOnFlash;
 pub use reading::{Fetched, FetchedItem, FlashRead, FlashReadResult};
-use segments::FlashSegments;
+#[cfg(not(loom))]
+pub(crate) use restart::restore_flash;
+#[cfg(not(loom))]
+pub use restart::{FlashLoss, FlashOpening};
+use segments::{FlashSegments, Kind};
 use spans::Spans;
 
 /// The memory of pages that are read or written, aligned for devices.
@@ -63,6 +70,10 @@ pub struct FlashOptions {
     pub item_bytes_min: u32,
     /// Bytes that may be written in a second, once all of flash was written; `None` for any number.
     pub write_bytes_per_second: Option<u64>,
+    /// The random id of the devices at this opening: no other opening has it.
+    pub set_id: u128,
+    /// Their id at the opening before, if the same devices formed the set then.
+    pub previous_set_id: Option<u128>,
 }
 
 /// The flash tier's part of a store.
@@ -80,6 +91,11 @@ pub(crate) struct Flash {
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
     item_bytes_min: AtomicU32,
+    /// The first sequence that no earlier server used.
+    first_sequence: u64,
+    /// Of the devices, at this opening.
+    #[cfg(not(loom))]
+    set_id: u128,
 }
 
 impl Flash {
@@ -88,7 +104,8 @@ impl Flash {
     /// # Errors
     /// Its devices hold fewer segments than it needs, or more pages than slots can name.
     pub(crate) fn new(options: &FlashOptions, memory_segments: u32) -> Result<Flash, CreateError> {
-        let segments = FlashSegments::new(&options.device_bytes, options.segment_bytes);
+        let segments =
+            FlashSegments::new(options.set_id as u64, &options.device_bytes, options.segment_bytes);
         if segments.len() < FLASH_SEGMENTS_MIN {
             return Err(CreateError::FlashTooSmall {
                 needed: FLASH_SEGMENTS_MIN as u64 * options.segment_bytes,
@@ -107,6 +124,9 @@ impl Flash {
             retirement: Mutex::new(()),
             leaving: AtomicUsize::new(0),
             item_bytes_min: AtomicU32::new(options.item_bytes_min),
+            first_sequence: 1,
+            #[cfg(not(loom))]
+            set_id: options.set_id,
         })
     }
 
@@ -132,6 +152,19 @@ impl Flash {
     pub(crate) fn count_dead(&self, item: FlashItem) {
         self.spans.count_dead(item, &self.segments);
         self.segments.count_dead(item.page);
+    }
+
+    /// Counts the item of a slot that an earlier server left, if it is still there: only of a tier that goes on. As long as
+    /// there is such a slot that is not counted, no segment is retired.
+    pub(crate) fn count_found(&self, item: FlashItem) -> bool {
+        let Some(id) = self.segments.segment_of(item.page) else { return false };
+        let is_there =
+            self.segments.kind(id) != Kind::Free && self.segments.sequence(id) < self.first_sequence;
+        if is_there {
+            self.segments.count_live(item.page);
+            self.spans.count_live(item, &self.segments);
+        }
+        is_there
     }
 
     /// Items of fewer bytes are evicted rather than written to flash.

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!  page      0..4088  payload: a part of the segment's records, which follow each other across pages
-//!         4088..4092  checksum: crc32c over the page's number, the segment's sequence (8 bytes each), and bytes 0..4088, 4092..4096
+//!         4088..4092  checksum: crc32c over the tier's id, the page's number, the segment's sequence (8 bytes each), and bytes
+//!                     0..4088, 4092..4096
 //!         4092..4094  first: offset of the first record that begins in the page, NO_RECORD if none does
 //!         4094..4096  low bits of the segment's sequence
 //!  record         0   accessed: second of the region's clock of the last access when it was written
 //!                 4   the item as in memory (layout::item) without its checksum and never chained
 //!                     padding to a multiple of 4 bytes
 //! ```
-//! Numbers are little-endian. The page's number and the sequence are not stored whole, but a page of another place or of an
-//! earlier use of the segment has another checksum. A record whose key has no bytes ends the records of its page, and none begins
-//! in a page's last bytes ([`RECORD_START_MAX`]). The hashes of a page's keys differ in their first 24 bits, so that a slot, which
-//! tells these and the page, means one record.
+//! Numbers are little-endian. The tier's id, the page's number and the sequence are not stored whole, but a page of another tier,
+//! of another place or of an earlier use of the segment has another checksum. A record whose key has no bytes ends the records of
+//! its page, and none begins in a page's last bytes ([`RECORD_START_MAX`]). The hashes of a page's keys differ in their first 24
+//! bits, so that a slot, which tells these and the page, means one record.
 
 use fabcache_layout::flash_slot::{PAGE_BYTES as PAGE, PAGE_CLASS_BITS};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item};
@@ -53,6 +54,8 @@ pub fn pages_of_class(class: u8) -> u32 {
 /// The name of a page, which its checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageName {
+    /// The tier, of which there may have been others on the same devices.
+    pub tier: u64,
     /// Its number among all pages of the tier.
     pub number: u32,
     /// The sequence of its segment.
@@ -91,9 +94,10 @@ pub fn name_of(extents: &[Extent], mut page: u32) -> Option<PageName> {
 pub struct BadPage;
 
 fn checksum(page: &[u8], name: PageName) -> u32 {
-    let mut head = [0; 16];
-    head[..8].copy_from_slice(&u64::from(name.number).to_le_bytes());
-    head[8..].copy_from_slice(&name.sequence.to_le_bytes());
+    let mut head = [0; 24];
+    head[..8].copy_from_slice(&name.tier.to_le_bytes());
+    head[8..16].copy_from_slice(&u64::from(name.number).to_le_bytes());
+    head[16..].copy_from_slice(&name.sequence.to_le_bytes());
     let sum = crc32c::crc32c_append(crc32c::crc32c(&head), &page[..PAYLOAD_BYTES]);
     crc32c::crc32c_append(sum, &page[FIRST_AT..PAGE_BYTES])
 }

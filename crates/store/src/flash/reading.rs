@@ -11,9 +11,7 @@ use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{Item, State};
 use fabcache_layout::{KeyHash, Slot, header};
 
-use super::page::{
-    Extent, PAGE_BYTES, PageName, Pages, Progress, Record, Search as Found, name_of, pages_of_class,
-};
+use super::page::{Extent, PAGE_BYTES, Pages, Progress, Record, Search as Found, name_of, pages_of_class};
 use super::{FlashLocation, PageBuffer};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
@@ -294,7 +292,7 @@ impl Handle {
             return Err(excluded);
         }
         // The segment is the slot's from here on.
-        let first = PageName { number: item.page, sequence: flash.segments.sequence(id) };
+        let first = flash.segments.name_of(item.page, id);
         let extents = vec![Extent { first, pages: flash.segments.pages_left(item.page) }];
         let pages = pages_of_class(item.page_class).min(extents[0].pages);
         let buffer = Some(self.flash_buffer(pages));
@@ -415,8 +413,8 @@ impl Handle {
         let is_linked = store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some();
         // The segments are the item's if its slot still leads there.
         read.extents.extend(spanned.iter().map(|id| {
-            let (number, sequence) = (flash.segments.first_page(*id), flash.segments.sequence(*id));
-            Extent { first: PageName { number, sequence }, pages: flash.segments.segment_pages() }
+            let first = flash.segments.name_of(flash.segments.first_page(*id), *id);
+            Extent { first, pages: flash.segments.segment_pages() }
         }));
         is_linked && has_enough(&read.extents)
     }

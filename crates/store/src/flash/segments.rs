@@ -10,7 +10,9 @@ use std::ops::Range;
 
 use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, without};
 
-use super::page::PAGE_BYTES;
+use super::page::{PAGE_BYTES, PageName};
+#[cfg(not(loom))]
+use crate::restart::saved_state::SavedFlashSegment;
 
 /// The use of a flash segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,8 @@ impl SegmentUse {
 /// All flash segments.
 #[derive(Debug)]
 pub(crate) struct FlashSegments {
+    /// The tier's id: pages of others are none of its pages.
+    tier: u64,
     segments: Box<[FlashSegment]>,
     segment_pages: u32,
     /// The segments of each device.
@@ -76,7 +80,7 @@ pub(crate) struct FlashSegments {
 }
 
 impl FlashSegments {
-    pub(crate) fn new(device_bytes: &[u64], segment_bytes: u64) -> FlashSegments {
+    pub(crate) fn new(tier: u64, device_bytes: &[u64], segment_bytes: u64) -> FlashSegments {
         let mut devices = Vec::new();
         let mut count = 0;
         for bytes in device_bytes {
@@ -95,7 +99,18 @@ impl FlashSegments {
             pins: AtomicU32::new(0),
         };
         let segment_pages = (segment_bytes / PAGE_BYTES as u64) as u32;
-        FlashSegments { segments: (0..count).map(segment).collect(), segment_pages, devices }
+        FlashSegments { tier, segments: (0..count).map(segment).collect(), segment_pages, devices }
+    }
+
+    /// Returns the number of segments of each device, and the pages of a segment.
+    #[cfg(not(loom))]
+    pub(super) fn shape(&self) -> (Vec<u32>, u32) {
+        (self.devices.iter().map(|range| range.end - range.start).collect(), self.segment_pages)
+    }
+
+    /// Returns the tier's id.
+    pub(crate) fn tier(&self) -> u64 {
+        self.tier
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,9 +173,33 @@ impl FlashSegments {
         self.get(id).sequence.load(Ordering::Acquire)
     }
 
+    /// Returns the name of a page of this segment, as it is used now.
+    pub(crate) fn name_of(&self, page: u32, id: u32) -> PageName {
+        PageName { tier: self.tier, number: page, sequence: self.sequence(id) }
+    }
+
     /// Returns the flush epoch of the segment's items.
     pub(crate) fn epoch(&self, id: u32) -> u64 {
         self.get(id).epoch.load(Ordering::Acquire)
+    }
+
+    /// Continues the use of a segment that an earlier server wrote. Its items are counted where their slots are found.
+    #[cfg(not(loom))]
+    pub(super) fn restore(&mut self, saved: &SavedFlashSegment, is_open: bool) {
+        let segment = &mut self.segments[saved.id as usize];
+        let kind = if is_open { Kind::Open } else { Kind::Sealed };
+        segment.kind = AtomicU32::new(kind as u32);
+        segment.sequence = AtomicU64::new(saved.sequence);
+        segment.epoch = AtomicU64::new(saved.epoch);
+        segment.items = AtomicU32::new(saved.items);
+        segment.bytes = AtomicU64::new(saved.bytes);
+        segment.last_expiry = AtomicU32::new(saved.last_expiry);
+    }
+
+    /// Continues the tier with this id.
+    #[cfg(not(loom))]
+    pub(super) fn set_tier(&mut self, tier: u64) {
+        self.tier = tier;
     }
 
     /// Begins the use of a free segment.
@@ -191,7 +230,7 @@ impl FlashSegments {
         segment.last_expiry.fetch_max(expiry, Ordering::Relaxed);
     }
 
-    /// Counts a slot that is about to lead to this page, which was just written: its segment is open.
+    /// Counts a slot that leads to this page, or is about to: its segment is in use.
     pub(super) fn count_live(&self, page: u32) {
         if let Some(id) = self.segment_of(page) {
             self.count_live_in(id);

@@ -24,6 +24,12 @@ impl Spans {
         }
     }
 
+    /// Returns all, for the next server.
+    #[cfg(not(loom))]
+    pub(super) fn save(&self) -> Vec<(u32, Vec<u32>)> {
+        self.lock().iter().map(|(page, segments)| (*page, segments.to_vec())).collect()
+    }
+
     /// Returns the further segments of an item.
     pub(super) fn of(&self, item: FlashItem) -> Box<[u32]> {
         if item.page_class < LAST_CLASS {

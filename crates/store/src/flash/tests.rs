@@ -16,6 +16,7 @@ use super::segments::FlashSegments;
 const SEGMENT_PAGES: u64 = 300;
 const SEGMENT_BYTES: u64 = SEGMENT_PAGES * PAGE_BYTES as u64;
 const SEGMENTS: u64 = 8;
+const TIER: u64 = 11;
 
 /// A log and its device.
 struct World {
@@ -33,8 +34,10 @@ impl World {
             segment_bytes: SEGMENT_BYTES,
             item_bytes_min: 0,
             write_bytes_per_second: None,
+            set_id: 0,
+            previous_set_id: None,
         };
-        let segments = FlashSegments::new(&options.device_bytes, SEGMENT_BYTES);
+        let segments = FlashSegments::new(TIER, &options.device_bytes, SEGMENT_BYTES);
         let log = Log::new(&options, &segments);
         World { segments, log, device: vec![0; (SEGMENTS * SEGMENT_BYTES) as usize], written: Vec::new() }
     }
@@ -73,7 +76,7 @@ impl World {
     /// Reads a record as the tier does; returns the search's result, the buffer, and the pages that were read.
     fn find(&self, staged: &StagedItem, key: &[u8], change: impl Fn(&mut [u8])) -> (Read, usize) {
         let id = self.segments.segment_of(staged.page).expect("the page is one");
-        let name = PageName { number: staged.page, sequence: self.segments.sequence(id) };
+        let name = PageName { tier: TIER, number: staged.page, sequence: self.segments.sequence(id) };
         let at = staged.page as usize * PAGE_BYTES;
         let left = self.segments.pages_left(staged.page);
         let mut device = self.device[at..at + left as usize * PAGE_BYTES].to_vec();
@@ -186,7 +189,7 @@ proptest! {
         key in prop::collection::vec(any::<u8>(), 1..KEY_BYTES_MAX),
         is_sealed in any::<bool>(),
     ) {
-        let name = PageName { number: 5, sequence: 1 << 40 };
+        let name = PageName { tier: TIER, number: 5, sequence: 1 << 40 };
         let mut device = vec![0; 3 * PAGE_BYTES];
         let at = |i: usize| i / PAYLOAD_BYTES * PAGE_BYTES + i % PAYLOAD_BYTES;
         payload.iter().enumerate().for_each(|(i, byte)| device[at(i)] = *byte);
@@ -219,7 +222,7 @@ proptest! {
 
 #[test]
 fn record_of_the_longest_value_is_read_as_too_long() {
-    let name = PageName { number: 0, sequence: 1 };
+    let name = PageName { tier: TIER, number: 0, sequence: 1 };
     let mut page = vec![0; PAGE_BYTES];
     let new = NewItem { key: b"k", cas: u64::MAX, value_len: u32::MAX, ..NewItem::default() };
     let head = [&[0; RECORD_HEAD_BYTES], new.encode().as_bytes(), b"k"].concat();

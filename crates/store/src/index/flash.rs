@@ -17,6 +17,12 @@ use super::walk::Cursor;
 use super::{Index, SlotSnapshot};
 
 impl Index {
+    /// Returns whether a partition ever had items on flash.
+    #[cfg(not(loom))]
+    pub fn has_flash(&self) -> bool {
+        (0..self.geometry.partitions()).any(|partition| self.flash_bits(partition) != 0)
+    }
+
     /// Returns the bits of the fractions of the partition's items on flash; 0 if there never was one.
     #[inline]
     pub(super) fn flash_bits(&self, partition: usize) -> u32 {

@@ -5,20 +5,24 @@
 //! whose item was about to be replaced or removed, and one group half moved. Writes are idempotent, so a kill during
 //! recovery only means that it begins again.
 //!
-//! After a clean stop the checksum of each group was saved. A group that has it is checked; any other is cleared.
+//! After a clean stop the checksum of each group was saved. A group that has it is checked, and its items on flash are counted;
+//! any other is cleared.
 //!
 //! Until the last group is checked no table grows, and nothing that a slot may point to is freed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use fabcache_layout::directory::Head;
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::format::{BUCKET_BYTES, BUCKETS_PER_GROUP, GROUP_BYTES, SLOTS_PER_BUCKET};
 use fabcache_layout::geometry::BucketOffsets;
 use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, without};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
 use super::Index;
+use super::group::LockedGroup;
 use super::tables::BlockNames;
 use crate::restart::Damaged;
 
@@ -32,6 +36,9 @@ pub trait Survivors {
 
     /// Counts the slot's item as alive.
     fn keep(&self, slot: Slot, hash: KeyHash);
+
+    /// Counts the item of a slot on flash that a clean stop left as alive, if it is still there. Returns whether it is.
+    fn keep_on_flash(&self, item: FlashItem) -> bool;
 }
 
 /// How far recovery is.
@@ -215,13 +222,14 @@ impl Index {
             return;
         }
         let UncheckedTable { table, groups, .. } = recovery.tables[partition];
-        let (_guard, start) = self.lock_group(partition, table, group);
+        let (guard, start) = self.lock_group(partition, table, group);
+        let locked = LockedGroup::new(self, guard, partition, (table, groups), start);
         // Another thread may have checked it during the wait. Then the table may even have been replaced.
         if recovery.is_checked(partition, group) && !without("recovered_once") {
             return;
         }
         match recovery.sum(partition, group) {
-            Some(sum) if sum == self.group_sum(start) => {}
+            Some(sum) if sum == self.group_sum(start) => Self::check_on_flash(&locked, survivors),
             Some(_) => self.drop_group(recovery, start),
             None => {
                 let place = GroupPlace { partition, table, groups, group, start };
@@ -229,6 +237,32 @@ impl Index {
             }
         }
         recovery.note_checked(partition, group);
+    }
+
+    /// Counts the items on flash of a group that is as a clean stop left it; clears their slots if they are lost.
+    fn check_on_flash(group: &LockedGroup<'_>, survivors: &impl Survivors) {
+        if group.index().flash_bits(group.partition) == 0 {
+            return;
+        }
+        let _ = group.visit_all(|seen| {
+            if FlashItem::from_slot(seen.slot).is_some_and(|item| !survivors.keep_on_flash(item)) {
+                group.clear(seen.at);
+            }
+            ControlFlow::<()>::Continue(())
+        });
+    }
+
+    /// Does that for a table that was growing at a clean stop, before any other thread uses it.
+    #[cfg(not(loom))]
+    pub fn check_growing_on_flash(&self, survivors: &impl Survivors) {
+        let Some(partition) = self.growing_partition() else { return };
+        for (table, groups) in self.tables_of(partition) {
+            for group in 0..groups {
+                let (guard, start) = self.lock_group(partition, table, group);
+                let locked = LockedGroup::new(self, guard, partition, (table, groups), start);
+                Self::check_on_flash(&locked, survivors);
+            }
+        }
     }
 
     /// Clears a damaged group. Its slots may be those of an earlier time, and items that were dead since then alive again.

@@ -29,8 +29,8 @@ pub enum KeepError {
 }
 
 impl Store {
-    /// Saves the store for the next server, if its region is in a file; returns the number of items kept. All threads
-    /// that used it have ended, and none uses it again.
+    /// Saves the store for the next server, if its region is in a file; returns the number of items kept in memory. All
+    /// threads that used it have ended, those that read and write flash devices too, and none uses it again.
     ///
     /// # Errors
     /// The items stay in the file, and the next server finds them as after a kill.
@@ -40,7 +40,6 @@ impl Store {
         if self.index.recovery_progress().groups_damaged > 0 {
             self.index.recount();
         }
-        self.forget_flash();
         // Only tests stop without the last tick.
         self.tick();
         // Before the checksum of the header is saved.
@@ -60,7 +59,7 @@ impl Store {
         self.backing.sync()?;
         succession::mark_clean(&self.memory, record);
         self.backing.sync()?;
-        Ok(Some(self.index.items()))
+        Ok(Some(self.index.items().saturating_sub(self.items_on_flash())))
     }
 
     fn save(&self) -> Result<SavedState, StillInUse> {
@@ -81,6 +80,7 @@ impl Store {
             stored_epoch: self.stored_epoch.load(Ordering::Relaxed),
             flushed_order: self.flushed_order.load(Ordering::Relaxed),
             expired_epoch: self.expirer.lock().expect("no thread panics while it walks").epoch(),
+            flash: self.flash.as_ref().map(|flash| flash.save()),
         })
     }
 }

@@ -7,6 +7,8 @@
 //! - `tables_sum.rs`: the checksum of directory and segment table.
 //! - `finishing.rs`, `verification.rs`: the items that were taken over are verified, while requests are answered.
 //! - `populating.rs`: page tables after the start.
+//!
+//! The flash tier's part is in `flash/restart.rs`.
 
 mod finishing;
 #[cfg(not(loom))]

@@ -13,12 +13,14 @@
 
 use std::collections::HashSet;
 
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{ALIGN_BYTES, ChunkEntry, Item, KEY_BYTES_MAX, State};
 use fabcache_layout::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use fabcache_layout::{KeyHash, Memory, Slot, segment, size_class};
 
 use crate::bounds::{MAKE_ROOM_STEPS_MAX, RECLAIM_STEP_ITEMS, RETIRE_WAITS_MAX, SEGMENTS_FOR_ONE_WRITE_MAX};
 use crate::counters::StoreCounters;
+use crate::flash::Flash;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::index::recover::{RecoveryProgress, Survivors};
@@ -86,6 +88,7 @@ pub(crate) struct ItemChecks<'a> {
     pub(crate) segments: &'a Segments,
     pub(crate) hash_seed: u64,
     pub(crate) recovery: &'a Recovery,
+    pub(crate) flash: Option<&'a Flash>,
 }
 
 impl ItemChecks<'_> {
@@ -135,6 +138,10 @@ impl Survivors for ItemChecks<'_> {
         let hash = KeyHash::of(key, self.hash_seed);
         let is_whole = !item.is_chained() || self.has_all_chunks(offset, &item, hash);
         is_whole.then_some(hash)
+    }
+
+    fn keep_on_flash(&self, item: FlashItem) -> bool {
+        self.flash.is_some_and(|flash| flash.count_found(item))
     }
 
     fn keep(&self, slot: Slot, hash: KeyHash) {
@@ -196,7 +203,13 @@ impl Store {
     fn item_checks(&self) -> Option<ItemChecks<'_>> {
         let recovery = self.recovery.as_ref()?;
         let (memory, segments) = (&self.memory, &self.segments);
-        Some(ItemChecks { memory, segments, hash_seed: self.hash_seed, recovery })
+        Some(ItemChecks {
+            memory,
+            segments,
+            hash_seed: self.hash_seed,
+            recovery,
+            flash: self.flash.as_deref(),
+        })
     }
 
     /// Returns how far the recovery after a kill is, if there was one.
@@ -226,6 +239,14 @@ impl Store {
             self.note_swept(checks.recovery.flush_epoch);
         }
         true
+    }
+
+    /// Checks the items on flash of a table that was growing at a clean stop.
+    #[cfg(not(loom))]
+    pub(crate) fn check_growing_on_flash(&self) {
+        if let Some(checks) = self.item_checks() {
+            self.index.check_growing_on_flash(&checks);
+        }
     }
 
     /// Returns whether there was no recovery, or it is finished.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::eviction::Eviction;
 
 /// Version of the encoding. A state of another version is not used: the region is recovered from its index instead.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Why a saved state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,8 @@ pub struct SavedState {
     pub flushed_order: u64,
     /// The flush epoch that all segments were walked for.
     pub expired_epoch: u64,
+    /// The flash tier, if there was one.
+    pub flash: Option<SavedFlash>,
 }
 
 /// The segments' part.
@@ -135,6 +137,66 @@ pub struct SavedReclaim {
     pub fruitless_at: Option<u64>,
     /// Which items are evicted.
     pub eviction: Eviction,
+}
+
+/// The flash tier's part.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedFlash {
+    /// The id of the devices when the server that saves this opened them.
+    pub set_id: u128,
+    /// The id of the tier, which the checksums of its pages cover.
+    pub tier: u64,
+    /// The number of segments of each device.
+    pub device_segments: Vec<u32>,
+    /// Pages of a segment.
+    pub segment_pages: u32,
+    /// The segments that hold items, and the one that is written.
+    pub segments: Vec<SavedFlashSegment>,
+    /// The order in which segments are written.
+    pub log: SavedFlashLog,
+    /// The first page of each item that goes on in further segments, and these.
+    pub spans: Vec<(u32, Vec<u32>)>,
+    /// Slots that lead to flash.
+    pub items: u64,
+}
+
+/// A flash segment.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedFlashSegment {
+    /// Its number.
+    pub id: u32,
+    /// Which use of a segment this is, in the order of all uses.
+    pub sequence: u64,
+    /// The flush epoch of its items.
+    pub epoch: u64,
+    /// Items written.
+    pub items: u32,
+    /// Bytes of their records.
+    pub bytes: u64,
+    /// The second in which the last item expires; `u32::MAX` if one never does.
+    pub last_expiry: u32,
+}
+
+/// The order in which flash segments are written.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedFlashLog {
+    /// Free segments, those used first in front.
+    pub free: Vec<u32>,
+    /// Of these, the first so many were never used.
+    pub fresh: u32,
+    /// The sequence of the next use of a segment.
+    pub next_sequence: u64,
+    /// The segment that is written.
+    pub open: Option<SavedOpenFlashSegment>,
+}
+
+/// The flash segment that is written.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedOpenFlashSegment {
+    /// Its number.
+    pub id: u32,
+    /// Its first page that was not written, from its start.
+    pub next_page: u32,
 }
 
 impl SavedState {

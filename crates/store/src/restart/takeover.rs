@@ -21,7 +21,7 @@ use crate::bounds::SEGMENTS_FOR_ITEMS_MIN;
 use crate::clock::{Clock, boot_id, elapsed_since};
 use crate::error::{CreateError, Unusable};
 use crate::expiry::Expirer;
-use crate::flash::Flash;
+use crate::flash::{Flash, FlashLoss, FlashOpening, restore_flash};
 use crate::index::Index;
 use crate::reclaim::Reclaim;
 use crate::segments::{Queue, Segments};
@@ -77,6 +77,7 @@ pub(crate) struct Takeover {
     boot_id: Option<[u8; 16]>,
     /// The wall clock went back since the last server stopped, on another boot of the system.
     pub(crate) clock_went_back: bool,
+    flash_opening: FlashOpening,
 }
 
 /// What became of the items.
@@ -120,6 +121,7 @@ pub(crate) fn prepare(
     }
     let birth = &Birth { geometry, ..*birth };
     let new_segments = found_geometry.segments..geometry.segments;
+    let mut flash = options.flash.as_ref().map(|flash| Flash::new(flash, geometry.segments)).transpose()?;
     let restored = restore(options, &memory, birth, meta, new_segments);
     if restored.is_ok() || is_same_boot {
         found.end_saved_state(meta)?;
@@ -141,7 +143,15 @@ pub(crate) fn prepare(
         Ok(known) => known,
         Err(why) => return Ok(Err((found, why))),
     };
-    let flash = options.flash.as_ref().map(|flash| Flash::new(flash, geometry.segments)).transpose()?;
+    let flash_opening = match &knowledge {
+        Knowledge::Saved(state) => {
+            restore_flash(flash.as_mut(), options.flash.as_ref(), state.flash.as_ref())
+        }
+        Knowledge::Recovered { .. } if flash.is_some() && index.has_flash() => {
+            FlashOpening::Lost { items: None, why: FlashLoss::Unclean }
+        }
+        Knowledge::Recovered { .. } => FlashOpening::New,
+    };
     let parts = Parts {
         last_cas: succession::cas_limit(&memory),
         memory,
@@ -155,7 +165,8 @@ pub(crate) fn prepare(
         flash,
         backing: Box::new(found.with(mapping)),
     };
-    Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back: elapsed.went_back }))
+    let clock_went_back = elapsed.went_back;
+    Ok(Ok(Takeover { knowledge, parts, segments_limit, boot_id, clock_went_back, flash_opening }))
 }
 
 /// Returns the geometry of the region with the options' memory, and how many segments these allow.
@@ -217,7 +228,8 @@ fn restore(
     let locks = options.group_locks();
     let index = Index::restore(memory.clone(), birth.geometry, locks, &state.index, is_index)?;
     // More live in the segments if slots were damaged before: reclaim empties the segments of their items.
-    if index.items() > segments.live().0 {
+    let on_flash = state.flash.as_ref().map_or(0, |flash| flash.items);
+    if index.items() > segments.live().0.saturating_add(on_flash) {
         return Err(StateError::Disagrees("the number of items").into());
     }
     Ok((state, segments, index))
@@ -249,7 +261,8 @@ fn recover(
     // Open segments may have holes.
     let open = segments.of_kind(Kind::Open);
     let recovery = Recovery::new(header::flush_epoch(memory), now, open);
-    let checks = ItemChecks { memory, segments: &segments, hash_seed: birth.hash_seed, recovery: &recovery };
+    let hash_seed = birth.hash_seed;
+    let checks = ItemChecks { memory, segments: &segments, hash_seed, recovery: &recovery, flash: None };
     let is_index = |id| segments.kind(id) == Kind::Index;
     let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)?;
     Ok((segments, index, recovery))
@@ -258,7 +271,7 @@ fn recover(
 impl Takeover {
     /// Takes the region over.
     pub(crate) fn begin(self, options: &StoreOptions) -> (Store, Items) {
-        let Takeover { knowledge, parts, segments_limit, boot_id, .. } = self;
+        let Takeover { knowledge, parts, segments_limit, boot_id, flash_opening, .. } = self;
         let memory = parts.memory.clone();
         if let Knowledge::Saved(_) = knowledge {
             succession::begin_incarnation(&memory);
@@ -267,6 +280,7 @@ impl Takeover {
         header::grant_leases(&memory, options.lease.min(LEASE_MAX));
         let mut store = Store::of_parts(options, parts);
         store.note_boot(boot_id);
+        store.flash_opening = flash_opening;
         store.flush_at = AtomicU32::new(succession::flush_at(&memory));
         let items = match knowledge {
             Knowledge::Saved(state) => {
@@ -304,5 +318,6 @@ impl Store {
         self.small_share.store(share.to_bits(), Ordering::Relaxed);
         self.promotion_reads.store(reads, Ordering::Relaxed);
         *self.reclaim = Mutex::new(reclaim);
+        self.check_growing_on_flash();
     }
 }

@@ -38,6 +38,8 @@ pub fn flash_options(segments: &[u64]) -> FlashOptions {
         segment_bytes: SEGMENT_BYTES,
         item_bytes_min: 0,
         write_bytes_per_second: None,
+        set_id: 1,
+        previous_set_id: None,
     }
 }
 
@@ -49,6 +51,18 @@ impl Tier {
         Tier {
             handle: Handle::new(&store),
             clock,
+            devices: RefCell::new(devices),
+            fault: RefCell::new(no_fault()),
+        }
+    }
+
+    /// Opens a store whose devices hold these bytes, and that has this clock.
+    pub fn open(options: StoreOptions, clock: &SetClock, devices: Vec<Vec<u8>>) -> Tier {
+        let options = StoreOptions { time: Box::new(clock.clone()), ..options };
+        let store = Arc::new(Store::open(options).expect("memory, or a file of ours"));
+        Tier {
+            handle: Handle::new(&store),
+            clock: clock.clone(),
             devices: RefCell::new(devices),
             fault: RefCell::new(no_fault()),
         }
