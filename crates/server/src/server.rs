@@ -91,9 +91,10 @@ impl Server {
         if settings.shm.is_some() {
             process::protection::forbid_access_by_own_user()?;
         }
-        let flash = settings.flash.as_ref().map(FlashTier::open).transpose()?;
+        let mut flash = settings.flash.as_ref().map(FlashTier::open).transpose()?;
         let store = Arc::new(make_store(&settings, flash.as_ref())?);
         let unused = UnusedStore::new(&store, &settings);
+        flash.as_mut().map_or(Ok(()), FlashTier::begin)?;
         if settings.lock_memory {
             lock_memory(&settings, &store)?;
         }
@@ -275,6 +276,7 @@ fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {
     })?;
     if let Some(file) = &settings.backing.file {
         log_opening(file, &store);
+        crate::flash::log_opening(&store, flash);
     }
     if !settings.lock_memory && settings.backing.huge_pages && settings.backing.file.is_none() {
         tracing::info!("memory is in huge pages, touched on demand and never swapped");

@@ -67,6 +67,8 @@ impl Tier {
             segment_bytes: SEGMENT,
             item_bytes_min: 0,
             write_bytes_per_second: None,
+            set_id: devices.set_id(),
+            previous_set_id: devices.previous_set_id(),
         };
         let store = Store::open(StoreOptions {
             memory_bytes: 4 << 20,

@@ -28,7 +28,8 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub struct Devices {
     devices: Vec<Device>,
     set_id: u128,
-    previous_set_id: Option<u128>,
+    /// The id of the set at the opening before, or why these devices did not form one.
+    previous_set: Result<u128, String>,
 }
 
 #[derive(Debug)]
@@ -62,15 +63,28 @@ pub const fn file_offset(segments_offset: u64) -> u64 {
 }
 
 impl Devices {
-    /// Opens, locks and checks all devices, and writes their headers. A file that does not exist is created, and removed
-    /// again if this fails.
+    /// Opens, locks and checks all devices, and writes their headers: [`Devices::prepare`], then [`Devices::begin`].
+    ///
+    /// # Errors
+    /// As these.
+    ///
+    /// # Panics
+    /// As [`Devices::prepare`].
+    pub fn open(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Devices> {
+        let mut devices = Devices::prepare(settings, segment_bytes)?;
+        devices.begin()?;
+        Ok(devices)
+    }
+
+    /// Opens, locks and checks all devices. A file that does not exist is created, and removed again if this fails. A device
+    /// with a header keeps it until [`Devices::begin`]: a server that fails to start leaves the set as it was.
     ///
     /// # Errors
     /// A device cannot be used; the error names it, and says what to do.
     ///
     /// # Panics
     /// `segment_bytes` is not a power of two, or shorter than a page.
-    pub fn open(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Devices> {
+    pub fn prepare(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Devices> {
         assert!(segment_bytes.is_power_of_two() && segment_bytes >= HEADER_BYTES as u64);
         let segments = segments_of(settings, segment_bytes)?;
         let set_id = random_id()?;
@@ -79,7 +93,7 @@ impl Devices {
             let candidate = Candidate::open(device, &candidates)?;
             candidates.push(candidate);
         }
-        let previous_set_id = previous_set_id(&candidates, segment_bytes);
+        let previous_set = previous_set(&candidates, segment_bytes);
         let count = settings.len() as u32;
         let mut devices = Vec::with_capacity(settings.len());
         for (number, (candidate, segments)) in candidates.iter().zip(segments).enumerate() {
@@ -91,7 +105,7 @@ impl Devices {
                 bytes: candidate.bytes,
                 segment_bytes,
             };
-            candidate.take_over(&header)?;
+            candidate.prepare(&header)?;
             let (path, file) = (candidate.path.clone(), Arc::clone(&candidate.file));
             devices.push(Device { path, file, header, segments });
         }
@@ -100,7 +114,15 @@ impl Devices {
             let (path, segments) = (device.path.display(), device.segments);
             tracing::info!("flash device {path} has {segments} segments of {segment_bytes} bytes");
         }
-        Ok(Devices { devices, set_id, previous_set_id })
+        Ok(Devices { devices, set_id, previous_set })
+    }
+
+    /// Writes the headers: from now on the devices form this opening's set. Before anything is written to their segments.
+    ///
+    /// # Errors
+    /// A device cannot be written, or does not return what was written.
+    pub fn begin(&mut self) -> Result<()> {
+        self.devices.iter().try_for_each(|device| write_header(&device.path, &device.file, &device.header))
     }
 
     /// Returns the file of a device.
@@ -131,7 +153,12 @@ impl Devices {
     /// Returns the id of the set at the opening before, if the same devices formed it, in this order and with these sizes. It is not
     /// the id of an older opening: each replaces it.
     pub fn previous_set_id(&self) -> Option<u128> {
-        self.previous_set_id
+        self.previous_set.as_ref().ok().copied()
+    }
+
+    /// Returns why these devices did not form a set at the opening before, if they did not.
+    pub fn why_new_set(&self) -> Option<&str> {
+        self.previous_set.as_ref().err().map(String::as_str)
     }
 
     /// Checks that a device is still the one that was opened, by the bytes at the start of its file now: a swapped device has
@@ -264,24 +291,20 @@ impl Candidate {
         read.map_err(|error| refused(&self.path, format_args!("cannot read it: {error}")))
     }
 
-    /// Makes the device the server's: writes the header, and allocates a file's bytes.
-    fn take_over(&self, header: &DeviceHeader) -> Result<()> {
-        let cannot = |error: io::Error| match error.kind() {
-            io::ErrorKind::StorageFull => self.full(None),
-            _ => refused(&self.path, format_args!("cannot write it: {error}")),
-        };
+    /// Prepares the device for the server: allocates a file's bytes, and writes the header of a device that has none.
+    fn prepare(&self, header: &DeviceHeader) -> Result<()> {
         if !self.is_block_device {
             self.check_room()?;
         }
         // First, so that the next server recognises a file whose creation was interrupted.
-        let page = PageBuffer::from_slice(HEADER_BYTES, &header.encode());
-        self.file.write_all_at(&page, 0).map_err(cannot)?;
-        if !self.is_block_device {
-            self.allocate().map_err(cannot)?;
+        if self.header.is_none() {
+            write_header(&self.path, &self.file, header)?;
         }
-        let (page, len) = self.read_start(HEADER_BYTES)?;
-        if decode(&page[..len]) != Ok(*header) {
-            return Err(refused(&self.path, "it does not return the header that was written; replace it"));
+        if !self.is_block_device {
+            self.allocate().map_err(|error| match error.kind() {
+                io::ErrorKind::StorageFull => self.full(None),
+                _ => refused(&self.path, format_args!("cannot write it: {error}")),
+            })?;
         }
         Ok(())
     }
@@ -356,23 +379,39 @@ fn segments_of(settings: &[DeviceSettings], segment_bytes: u64) -> Result<Vec<u6
     Ok(segments)
 }
 
-/// Returns the id of the set that these devices formed before, if they did.
-fn previous_set_id(candidates: &[Candidate], segment_bytes: u64) -> Option<u128> {
-    let set_id = candidates.first()?.header?.set_id;
-    let is_same = |(number, candidate): (usize, &Candidate)| {
-        candidate.header.is_some_and(|header| {
-            let expected = DeviceHeader {
-                number: number as u32,
-                count: candidates.len() as u32,
-                device_id: header.device_id,
-                set_id,
-                bytes: candidate.bytes,
-                segment_bytes,
-            };
-            header == expected
-        })
-    };
-    candidates.iter().enumerate().all(is_same).then_some(set_id)
+/// Returns the id of the set that these devices formed before, or why they did not.
+fn previous_set(candidates: &[Candidate], segment_bytes: u64) -> Result<u128, String> {
+    let mut first = None;
+    for (number, candidate) in candidates.iter().enumerate() {
+        let (path, bytes) = (candidate.path.display(), candidate.bytes);
+        let Some(header) = candidate.header else { return Err(format!("flash device {path} is new")) };
+        let (set_id, first) = &*first.get_or_insert_with(|| (header.set_id, path.to_string()));
+        if header.set_id != *set_id {
+            return Err(format!("flash devices {first} and {path} were last used in different sets"));
+        }
+        if (header.number as usize, header.count as usize) != (number, candidates.len()) {
+            let (was, count) = (u64::from(header.number) + 1, header.count);
+            return Err(format!("flash device {path} was number {was} of {count} devices"));
+        }
+        if (header.bytes, header.segment_bytes) != (bytes, segment_bytes) {
+            let (bytes, segment_bytes) = (header.bytes, header.segment_bytes);
+            return Err(format!("flash device {path} had {bytes} bytes, in segments of {segment_bytes}"));
+        }
+    }
+    first.map(|(set_id, _)| set_id).ok_or_else(|| "there is no device".into())
+}
+
+/// Writes a header, and reads it back.
+fn write_header(path: &Path, file: &File, header: &DeviceHeader) -> Result<()> {
+    let page = PageBuffer::from_slice(HEADER_BYTES, &header.encode());
+    file.write_all_at(&page, 0)
+        .map_err(|error| refused(path, format_args!("cannot write its header: {error}; replace it")))?;
+    let (page, len) = read_start(file, HEADER_BYTES)
+        .map_err(|error| refused(path, format_args!("cannot read it: {error}")))?;
+    if decode(&page[..len]) != Ok(*header) {
+        return Err(refused(path, "it does not return the header that was written; replace it"));
+    }
+    Ok(())
 }
 
 fn check_kind(path: &Path, found: &Metadata) -> Result<()> {

@@ -21,7 +21,7 @@ use fabcache_uring::PageBuffer;
 pub use devices::{Devices, IdentityError, file_offset};
 pub use reader::FlashReader;
 pub use store::StoreWrites;
-pub use tier::{FlashTier, start_writer};
+pub use tier::{FlashTier, log_opening, start_writer};
 pub use writer::{WriterControl, run_writer};
 
 /// Bytes before a device's segments: they hold the header.

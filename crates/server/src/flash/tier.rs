@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Context as _, Result};
-use fabcache_store::{FlashOptions, Handle};
+use fabcache_store::{FlashLoss, FlashOpening, FlashOptions, Handle, Store};
 
 use super::{Devices, StoreWrites, WriterControl, run_writer};
 use crate::settings::FlashSettings;
@@ -20,7 +20,7 @@ pub struct FlashTier {
 }
 
 impl FlashTier {
-    /// Opens the devices.
+    /// Opens the devices, and leaves the headers as they are.
     ///
     /// # Errors
     /// One cannot be used, or io_uring is not available.
@@ -29,7 +29,7 @@ impl FlashTier {
             "the flash tier (--flash) needs io_uring, which this system refuses; allow it (sysctl kernel.io_uring_disabled, the \
              container's seccomp profile), or leave --flash out",
         )?;
-        let devices = Arc::new(Devices::open(&settings.devices, settings.segment_bytes)?);
+        let devices = Arc::new(Devices::prepare(&settings.devices, settings.segment_bytes)?);
         Ok(FlashTier { devices, control: WriterControl::new().context("cannot make the writer's doorbell")? })
     }
 
@@ -40,6 +40,31 @@ impl FlashTier {
             segment_bytes: settings.segment_bytes,
             item_bytes_min: settings.item_bytes_min,
             write_bytes_per_second: settings.write_bytes_per_second,
+            set_id: self.devices.set_id(),
+            previous_set_id: self.devices.previous_set_id(),
+        }
+    }
+
+    /// Makes the devices this server's, once its store has begun: what the store saves from now on names this set.
+    ///
+    /// # Errors
+    /// A header cannot be written.
+    pub fn begin(&mut self) -> Result<()> {
+        Arc::get_mut(&mut self.devices).expect("no thread uses the devices yet").begin()
+    }
+}
+
+/// Logs what became of the items on flash that the last server left.
+pub fn log_opening(store: &Store, flash: Option<&FlashTier>) {
+    match store.flash_opening() {
+        FlashOpening::New => {}
+        FlashOpening::Kept { items } => tracing::info!("{items} items on flash are kept"),
+        FlashOpening::Lost { items, why } => {
+            let items = items.map_or("the".into(), |items| items.to_string());
+            let is_by_devices = matches!(why, FlashLoss::Shape | FlashLoss::OtherSet);
+            let device = flash.filter(|_| is_by_devices).and_then(|flash| flash.devices.why_new_set());
+            let device = device.map_or(String::new(), |device| format!(": {device}"));
+            tracing::warn!("{items} items on flash are lost, because {why}{device}");
         }
     }
 }
