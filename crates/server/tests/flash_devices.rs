@@ -116,6 +116,36 @@ fn several_devices_form_a_set() {
 }
 
 #[test]
+fn devices_keep_their_set_until_the_next_begins() {
+    let folder = folder();
+    let [a, b, c] = ["a", "b", "c"].map(|name| device(folder.path().join(name)));
+    let set = [a.clone(), b.clone()];
+    let first = Devices::open(&set, SEGMENT).expect("new devices").set_id();
+    // Starts that fail, with these devices, and with another order and a new one.
+    for (settings, why) in [
+        (vec![a.clone(), b.clone()], None),
+        (vec![b.clone(), a.clone()], Some("was number 2 of 2 devices")),
+        (vec![a.clone(), b.clone(), c.clone()], Some("was number 1 of 2 devices")),
+        (vec![c.clone(), b.clone()], Some("was number 3 of 3 devices")),
+    ] {
+        let devices = Devices::prepare(&settings, SEGMENT).expect("devices");
+        assert_eq!(devices.previous_set_id(), why.is_none().then_some(first));
+        let found = devices.why_new_set().unwrap_or_default();
+        assert!(why.is_none_or(|why| found.contains(why)), "{found}");
+        assert_eq!((header(&a.path).set_id, header(&b.path).set_id), (first, first));
+    }
+    let mut devices = Devices::prepare(&set, SEGMENT).expect("our devices");
+    check_identity(&devices, 0).expect_err("it is not this opening's yet");
+    devices.begin().expect("the devices work");
+    assert_eq!(header(&b.path).set_id, devices.set_id());
+    check_identity(&devices, 0).expect("it is the device");
+    drop(devices);
+    let third = Devices::open(&[a, c], SEGMENT).expect("devices");
+    let why = third.why_new_set().expect("they were of different sets");
+    assert!(why.contains("were last used in different sets"), "{why}");
+}
+
+#[test]
 fn same_devices_have_a_previous_set() {
     let folder = folder();
     let [a, b, c] = ["a", "b", "c"].map(|name| device(folder.path().join(name)));
