@@ -144,12 +144,14 @@ fn write_plain(
 /// A value that can never fit.
 fn refuse_too_large(
     ctx: &mut Context,
-    session: &Session,
+    session: &mut Session,
     store: &Store<'_>,
     encoding: &Encoding<'_>,
 ) -> Flow {
+    if remove_replaced(ctx, store.key, store, encoding, |_| true) == Err(OutOfMemory::OnFlash) {
+        return flash::await_item(ctx, session, store.key);
+    }
     ctx.counters().store_too_large.inc();
-    remove_replaced(ctx, store.key, store, encoding, |_| true);
     notify_watchers(ctx, session.info.fd, store.key, store, "too_large", store.value.len());
     encoding.reply(&Reply::TooLarge, &mut ctx.out);
     Flow::DiscardValue
@@ -170,7 +172,8 @@ pub(super) fn refuse_no_memory(
     // a client that does not learn of the refusal must not read the old value as its own.
     let is_told = !matches!(encoding, Encoding::Text(TextEncoding { noreply: true, .. }));
     let stays = !ctx.shared.settings.evict && is_told;
-    remove_replaced(ctx, key, store, encoding, |info| !stays || info.len < len);
+    // One on flash stays, too, where it has to be read first.
+    let _ = remove_replaced(ctx, key, store, encoding, |info| !stays || info.len < len);
     notify_watchers(ctx, cfd, key, store, "no_memory", len);
     encoding.reply(&no_room(why), &mut ctx.out);
 }
@@ -183,15 +186,17 @@ fn remove_replaced(
     store: &Store<'_>,
     encoding: &Encoding<'_>,
     removes: impl Fn(&ItemInfo) -> bool,
-) {
+) -> Result<(), OutOfMemory> {
     let replaces =
         store.mode == StoreMode::Set && store.compare.is_none() || matches!(encoding, Encoding::Meta(_));
-    if replaces {
-        let _ = ctx.handle.overwrite(key, |existing| match &existing.info {
-            Ok(info) if !removes(info) => (Change::Keep, ()),
-            _ => (Change::Remove, ()),
-        });
+    if !replaces {
+        return Ok(());
     }
+    let remove = |existing: &mut ExistingItem<'_>| match &existing.info {
+        Ok(info) if !removes(info) => (Change::Keep, ()),
+        _ => (Change::Remove, ()),
+    };
+    ctx.handle.overwrite(key, remove).map(|_| ())
 }
 
 /// A part of a value that is coming in.
@@ -247,7 +252,7 @@ pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
     let Completing { encoding, key, store, value } = &*completing;
     let (value, encoding) = (Value::CompletedUpload(value), encoding.encoding());
     let waits =
-        if ctx.flash.is_some() { flash::before(ctx, session, CommandKind::Change, &encoding) } else { None };
+        if ctx.flash.is_some() { flash::before(ctx, session, CommandKind::Write, &encoding) } else { None };
     let flow = waits.unwrap_or_else(|| write(ctx, session, key, store, value, &encoding));
     ctx.handle.forget_fetched();
     if flow.is_retried() {

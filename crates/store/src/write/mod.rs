@@ -426,6 +426,7 @@ impl Handle {
                 match there {
                     Some((at, _)) if at.slot.is_on_flash() => store.unlink_from_flash(group, at),
                     Some((at, item)) => store.unlink(group, at, &item),
+                    None if existing.linked.is_unread() => store.unlink_unread(group, hash),
                     None => {}
                 }
                 Ok(None)

@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::info::{ItemInfo, Miss};
+use crate::store::Store;
 
 impl LinkedItem {
     /// Returns whether the slot is one on flash.
@@ -141,9 +142,18 @@ impl Handle {
         group.replace(at.at, slot);
         store.count_dead_on_flash(at.slot);
         // Of several slots that may be the key's, all but one are others'.
-        while let Some(other) = group.find_on_flash(hash, |_| existing.item.is_none()) {
-            group.clear(other.at);
-            store.count_evicted_on_flash(other.slot);
+        if existing.item.is_none() {
+            store.unlink_unread(group, hash);
+        }
+    }
+}
+
+impl Store {
+    /// Unlinks all items on flash that may be the key's, unread.
+    pub(super) fn unlink_unread(&self, group: &LockedGroup<'_>, hash: KeyHash) {
+        while let Some(at) = group.find_on_flash(hash, |_| true) {
+            group.clear(at.at);
+            self.count_evicted_on_flash(at.slot);
         }
     }
 }
