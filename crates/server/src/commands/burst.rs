@@ -5,7 +5,7 @@ use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, Encoding, PlainGet, PlainSet, Request};
 use fabcache_store::{OutOfMemory, Probe, Put, StoredItem};
 
-use super::{Context, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
+use super::{Context, FlashWait, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
 use crate::watch::topic;
 
 /// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
@@ -62,10 +62,14 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     done
 }
 
-/// Returns whether writes may be executed in runs: none has to wait for flash.
+/// Returns whether writes may be executed in runs: none has to wait for flash, as without eviction any may.
 #[inline]
 pub fn may_write(ctx: &Context, session: &Session) -> bool {
-    ctx.flash.is_none() || !session.queue.has_pending() && !ctx.shared.store.is_short_of_memory()
+    ctx.flash.is_none()
+        || ctx.shared.settings.evict
+            && !session.queue.has_pending()
+            && matches!(session.flash, FlashWait::None)
+            && !ctx.shared.store.is_short_of_memory()
 }
 
 /// Executes a run of writes.

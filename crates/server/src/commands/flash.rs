@@ -6,6 +6,7 @@
 use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply};
 use fabcache_store::{Fetched, FetchedItem, Handle};
 
+use super::retrieval::Token;
 use super::{Context, Flow, Session, item, refused, retrieval};
 use crate::tickets::PendingRequest;
 use crate::worker::flash::ReadPurpose;
@@ -30,8 +31,8 @@ pub enum FlashWait {
 pub enum CommandKind {
     /// It changes nothing: it may be executed while answers to earlier requests are pending.
     Read,
-    /// It stores a value.
-    Store,
+    /// It may write an item: it waits while memory is short.
+    Write,
     /// Another change.
     Change,
 }
@@ -44,7 +45,9 @@ impl CommandKind {
             Command::Noop | Command::Version | Command::Refused(_) | Command::ShmAccessed(_) => {
                 CommandKind::Read
             }
-            Command::Store(_) => CommandKind::Store,
+            Command::Get(_) | Command::Store(_) | Command::Arithmetic(_) | Command::Touch(_) => {
+                CommandKind::Write
+            }
             _ => CommandKind::Change,
         }
     }
@@ -58,15 +61,18 @@ pub fn before(
     kind: CommandKind,
     encoding: &Encoding<'_>,
 ) -> Option<Flow> {
-    if session.queue.has_pending() && kind != CommandKind::Read {
+    if session.queue.has_pending() && (kind != CommandKind::Read || shows_accesses(encoding)) {
         return Some(Flow::AwaitTicket);
     }
+    if let FlashWait::Reading(_) = session.flash {
+        return Some(Flow::AwaitFlash);
+    }
+    // What was read is kept meanwhile.
+    if kind == CommandKind::Write && ctx.shared.store.is_short_of_memory() {
+        return Some(Flow::AwaitMemory);
+    }
     match std::mem::take(&mut session.flash) {
-        FlashWait::None => {}
-        FlashWait::Reading(number) => {
-            session.flash = FlashWait::Reading(number);
-            return Some(Flow::AwaitFlash);
-        }
+        FlashWait::None | FlashWait::Reading(_) => {}
         FlashWait::Read(fetched) => fetched.into_iter().for_each(|fetched| ctx.handle.use_fetched(fetched)),
         FlashWait::TimedOut => {
             let reply = refused(Refusal::Server("the flash device does not answer"));
@@ -74,7 +80,12 @@ pub fn before(
             return Some(Flow::Next);
         }
     }
-    (kind == CommandKind::Store && ctx.shared.store.is_short_of_memory()).then_some(Flow::AwaitMemory)
+    None
+}
+
+/// Returns whether the answer depends on earlier reads of the item: it shows whether and when there was one.
+fn shows_accesses(encoding: &Encoding<'_>) -> bool {
+    matches!(encoding, Encoding::Meta(meta) if meta.flags.iter().any(|flag| matches!(flag, b'h' | b'l')))
 }
 
 /// Begins to read the item of a request that waits for it. The request is executed again.
@@ -106,6 +117,7 @@ pub fn defer(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: 
     let purpose = ReadPurpose::Answer {
         ticket,
         sends_value: get.value,
+        known_cas: get.compare,
         is_access: !get.no_bump,
         is_meta: matches!(encoding, Encoding::Meta(_)),
     };
@@ -127,7 +139,8 @@ pub fn answer(
     if is_meta && info.stale && !info.token_sent {
         let key = fetched.key().to_vec();
         handle.use_fetched(Fetched::Item(fetched));
-        shown.won = retrieval::take_token(handle, &key);
+        let token = retrieval::take_token(handle, &key);
+        (shown.won, shown.token_sent) = (token == Token::Won, token == Token::Sent);
         fetched = match handle.take_fetched() {
             Some(Fetched::Item(fetched)) => fetched,
             _ => unreachable!("it was given just now"),

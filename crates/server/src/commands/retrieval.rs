@@ -62,7 +62,7 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
         }
         let read = read(ctx, get, now, encoding, &mut touched);
         if matches!(read, Read::OnFlash) {
-            return match is_plain(get) && get.compare.is_none() {
+            return match is_plain(get) {
                 true => flash::defer(ctx, session, get, encoding),
                 false => flash::await_item(ctx, session, get.key),
             };
@@ -295,7 +295,7 @@ fn read(ctx: &mut Context, get: &Get<'_>, now: u32, encoding: &Encoding<'_>, tou
             && info.stale
             && !info.token_sent
             && !touched.won
-            && take_token(&ctx.handle, get.key)
+            && take_token(&ctx.handle, get.key) == Token::Won
         {
             ctx.out.truncate(start);
             touched.won = true;
@@ -319,13 +319,31 @@ fn shown(get: &Get<'_>, info: &ItemInfo, now: u32, touched: &Touched) -> Item {
     shown
 }
 
-/// Gives the token to this client, unless another client has it.
-pub(super) fn take_token(handle: &Handle, key: &[u8]) -> bool {
+/// Who has the right to recache a stale item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// This client.
+    Won,
+    /// Another client, which may have done so.
+    Sent,
+    /// Nobody, as there is no memory to note it.
+    None,
+}
+
+/// Gives the token of a stale item to this client, unless another client has it.
+pub(super) fn take_token(handle: &Handle, key: &[u8]) -> Token {
     let taken = handle.mutate(key, |existing| match existing.info {
-        Ok(info) if !info.token_sent => (Change::Mark { token_sent: true, fetched: false }, true),
-        _ => (Change::Keep, false),
+        Ok(info) if info.stale && !info.token_sent => {
+            (Change::Mark { token_sent: true, fetched: false }, Token::Won)
+        }
+        _ => (Change::Keep, Token::Sent),
     });
-    taken.is_ok_and(|(taken, _)| taken)
+    match taken {
+        Ok((token, _)) => token,
+        // Another one changed it, and it is on flash again.
+        Err(OutOfMemory::OnFlash) => Token::Sent,
+        Err(OutOfMemory::Full | OutOfMemory::GroupFull) => Token::None,
+    }
 }
 
 /// Sets the expiry time, unless that is left for `later`; creates a missing item; takes the token of one about to

@@ -547,7 +547,8 @@ impl Connection {
                 Role::Completing(_) => {
                     let flow = commands::complete(ctx, &mut self.session);
                     self.needs_ticket |= flow == Flow::AwaitTicket;
-                    if flow == Flow::AwaitTicket || flow == Flow::AwaitFlash {
+                    self.needs_memory |= flow == Flow::AwaitMemory;
+                    if flow.is_retried() && flow != Flow::Again {
                         break;
                     }
                     continue;

@@ -7,7 +7,7 @@ use super::connection::{Connection, EndReason};
 use super::token::ConnectionToken;
 use super::turn_budget::TurnBudget;
 use crate::bounds::PENDING_DATAGRAMS_MAX;
-use crate::commands::Context;
+use crate::commands::{Context, Role};
 
 impl Connection {
     /// Executes a datagram's requests and sends its answer. Returns false if it goes on when a ticket returns.
@@ -26,9 +26,11 @@ impl Connection {
         ctx.counters().bytes_read.add((len - waited) as u64);
         let mut used = 0;
         (self.needs_ticket, self.needs_memory) = (false, false);
-        while (used < len && !self.starved || self.is_dumping())
+        let completes = |role: &Role| matches!(role, Role::Dumping(_) | Role::Completing(_));
+        while (used < len && !self.starved || completes(&self.session.role))
             && self.closing.is_none()
             && !self.needs_ticket
+            && !self.needs_memory
             && !self.awaits_flash()
             && !self.is_backlogged()
         {
@@ -41,7 +43,7 @@ impl Connection {
             tracing::debug!(peer = %self.session.info.address, "the answer to a datagram is too long to send");
             return true;
         }
-        let waits = self.awaits_flash();
+        let waits = self.needs_memory || self.awaits_flash();
         let queue = &mut self.session.queue;
         if queue.has_pending() || waits {
             self.input.append(&buffer[used..len]);
@@ -79,7 +81,11 @@ impl Worker {
         }
         // The datagrams received with it do not wait for its answer.
         let _ = connection.link.flush();
+        let (place, needs_memory) = (connection.place(), connection.needs_memory);
         self.connections[index].connection = Some(Box::new(connection));
+        if needs_memory {
+            self.note_needs_memory(place);
+        }
     }
 
     /// Continues a datagram after one of its tickets returned.
@@ -89,7 +95,11 @@ impl Worker {
         if connection.serve_datagram(&mut self.ctx, &mut self.buffer)
             && let Some(connection) = slot.take()
         {
-            self.close(index, connection, EndReason::Normal);
+            return self.close(index, connection, EndReason::Normal);
+        }
+        let slot = &self.connections[index].connection;
+        if let Some(place) = slot.as_ref().filter(|c| c.needs_memory).map(|c| c.place()) {
+            self.note_needs_memory(place);
         }
     }
 }

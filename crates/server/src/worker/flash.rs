@@ -22,8 +22,10 @@ pub enum ReadPurpose {
     Answer {
         /// Completed with it.
         ticket: Ticket,
-        /// Whether the value is sent.
+        /// Whether the value is sent,
         sends_value: bool,
+        /// unless it has this CAS value: the client has it.
+        known_cas: Option<u64>,
         /// Whether it counts as an access.
         is_access: bool,
         /// The request is a meta command.
@@ -106,7 +108,8 @@ impl Worker {
         while let Some(flash) = &mut self.ctx.flash
             && let Some((read, pending, buffer, result)) = flash.reader.take()
         {
-            let is_access = !matches!(pending.purpose, ReadPurpose::Answer { is_access: false, .. });
+            // A request that is executed again counts its access then.
+            let is_access = matches!(pending.purpose, ReadPurpose::Answer { is_access: true, .. });
             let handle = &self.ctx.handle;
             let result = match &pending.purpose {
                 ReadPurpose::Dump { .. } => handle.finish_visit(read, buffer, result),
@@ -127,13 +130,16 @@ impl Worker {
 
     fn follow_read(&mut self, pending: PendingRead, fetched: Result<Fetched, Miss>) {
         match pending.purpose {
-            ReadPurpose::Answer { ticket, sends_value, is_meta, .. } => ticket.complete(match fetched {
-                Ok(Fetched::Item(item)) => {
-                    let now = self.ctx.shared.store.now();
-                    flash::answer(&self.ctx.handle, now, item, sends_value, is_meta)
-                }
-                Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
-            }),
+            ReadPurpose::Answer { ticket, sends_value, known_cas, is_meta, .. } => {
+                ticket.complete(match fetched {
+                    Ok(Fetched::Item(item)) => {
+                        let now = self.ctx.shared.store.now();
+                        let sends_value = sends_value && known_cas != Some(item.info(now).cas);
+                        flash::answer(&self.ctx.handle, now, item, sends_value, is_meta)
+                    }
+                    Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
+                })
+            }
             ReadPurpose::Dump { owner } => self.add_to_dump(owner, fetched.ok()),
             ReadPurpose::Request { owner, number } => {
                 self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
@@ -162,11 +168,14 @@ impl Worker {
 
     /// Lets a connection execute the request that waited for a read.
     fn end_wait(&mut self, owner: ConnectionToken, number: u64, end: FlashWait) {
+        let now = self.now;
         let Some(connection) = self.at(owner) else { return };
         if !matches!(connection.session.flash, FlashWait::Reading(waits) if waits == number) {
             return;
         }
         connection.session.flash = end;
+        // Until now the client waited for the server.
+        connection.last_progress = now;
         if connection.is_one_shot() {
             self.continue_datagram(owner.index);
         } else {
@@ -198,9 +207,14 @@ impl Worker {
             return;
         }
         self.inbox().set_awaits_memory(false);
+        let now = self.now;
         for place in std::mem::take(&mut self.needing_memory) {
-            if let Some(connection) = self.at(place) {
-                connection.needs_memory = false;
+            let Some(connection) = self.at(place) else { continue };
+            connection.needs_memory = false;
+            connection.last_progress = now;
+            if connection.is_one_shot() {
+                self.continue_datagram(place.index);
+            } else {
                 self.queue(place.index);
             }
         }

@@ -171,6 +171,15 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
+    /// Receives the answers to requests of which the last one is `mn`; no value ends with its answer.
+    #[track_caller]
+    pub fn hear_until_noop(&mut self) -> String {
+        while !self.heard.ends_with(b"MN\r\n") {
+            assert!(self.more(), "the connection ended: {:?}", show(&self.heard));
+        }
+        String::from_utf8_lossy(&std::mem::take(&mut self.heard)).into_owned()
+    }
+
     /// Asserts that the server closes the connection without further bytes.
     #[track_caller]
     pub fn hear_end(&mut self) {

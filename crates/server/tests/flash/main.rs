@@ -1,0 +1,9 @@
+//! Items on flash, as clients see them: every command, the order of answers, full memory, clients that leave, and devices that
+//! fail.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod commands;
+mod pair;
+mod tier;
