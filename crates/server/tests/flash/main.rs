@@ -5,5 +5,7 @@
 mod common;
 
 mod commands;
+mod model;
+mod order;
 mod pair;
 mod tier;

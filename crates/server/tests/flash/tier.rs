@@ -72,6 +72,12 @@ impl<S: Read + Write> Client<S> {
         self.count("fabcache", "flash_items_read")
     }
 
+    /// Returns how many items the server evicted, for whatever reason.
+    pub fn losses(&mut self) -> u64 {
+        // A false match on flash counts there, and an item that flash did not take as an eviction.
+        self.count("fabcache", "flash_items_evicted") + self.count("", "evictions")
+    }
+
     /// Waits until no write to flash is under way.
     pub fn settle(&mut self) {
         wait_until("writes to flash end", || self.count("fabcache", "flash_requests_in_flight") == 0);

@@ -216,6 +216,9 @@ impl Run<'_, '_> {
         store.write_bytes(segment, offset, &encoded, put.key, put.value);
         let slot = Slot::item(hash.tag(), offset, size_class::class_of(bytes), 0);
         match (existing.at, &existing.item) {
+            (Some(at), _) if at.slot.is_on_flash() => {
+                handle.replace_on_flash(&group, hash, &existing, at, slot);
+            }
             (Some(at), Some(old)) => {
                 store.kill_chunks(at.slot.offset(), old);
                 store.relink_in_run(&group, at, old, slot, &mut self.deaths);
@@ -223,7 +226,7 @@ impl Run<'_, '_> {
                     store.count_gone(handle.counters(), at, old, miss);
                 }
             }
-            (Some(at), None) => handle.replace_on_flash(&group, hash, &existing, at, slot),
+            (Some(_), None) => unreachable!("a slot in memory has an item"),
             (None, _) => {
                 group.insert_at(place, slot);
                 self.inserted |= 1 << i;
