@@ -60,7 +60,10 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
             answer_created(ctx, get, &created, now, encoding);
             return Flow::Next;
         }
-        let read = read(ctx, get, now, encoding, &mut touched);
+        let mut read = read(ctx, get, now, encoding, &mut touched);
+        if matches!(read, Read::OnFlash) && ctx.handle.is_absent_on_flash(get.key) {
+            read = Read::Miss(Miss::Absent);
+        }
         if matches!(read, Read::OnFlash) {
             return match is_plain(get) {
                 true => flash::defer(ctx, session, get, encoding),
@@ -522,6 +525,7 @@ pub fn inspect(ctx: &mut Context, session: &mut Session, key: &[u8], encoding: &
     {
         Ok(info) => Ok(info),
         Err(NotInMemory::Miss(miss)) => Err(miss),
+        Err(NotInMemory::OnFlash) if ctx.handle.is_absent_on_flash(key) => Err(Miss::Absent),
         Err(NotInMemory::OnFlash) => return flash::await_item(ctx, session, key),
     };
     notify_lookup(ctx, session.info.fd, key, found.map(|info| info.len));

@@ -5,7 +5,9 @@
 mod common;
 
 mod commands;
+mod matches;
 mod model;
 mod order;
 mod pair;
+mod pressure;
 mod tier;

@@ -21,8 +21,14 @@ pub struct Tier {
 impl Tier {
     /// Starts a server in 8 MB of memory, with a flash tier of 16 segments; none where io_uring is refused, as in most containers.
     pub fn new(flags: &str) -> Option<Tier> {
+        Tier::sized(flags, 257)
+    }
+
+    /// As [`Tier::new`], with so many megabytes of flash.
+    pub fn sized(flags: &str, megabytes: usize) -> Option<Tier> {
         let folder = folder()?;
-        let server = serve(&format!("-m 8 {} {flags}", device(&folder.path().join("a"))));
+        let path = folder.path().join("a");
+        let server = serve(&format!("-m 8 --flash {}:{megabytes}m {flags}", path.display()));
         Some(Tier { server, folder })
     }
 

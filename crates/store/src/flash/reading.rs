@@ -495,6 +495,12 @@ impl Handle {
         self.with_fetched(|fetched| (fetched.key() == key).then(|| fetched.info(now))).flatten()
     }
 
+    /// Returns whether what [`Handle::use_fetched`] gave says that the key has no item on flash.
+    pub fn is_absent_on_flash(&self, key: &[u8]) -> bool {
+        let hash = self.store.hash(key);
+        matches!(&*self.fetched.borrow(), Some(Fetched::Others(others)) if others.hash == hash)
+    }
+
     /// Forgets what [`Handle::use_fetched`] gave. Returns whether there was something.
     pub fn forget_fetched(&self) -> bool {
         let fetched = self.fetched.take();

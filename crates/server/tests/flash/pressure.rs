@@ -1,0 +1,159 @@
+//! More is stored than memory holds, as fast as clients can.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{Client, connect, wait_until};
+use crate::tier::{Tier, letters};
+
+const VALUE_BYTES: usize = 1000;
+
+fn value(n: usize) -> Vec<u8> {
+    letters(n, VALUE_BYTES)
+}
+
+/// Stores items of these numbers, and returns which were acknowledged.
+fn store_all<S: std::io::Read + std::io::Write>(
+    c: &mut Client<S>,
+    numbers: impl Iterator<Item = usize>,
+) -> Vec<usize> {
+    let numbers: Vec<usize> = numbers.collect();
+    let mut stored = Vec::new();
+    for some in numbers.chunks(50) {
+        let mut requests = Vec::new();
+        for n in some {
+            requests.extend_from_slice(format!("set item-{n} 0 0 {VALUE_BYTES}\r\n").as_bytes());
+            requests.extend_from_slice(&value(*n));
+            requests.extend_from_slice(b"\r\n");
+        }
+        c.say(requests);
+        for n in some {
+            match c.hear_until("\r\n").as_str() {
+                "STORED\r\n" => stored.push(*n),
+                answer => assert_eq!(answer, "SERVER_ERROR out of memory storing object\r\n"),
+            }
+        }
+    }
+    stored
+}
+
+/// Reads items, and returns which are missing.
+fn missing<S: std::io::Read + std::io::Write>(c: &mut Client<S>, numbers: &[usize]) -> Vec<usize> {
+    let mut missing = Vec::new();
+    for some in numbers.chunks(100) {
+        let names: String = some.iter().map(|n| format!(" item-{n}")).collect();
+        c.say(format!("get{names}\r\nmn\r\n"));
+        let answer = c.hear_until_noop();
+        let mut rest = answer.as_bytes();
+        for n in some {
+            let item =
+                [format!("VALUE item-{n} 0 {VALUE_BYTES}\r\n").as_bytes(), &value(*n), b"\r\n"].concat();
+            match rest.strip_prefix(&item[..]) {
+                Some(after) => rest = after,
+                None => missing.push(*n),
+            }
+        }
+        assert_eq!(rest, b"END\r\nMN\r\n", "a value is wrong");
+    }
+    missing
+}
+
+#[test]
+fn ten_times_the_memory_is_kept() {
+    const CLIENTS: usize = 4;
+    const ITEMS: usize = 80_000;
+    let Some(tier) = Tier::new("-t 4") else { return };
+    let is_over = AtomicBool::new(false);
+    let mut c = tier.server.connect();
+    let address = tier.server.address();
+    std::thread::scope(|scope| {
+        // An item in memory is answered meanwhile.
+        let hot = scope.spawn(|| {
+            let mut c = connect(address);
+            let (mut most, mut count) = (Duration::ZERO, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                c.request("set hot 0 0 3\r\nhot\r\n", "STORED\r\n");
+                for _ in 0..20 {
+                    let began = Instant::now();
+                    c.request("get hot\r\n", "VALUE hot 0 3\r\nhot\r\nEND\r\n");
+                    (most, count) = (most.max(began.elapsed()), count + 1);
+                }
+            }
+            (most, count)
+        });
+        let store = |client| {
+            move || {
+                let numbers = (client..ITEMS).step_by(CLIENTS);
+                let expected = numbers.clone().count();
+                assert_eq!(store_all(&mut connect(address), numbers).len(), expected, "each is stored");
+            }
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|client| scope.spawn(store(client))).collect();
+        clients.into_iter().for_each(|client| client.join().expect("no panic"));
+        is_over.store(true, Ordering::Relaxed);
+        let (most, count) = hot.join().expect("no panic");
+        assert!(most < Duration::from_secs(2), "a read of memory took {most:?}");
+        assert!(count > 100, "{count} reads of memory");
+    });
+    let missing = missing(&mut c, &(0..ITEMS).collect::<Vec<_>>());
+    let losses = c.losses();
+    assert!(
+        missing.len() as u64 <= losses,
+        "{} of {losses} evicted items are missing: {missing:?}",
+        missing.len()
+    );
+    // A slow device refuses items.
+    let refused = c.count("fabcache", "flash_items_refused");
+    assert!(missing.len() <= 5 || refused > 0, "{} are missing: {missing:?}", missing.len());
+    assert!(c.count("fabcache", "flash_items") > 50_000);
+    tier.server.stop();
+}
+
+#[test]
+fn without_eviction_nothing_is_lost_and_deletes_make_room() {
+    let Some(tier) = Tier::sized("-M -t 2", 65) else { return };
+    let mut c = tier.server.connect();
+    let mut stored = store_all(&mut c, 0..90_000);
+    assert!(stored.len() > 45_000, "{} are stored", stored.len());
+    assert!(stored.len() < 80_000, "both are full");
+    assert_eq!(missing(&mut c, &stored), [0; 0]);
+    // Reads and changes of what is there go on.
+    let some = stored[100];
+    c.request(format!("touch item-{some} 0\r\n"), "TOUCHED\r\n");
+    // All segments have deleted items, and some no others.
+    let rest = stored.split_off(stored.len() / 2);
+    for some in stored.chunks(100) {
+        some.iter().for_each(|n| c.say(format!("delete item-{n}\r\n")));
+        some.iter().for_each(|_| c.hear("DELETED\r\n"));
+    }
+    let mut more = Vec::new();
+    let mut next = 100_000;
+    wait_until("deleted items make room", || {
+        more.append(&mut store_all(&mut c, next..next + 500));
+        next += 500;
+        more.len() > 10_000
+    });
+    assert_eq!(missing(&mut c, &more), [0; 0]);
+    assert_eq!(missing(&mut c, &rest), [0; 0]);
+    tier.server.stop();
+}
+
+/// Commands that write an item of flash to memory wait for memory, too.
+#[test]
+fn changes_of_items_on_flash_evict_nothing() {
+    let Some(tier) = Tier::new("-t 2") else { return };
+    let mut c = tier.server.connect();
+    let stored = store_all(&mut c, 0..30_000);
+    for command in ["touch item-{n} 0", "gat 0 item-{n}", "append item-{n} 0 0 0\r\n", "mg item-{n} T0 v"] {
+        for some in stored.chunks(100) {
+            let requests: String =
+                some.iter().map(|n| command.replace("{n}", &n.to_string()) + "\r\n").collect();
+            c.say(requests + "mn\r\n");
+            c.hear_until_noop();
+        }
+        let missing = missing(&mut c, &stored);
+        let (losses, refused) = (c.losses(), c.count("fabcache", "flash_items_refused"));
+        assert!(missing.len() <= 3 || refused > 0, "{command}: {} of {losses} are missing", missing.len());
+    }
+    tier.server.stop();
+}
