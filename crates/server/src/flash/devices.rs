@@ -38,6 +38,7 @@ struct Device {
     file: Arc<File>,
     header: DeviceHeader,
     segments: u64,
+    is_in_memory: bool,
 }
 
 /// The reason why a device is not the one that was opened.
@@ -60,6 +61,13 @@ pub enum IdentityError {
 /// Returns the offset in a device's file of a byte of its segments.
 pub const fn file_offset(segments_offset: u64) -> u64 {
     HEADER_AREA_BYTES + segments_offset
+}
+
+/// Returns whether a file is in memory.
+fn is_in_memory(file: &File) -> bool {
+    // tmpfs and ramfs, by statfs(2).
+    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+    rustix::fs::fstatfs(file).is_ok_and(|found| IN_MEMORY.contains(&found.f_type))
 }
 
 impl Devices {
@@ -107,7 +115,8 @@ impl Devices {
             };
             candidate.prepare(&header)?;
             let (path, file) = (candidate.path.clone(), Arc::clone(&candidate.file));
-            devices.push(Device { path, file, header, segments });
+            let is_in_memory = is_in_memory(&file);
+            devices.push(Device { path, file, header, segments, is_in_memory });
         }
         for (candidate, device) in candidates.iter_mut().zip(&devices) {
             candidate.is_removed_on_drop = false;
@@ -128,6 +137,11 @@ impl Devices {
     /// Returns the file of a device.
     pub fn file(&self, device: usize) -> &Arc<File> {
         &self.devices[device].file
+    }
+
+    /// Returns whether a device is a file in memory (tmpfs, ramfs): a read of it never waits.
+    pub fn is_in_memory(&self, device: usize) -> bool {
+        self.devices[device].is_in_memory
     }
 
     /// Returns the absolute path of a device.

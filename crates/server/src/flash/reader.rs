@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use fabcache_uring::{FileCompletion, FileRing, PageBuffer};
@@ -23,6 +24,8 @@ pub struct FlashReader<R, T> {
     free: Vec<usize>,
     /// The reads that are not in the ring, with their buffers.
     waiting: VecDeque<(usize, PageBuffer)>,
+    /// Reads of files in memory, which io_uring would pass to another thread: they are done at once.
+    done: VecDeque<FileCompletion>,
 }
 
 #[derive(Debug)]
@@ -42,8 +45,10 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
     /// The kernel refuses the ring.
     pub fn new(devices: &Arc<Devices>) -> io::Result<Self> {
         let ring = FileRing::new(FLASH_READS_MAX)?;
-        let (reads, free, waiting) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(FlashReader { devices: Arc::clone(devices), ring, reads, free, waiting })
+        let devices = Arc::clone(devices);
+        let (reads, free) = (Vec::new(), Vec::new());
+        let (waiting, done) = (VecDeque::new(), VecDeque::new());
+        Ok(FlashReader { devices, ring, reads, free, waiting, done })
     }
 
     /// Queues a read; [`FlashReader::submit`] starts it, in the order of the queue.
@@ -54,8 +59,24 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
             self.reads.len() - 1
         });
         self.reads[index] = Some(PendingRead { read, with, bytes, done: 0 });
-        self.waiting.push_back((index, buffer));
-        self.fill();
+        self.queue(index, buffer);
+    }
+
+    /// Queues a read, or does it if that does not wait.
+    fn queue(&mut self, index: usize, mut buffer: PageBuffer) {
+        let PendingRead { read, bytes, done, .. } = self.reads[index].as_ref().expect("it waits");
+        if !self.devices.is_in_memory(read.device()) {
+            self.waiting.push_back((index, buffer));
+            return self.fill();
+        }
+        let (file, offset) = (self.devices.file(read.device()), file_offset(read.offset() + *done as u64));
+        let result = file.read_at(&mut buffer[bytes.start + done..bytes.end], offset);
+        self.done.push_back(FileCompletion { token: index as u64, buffer, result });
+    }
+
+    /// Returns whether reads have ended that the descriptor does not report.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// Starts the queued reads, as many as the ring holds. Due once in a turn of the worker, after [`FlashReader::take`] has
@@ -71,7 +92,8 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
     /// fewer at the end of the file. Makes no system call.
     pub fn take(&mut self) -> Option<(R, T, PageBuffer, io::Result<usize>)> {
         loop {
-            let FileCompletion { token, buffer, result } = self.ring.next_completion()?;
+            let done = self.done.pop_front();
+            let FileCompletion { token, buffer, result } = done.or_else(|| self.ring.next_completion())?;
             let index = token as usize;
             let pending = self.reads[index].as_mut().expect("a read ends once");
             let result = match result {
@@ -80,8 +102,7 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
                     let is_done = bytes == 0 || pending.done >= pending.bytes.len();
                     // A direct read cannot go on elsewhere: this is the end of the file.
                     if !is_done && bytes.is_multiple_of(HEADER_BYTES) {
-                        self.waiting.push_back((index, buffer));
-                        self.fill();
+                        self.queue(index, buffer);
                         continue;
                     }
                     Ok(pending.done)

@@ -96,6 +96,11 @@ impl FlashReads {
         poll.add_flash(self.reader.descriptor())
     }
 
+    /// Returns whether reads have ended that nothing reports.
+    pub(super) fn has_done(&self) -> bool {
+        self.reader.has_done()
+    }
+
     /// Returns when the first wait is over.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.waits.front().map(|(at, ..)| *at)

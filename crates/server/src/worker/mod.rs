@@ -215,7 +215,8 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.runnable.is_empty() || !self.polled.is_empty() {
+        let has_reads = self.ctx.flash.as_ref().is_some_and(flash::FlashReads::has_done);
+        if !self.runnable.is_empty() || !self.polled.is_empty() || has_reads {
             return Some(Duration::ZERO);
         }
         let mut until = self.drain_until;

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::flash_slot::{
-    FlashItem, REST_BITS, first_hash, fraction, fraction_bits, fraction_from, position,
+    FlashItem, REST_BITS, first_hash, fraction, fraction_bits, fraction_from, positions,
 };
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot};
@@ -51,19 +51,21 @@ impl Index {
         (bits != 0).then(|| rest_of(fraction(hash, self.geometry.partition_bits, bits)))
     }
 
-    /// Returns a hash whose position in a table of `next_groups` groups is that of the slot's key, which has a slot on flash
-    /// in this group of a table of `groups` groups. `None` if the slot does not tell it.
+    /// Returns the lowest and the highest hash that the slot's key may have, which has a slot on flash in this group of a table of
+    /// `groups` groups. `None` if they are in several groups of a table of `next_groups`.
     pub(super) fn hash_on_flash(
         &self,
         partition: usize,
         (group, groups): (u32, u32),
         item: FlashItem,
         next_groups: u32,
-    ) -> Option<KeyHash> {
+    ) -> Option<(KeyHash, KeyHash)> {
         let bits = self.flash_bits(partition);
         let fraction = fraction_from(group, groups, item.rest, bits);
-        position(fraction, bits, next_groups)?;
-        Some(first_hash(fraction, bits, partition, self.geometry.partition_bits))
+        positions(fraction, bits, next_groups)?;
+        let partition_bits = self.geometry.partition_bits;
+        let first = first_hash(fraction, bits, partition, partition_bits);
+        Some((first, KeyHash(first.0 + ((1 << (u64::BITS - partition_bits - bits)) - 1))))
     }
 
     /// Returns a hash at the place of the slot's key, which is in the group of `hash`.
@@ -75,7 +77,7 @@ impl Index {
     ) -> Option<KeyHash> {
         let groups = locked.groups();
         let group = hash.group(self.geometry.partition_bits, groups);
-        self.hash_on_flash(locked.partition, (group, groups), item, groups)
+        self.hash_on_flash(locked.partition, (group, groups), item, groups).map(|(first, _)| first)
     }
 
     /// Visits the slots on flash of one group, under its lock, and returns where to go on. Each that is there from start to end
@@ -115,7 +117,7 @@ impl LockedGroup<'_> {
     pub fn flash_slot(&self, hash: KeyHash, page: u32, page_class: u8, frequency: u8) -> Option<Slot> {
         let bits = self.index().start_flash(self.partition);
         let fraction = fraction(hash, self.index().geometry.partition_bits, bits);
-        position(fraction, bits, self.groups())?;
+        positions(fraction, bits, self.groups())?;
         Some(FlashItem { rest: rest_of(fraction), page, page_class }.to_slot(frequency))
     }
 }

@@ -135,12 +135,38 @@ impl<'i> LockedGroup<'i> {
             }
         }
         let at = self.place_in_overflow(places, chain_use)?;
-        // Set before the key is there, so that a reader that finds no mark need not search the overflow area.
-        let first = self.index.load_slot(places.home);
-        if !first.is_overflowed() {
-            self.index.store_slot(places.home, first.with_overflowed());
-        }
+        self.mark_overflowed(places.home);
         Ok(at)
+    }
+
+    /// Returns an empty slot where a key with either hash may be. Their home buckets are the same or adjacent.
+    pub fn place_for_either(
+        &self,
+        first: KeyHash,
+        last: KeyHash,
+        chain_use: ChainUse,
+    ) -> Result<u64, NoPlace> {
+        let (places, last) = (self.places(first), self.places(last));
+        if places.home == last.home {
+            return self.place_for(first, chain_use);
+        }
+        // The last one's home bucket is the first one's neighbour.
+        if let Some(at) = self.empty_in(last.home, last.home + BUCKET_BYTES) {
+            return Ok(at);
+        }
+        let at = self.place_in_overflow(places, chain_use)?;
+        self.mark_overflowed(places.home);
+        self.mark_overflowed(last.home);
+        Ok(at)
+    }
+
+    /// Marks a home bucket before one of its keys is in the overflow area, so that a reader that finds no mark need not search
+    /// there.
+    fn mark_overflowed(&self, home: u64) {
+        let first = self.index.load_slot(home);
+        if !first.is_overflowed() {
+            self.index.store_slot(home, first.with_overflowed());
+        }
     }
 
     fn place_in_overflow(&self, places: BucketOffsets, chain_use: ChainUse) -> Result<u64, NoPlace> {

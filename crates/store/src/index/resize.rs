@@ -156,11 +156,11 @@ impl Index {
         };
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
-            let hash = match FlashItem::from_slot(seen.slot) {
-                None => rehash.hash_at(seen.slot.offset()),
+            let hashes = match FlashItem::from_slot(seen.slot) {
+                None => rehash.hash_at(seen.slot.offset()).map(|hash| (hash, hash)),
                 Some(item) => self.hash_on_flash(partition, (group, head.groups), item, next_groups),
             };
-            let Some(hash) = hash else { return rehash.discard(seen, mark) };
+            let Some((hash, last)) = hashes else { return rehash.discard(seen, mark) };
             let bits = self.geometry.partition_bits;
             let new = hash.group(bits, next_groups).checked_sub(first_new);
             let new = new.and_then(|nth| new_groups.get(nth as usize));
@@ -170,10 +170,10 @@ impl Index {
             };
             // The frequency may change until the old slot is marked; at most one count is lost.
             let slot = self.load_slot(seen.at).with_overflowed_of(Slot::EMPTY);
-            let mut place = new.place_for(hash, chain_use);
+            let mut place = new.place_for_either(hash, last, chain_use);
             if place == Err(NoPlace::NoBucket) && self.add_chain_block(partition, table, take_segment).is_ok()
             {
-                place = new.place_for(hash, chain_use);
+                place = new.place_for_either(hash, last, chain_use);
             }
             match place {
                 Ok(at) => in_order("insert_first", || new.insert_at(at, slot), mark),
