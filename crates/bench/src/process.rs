@@ -77,6 +77,17 @@ impl Process {
         Ok(Duration::from_nanos(total))
     }
 
+    /// Returns the bytes that the process caused to be written to devices.
+    ///
+    /// # Errors
+    /// The system does not report it.
+    pub fn written_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/io", self.0);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let bytes = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        bytes.and_then(|bytes| bytes.parse().ok()).with_context(|| format!("{path} has no write_bytes"))
+    }
+
     fn tasks(&self) -> Result<Vec<Pid>> {
         let path = format!("/proc/{}/task", self.0);
         let entries = std::fs::read_dir(Path::new(&path)).with_context(|| format!("cannot list {path}"))?;
@@ -237,6 +248,7 @@ mod tests {
         assert!(process.age().expect("an age") < Duration::from_secs(24 * 3600));
         assert!(process.cpu_time().expect("a time") > Duration::ZERO);
         assert!(process.resident_bytes().expect("a size") > 0);
+        process.written_bytes().expect("a number");
         assert!(
             process.descends_from(process)
                 && process.descends_from(Process(process.stat(PARENT).expect("it has one")))

@@ -3,6 +3,10 @@
 //! The spill factor is the ratio of stored bytes to the servers' memory. The items are then read in
 //! some order, and each miss costs the time of a back-end. A server with RAM only has evicted the
 //! excess; one with a second tier still has it.
+//!
+//! `flash/`: servers with a flash tier, which this process starts.
+
+pub mod flash;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

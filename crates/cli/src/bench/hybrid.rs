@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 use fabcache_bench::hybrid::{HOT_PERCENT, Hybrid, PENALTY, SPILL_FACTOR, Scan, VALUE_BYTES, table};
 
 use super::common::Common;
+use super::flash;
 
 /// Rounds of a full run.
 const ROUNDS: u32 = 3;
 
 /// The amount of data, and the order of reads.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    servers: Option<StartedServers>,
     #[command(flatten)]
     common: Common,
     /// The order of reads: uniform, normal (four of five are of hot keys), or all
@@ -48,6 +52,13 @@ pub struct Arguments {
     iterations: Option<u64>,
 }
 
+/// Servers that the benchmark starts.
+#[derive(Debug, Subcommand)]
+enum StartedServers {
+    /// Starts servers with a flash tier, and measures them beside RAM only
+    Flash(Box<flash::Arguments>),
+}
+
 #[derive(Clone, Debug)]
 struct Scans(Vec<Scan>);
 
@@ -60,6 +71,9 @@ fn scans(name: &str) -> Result<Scans> {
 /// # Errors
 /// A server fails or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(StartedServers::Flash(arguments)) = &arguments.servers {
+        return flash::run(arguments);
+    }
     let common = &arguments.common;
     let Arguments { spill_factor, penalty, hot, .. } = *arguments;
     ensure!(

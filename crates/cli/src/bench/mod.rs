@@ -6,6 +6,7 @@ mod compare;
 mod dissect;
 mod dummy;
 mod fabric;
+mod flash;
 mod hybrid;
 mod latency;
 mod load;

@@ -1,0 +1,297 @@
+//! A flash tier: fabcached with `--flash` beside memcached with extstore, and beside both with RAM only.
+//!
+//! Each case starts a fresh server of each kind, stores items that exceed its memory, and then reads them: many clients
+//! over several connections, each with several requests in flight, so that the servers' reads of the device overlap.
+//!
+//! - `servers.rs`: starts the servers; `cgroup.rs`: limits their memory, and with it the page cache.
+//! - `filled.rs`: a server with its items; `hits.rs`: hits in RAM beside reads from the device.
+//! - `table.rs`: the results.
+
+pub mod cgroup;
+mod filled;
+mod hits;
+pub mod servers;
+mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::cgroup::MemoryGroup;
+use self::filled::Filled;
+use self::hits::RamHits;
+use self::servers::{Amount, Servers};
+pub use self::table::table;
+use crate::engine::{Engine, Outcome, Pace, Plan, Popularity, Round, Sizes, Work};
+use crate::experiment::{Experiment, Rounds};
+use crate::items::{self, Items};
+use crate::results::{Case, Sample};
+use crate::target::Target;
+
+/// Bytes of a key.
+const KEY_BYTES: usize = 20;
+/// The longest value: extstore does not take items that exceed memcached's default limit.
+pub const VALUE_BYTES_MAX: usize = 1_000_000;
+/// Bytes of the items for which memory for each item is measured, and how many times the memory they take: so many that
+/// memory holds little but the index.
+const INDEX_VALUE_BYTES: usize = 100;
+const INDEX_SPILL: f64 = 15.0;
+/// A device has room for the items, their overhead, and segments in reserve.
+const DEVICE_PART: f64 = 1.5;
+const DEVICE_SPARE_BYTES: u64 = 256 << 20;
+/// Sizes of devices are multiples of this.
+const DEVICE_STEP_BYTES: u64 = 64 << 20;
+
+/// Names of the figures of a round.
+mod figure {
+    /// Part of the reads of all items that hit.
+    pub const SUCCESS: &str = "success_part";
+    /// Number of items.
+    pub const ITEMS: &str = "items";
+    /// Items that the server refused while it was filled.
+    pub const REFUSED: &str = "fill_refused";
+    /// Items stored per second.
+    pub const FILL_PER_S: &str = "fill_per_s";
+    /// Memory of the process for each item that it still has.
+    pub const RESIDENT_BYTES_EACH: &str = "resident_bytes_each";
+    /// Bytes that the process wrote to devices, for each byte of keys and values that it accepted.
+    pub const WRITTEN_EACH: &str = "device_bytes_each_accepted";
+    /// The same by the server's statistics, which count writes to tmpfs too.
+    pub const TIER_WRITTEN_EACH: &str = "extstore_bytes_each_accepted";
+    /// Page cache of the server's cgroup.
+    pub const PAGE_CACHE_BYTES: &str = "page_cache_bytes";
+    /// That, as a part of the bytes that exceed the memory.
+    pub const PAGE_CACHE_PART: &str = "page_cache_part";
+    /// 99th percentile of hits in RAM: alone, beside reads of RAM, beside reads of the device.
+    pub const HITS_P99_US: [&str; 3] = ["alone_p99_us", "beside_ram_p99_us", "beside_flash_p99_us"];
+    /// Reads per second of the other client, of RAM and of the device.
+    pub const OTHER_PER_S: [&str; 2] = ["other_ram_per_s", "other_flash_per_s"];
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Reads of all items.
+    Get,
+    /// Hits in RAM beside reads of the device.
+    RamHits,
+    /// Memory for each item.
+    RamPerItem,
+}
+
+/// The experiment.
+#[derive(Debug)]
+pub struct FlashTier {
+    /// What is measured.
+    pub measures: Vec<Measure>,
+    /// Bytes of values.
+    pub value_sizes: Vec<usize>,
+    /// Ratios of the bytes of all items to the memory.
+    pub spills: Vec<f64>,
+    /// Memory of each server in bytes (`-m`).
+    pub memory_bytes: u64,
+    /// That for [`Measure::RamPerItem`].
+    pub index_memory_bytes: u64,
+    /// Number of clients.
+    pub clients: usize,
+    /// Requests in flight of each.
+    pub window: usize,
+    /// Megabytes stored per second; `None` for as many as the server takes.
+    pub fill_megabytes_per_s: Option<f64>,
+    /// Duration of a round.
+    pub time: Duration,
+    /// Whether to compare every byte of every value.
+    pub verify: bool,
+    /// Where the files of the devices are.
+    pub directory: PathBuf,
+    /// The servers.
+    pub servers: Servers,
+    /// Why the page cache is not limited: then the comparison is void.
+    pub unlimited: Option<String>,
+}
+
+impl Measure {
+    /// All.
+    pub const ALL: [Measure; 3] = [Measure::Get, Measure::RamHits, Measure::RamPerItem];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Get => "get",
+            Measure::RamHits => "ram-hits",
+            Measure::RamPerItem => "ram-per-item",
+        }
+    }
+
+    /// Returns the measure of this name.
+    ///
+    /// # Errors
+    /// The name is unknown.
+    pub fn of_name(name: &str) -> Result<Measure> {
+        match Measure::ALL.into_iter().find(|measure| measure.name() == name) {
+            Some(measure) => Ok(measure),
+            None => bail!("unknown measure {name:?}; use get, ram-hits or ram-per-item"),
+        }
+    }
+}
+
+/// Returns why the servers' page cache cannot be limited, if so.
+pub fn unlimited() -> Option<String> {
+    MemoryGroup::new(1 << 20).err().map(|error| format!("{error:#}"))
+}
+
+impl FlashTier {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn check(&self) -> Result<()> {
+        let sizes_fit = self.value_sizes.iter().all(|bytes| (1..=VALUE_BYTES_MAX).contains(bytes));
+        ensure!(sizes_fit, "give values of 1 to {VALUE_BYTES_MAX} bytes");
+        let spills_fit = self.spills.iter().all(|spill| *spill > 0.0 && *spill <= 1e3);
+        ensure!(spills_fit, "give spill factors above 0 and up to 1000");
+        for (value_bytes, spill) in self.sizes_and_spills() {
+            self.amount(self.memory_bytes, value_bytes, spill)?;
+        }
+        self.work(1, 1, self.window).check()
+    }
+
+    fn sizes_and_spills(&self) -> Vec<(usize, f64)> {
+        let of_size = |size: &usize| self.spills.iter().map(|spill| (*size, *spill)).collect::<Vec<_>>();
+        self.value_sizes.iter().flat_map(of_size).collect()
+    }
+
+    /// Returns the items and the device for so much memory.
+    fn amount(&self, memory_bytes: u64, value_bytes: usize, spill: f64) -> Result<Amount> {
+        let bytes = memory_bytes as f64 * spill;
+        let items = bytes / (KEY_BYTES + value_bytes) as f64;
+        ensure!(
+            (1.0..=f64::from(u32::MAX)).contains(&items),
+            "values of {value_bytes} bytes in {spill} times {memory_bytes} bytes are {items:.0} items: give another size, memory or factor"
+        );
+        let device_bytes =
+            ((bytes * DEVICE_PART) as u64 + DEVICE_SPARE_BYTES).next_multiple_of(DEVICE_STEP_BYTES);
+        Ok(Amount { memory_bytes, value_bytes, items: items as u64, device_bytes })
+    }
+
+    /// Returns reads of so many items.
+    fn work(&self, keys: u64, value_bytes: usize, pipeline: usize) -> Work {
+        Work {
+            keys,
+            key_bytes: KEY_BYTES,
+            popularity: Popularity::Uniform,
+            sizes: Sizes::Same(value_bytes),
+            get_share: 1.0,
+            batch: 1,
+            pipeline,
+            verify: self.verify,
+        }
+    }
+}
+
+/// Connects clients of one thread.
+fn connect(target: &Target, work: &Work, clients: usize) -> Result<Engine> {
+    Engine::connect(&Plan::new(target, work, clients, 1))
+}
+
+/// Runs a closed loop.
+fn run(engine: &mut Engine, time: Duration, seed: u32) -> Result<Outcome> {
+    engine.run(&Round { pace: Pace::Closed, duration_ns: time.as_nanos() as u64, seed: seed.into() })
+}
+
+impl Experiment for FlashTier {
+    fn name(&self) -> &'static str {
+        "hybrid"
+    }
+
+    fn method(&self) -> String {
+        let file_system = servers::file_system(&self.directory).unwrap_or_default();
+        let limit = match &self.unlimited {
+            None => "each server in a memory cgroup, which after filling is limited to what the server uses without the page cache, and \
+                     a little more"
+                .to_owned(),
+            Some(error) => format!("VOID as a comparison, because the page cache is not limited: {error}"),
+        };
+        format!(
+            "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket with items of spill factor times that, keys \
+             of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each, of random items, for {} s a round; \
+             the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, alone, \
+             beside the other clients reading the same items, and beside the other clients reading all items; {}",
+            self.memory_bytes >> 20,
+            self.index_memory_bytes >> 20,
+            self.clients,
+            self.window,
+            self.time.as_secs_f64(),
+            hits::ITEMS,
+            items::compared(self.verify)
+        )
+    }
+
+    fn has_client_limit(&self) -> bool {
+        // The dummy never evicts, so nothing would miss.
+        false
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |measure: Measure, value_bytes: usize, spill: f64| {
+            Case::new(measure.name()).with("value_bytes", value_bytes).with("spill_factor", spill)
+        };
+        let of = |measure: &Measure| match measure {
+            Measure::Get | Measure::RamHits => {
+                self.sizes_and_spills().into_iter().map(|(size, spill)| case(*measure, size, spill)).collect()
+            }
+            Measure::RamPerItem => vec![case(*measure, INDEX_VALUE_BYTES, INDEX_SPILL)],
+        };
+        self.measures.iter().flat_map(|measure| -> Vec<Case> { of(measure) }).collect()
+    }
+
+    fn prepare<'e>(&'e self, target: &'e Target, case: &Case) -> Result<Box<dyn Rounds + 'e>> {
+        let number = |name: &str| case.number(name).with_context(|| format!("a case has a {name}"));
+        let (value_bytes, spill) = (number("value_bytes")? as usize, number("spill_factor")?);
+        let measure = Measure::of_name(&case.operation)?;
+        let memory_bytes = match measure {
+            Measure::Get | Measure::RamHits => self.memory_bytes,
+            Measure::RamPerItem => self.index_memory_bytes,
+        };
+        let amount = self.amount(memory_bytes, value_bytes, spill)?;
+        let filled = Filled::new(self, target, amount)?;
+        Ok(match measure {
+            Measure::Get | Measure::RamPerItem => Box::new(Reads::new(self, target, filled)?),
+            Measure::RamHits => Box::new(RamHits::new(self, target, filled)?),
+        })
+    }
+}
+
+/// Reads of all items of one target.
+struct Reads<'e> {
+    tier: &'e FlashTier,
+    engine: Engine,
+    filled: Filled,
+}
+
+impl<'e> Reads<'e> {
+    fn new(tier: &'e FlashTier, target: &Target, filled: Filled) -> Result<Reads<'e>> {
+        let Amount { items, value_bytes, .. } = filled.amount;
+        let engine = connect(target, &tier.work(items, value_bytes, tier.window), tier.clients)?;
+        Ok(Reads { tier, engine, filled })
+    }
+}
+
+impl Rounds for Reads<'_> {
+    fn round(&mut self, number: u32) -> Result<Sample> {
+        let cpu_before = self.filled.cpu_ns()?;
+        let outcome = run(&mut self.engine, self.tier.time, number)?;
+        let server_cpu_ns = self.filled.cpu_ns()?.saturating_sub(cpu_before);
+        let mut sample = Sample { server_cpu_ns: Some(server_cpu_ns), ..outcome.into() };
+        let success = 1.0 - sample.misses as f64 / sample.operations.max(1) as f64;
+        sample.figures.insert(figure::SUCCESS.into(), success);
+        sample.figures.extend(self.filled.figures(success)?);
+        Ok(sample)
+    }
+}
+
+/// Returns keys and values.
+fn items() -> Result<Items> {
+    Items::new(KEY_BYTES)
+}

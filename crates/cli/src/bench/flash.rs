@@ -1,0 +1,174 @@
+//! `fabcache bench hybrid flash`: servers with a flash tier.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use fabcache_bench::experiment::{self, Experiment, Plan};
+use fabcache_bench::html;
+use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers, file_system};
+use fabcache_bench::hybrid::flash::{FlashTier, Measure, table, unlimited};
+use fabcache_bench::process::Cpus;
+use fabcache_bench::server::MeasuredProgram;
+
+use super::common::Bar;
+use super::output;
+
+/// Rounds of a full run.
+const ROUNDS: u32 = 5;
+/// Sizes of values: with --quick, and otherwise.
+const VALUE_SIZES: [&[usize]; 2] = [&[4_096], &[100, 4_096, 524_288]];
+/// Spill factors: with --quick, and otherwise.
+const SPILLS: [&[f64]; 2] = [&[1.33], &[1.33, 4.0]];
+/// Megabytes of memory: with --quick, and otherwise.
+const MEMORY: [u64; 2] = [64, 256];
+/// Seconds of a round: with --quick, and otherwise.
+const SECONDS: [f64; 2] = [0.3, 2.0];
+
+/// The servers, their memory and items.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// fabcached, with --flash
+    #[arg(long, value_name = "PROGRAM", required_unless_present = "memcached")]
+    fabcached: Option<PathBuf>,
+    /// memcached, with extstore
+    #[arg(long, value_name = "PROGRAM")]
+    memcached: Option<PathBuf>,
+    /// Which servers of each program, separated by commas: flash, ram (the same memory without a flash tier)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ram,flash", value_parser = has_flash)]
+    tiers: Vec<bool>,
+    /// What to measure, separated by commas: get, ram-hits, ram-per-item [default: all, with --quick get,ram-hits]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Measure::of_name)]
+    measure: Vec<Measure>,
+    /// Ratios of the bytes of all items to the memory, separated by commas [default: 1.33,4, with --quick 1.33]
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
+    spill: Vec<f64>,
+    /// Bytes of values, separated by commas [default: 100,4096,524288, with --quick 4096]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    value_sizes: Vec<usize>,
+    /// Megabytes of memory of each server [default: 256, with --quick 64]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    memory: Option<u64>,
+    /// Megabytes of memory of each server for ram-per-item
+    #[arg(long, value_name = "MB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    index_memory: u64,
+    /// Directory of the files that are the devices; on tmpfs the device is memory
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    flash_dir: PathBuf,
+    /// Number of clients, each with a connection
+    #[arg(long, value_name = "NUMBER", default_value_t = 8)]
+    clients: usize,
+    /// Gets in flight of each client
+    #[arg(long, value_name = "NUMBER", default_value_t = 8)]
+    window: usize,
+    /// Worker threads of each server [default: as many as CPUs]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// memcached's ext_threads
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    ext_threads: u16,
+    /// memcached's ext_io_depth
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    ext_io_depth: u16,
+    /// Megabytes to store per second, so that extstore's writer keeps up [default: as many as the server takes]
+    #[arg(long, value_name = "MB")]
+    fill_mb_s: Option<f64>,
+    /// Seconds of a round [default: 2, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Rounds of each case on each server [default: 5, with --quick 1]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Run small and short
+    #[arg(long)]
+    quick: bool,
+    /// Compare every byte of every value
+    #[arg(long)]
+    verify: bool,
+    /// Write the results as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the results as a page: one HTML file without external resources
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+fn has_flash(name: &str) -> Result<bool> {
+    ensure!(["flash", "ram"].contains(&name), "unknown tier {name:?}; use flash or ram");
+    Ok(name == "flash")
+}
+
+impl Arguments {
+    /// Returns the experiment, with running servers.
+    fn experiment(&self) -> Result<FlashTier> {
+        let usual = usize::from(!self.quick);
+        let or =
+            |given: &[usize], usual: &[usize]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
+        let threads = match self.threads {
+            Some(threads) => threads.into(),
+            None => Cpus::current()?.count(),
+        };
+        ensure!(self.clients > 0 && self.window > 0, "give at least 1 client, and 1 get in flight");
+        ensure!(self.fill_mb_s.is_none_or(|rate| rate > 0.0), "--fill-mb-s: give more than 0");
+        let seconds = self.seconds.unwrap_or(SECONDS[usual]);
+        ensure!((0.01..=3_600.0).contains(&seconds), "--seconds {seconds}: give from 0.01 to 3600");
+        file_system(&self.flash_dir)?;
+        let flags =
+            Flags { threads, ext_threads: self.ext_threads.into(), ext_io_depth: self.ext_io_depth.into() };
+        let programs = [
+            ("fabcached", &self.fabcached, Kind::Fabcached),
+            ("memcached", &self.memcached, Kind::Memcached),
+        ];
+        let programs: Vec<_> = programs
+            .into_iter()
+            .filter_map(|(name, program, kind)| {
+                let program = program.clone()?;
+                Some((MeasuredProgram { name: name.into(), program, flags: Vec::new() }, kind))
+            })
+            .collect();
+        let tier = FlashTier {
+            measures: match (self.measure.is_empty(), self.quick) {
+                (false, _) => self.measure.clone(),
+                (true, false) => Measure::ALL.to_vec(),
+                (true, true) => vec![Measure::Get, Measure::RamHits],
+            },
+            value_sizes: or(&self.value_sizes, VALUE_SIZES[usual]),
+            spills: if self.spill.is_empty() { SPILLS[usual].to_vec() } else { self.spill.clone() },
+            memory_bytes: self.memory.unwrap_or(MEMORY[usual]) << 20,
+            index_memory_bytes: self.index_memory << 20,
+            clients: self.clients,
+            window: self.window,
+            fill_megabytes_per_s: self.fill_mb_s,
+            time: Duration::from_secs_f64(seconds),
+            verify: self.verify,
+            directory: self.flash_dir.clone(),
+            servers: Servers::start(&programs, &self.tiers, flags)?,
+            unlimited: unlimited(),
+        };
+        tier.check()?;
+        Ok(tier)
+    }
+}
+
+/// Runs the benchmark, and prints a table.
+///
+/// # Errors
+/// A server does not start or answers wrongly, or the results cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    output::check(&[("--json", arguments.json.as_deref()), ("--report", arguments.report.as_deref())])?;
+    let tier = arguments.experiment()?;
+    let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { ROUNDS });
+    let bar = Bar::default();
+    let plan = Plan { rounds, ..Plan::default() };
+    let results = experiment::run(&tier, &tier.servers.targets(), &plan, &bar);
+    bar.finish();
+    let results = results?;
+    let text = format!("{}\n{}\n\n{}", results.run.machine, results.method, table(&results));
+    // Try all outputs, so that a failure of one does not lose the others.
+    let kept = arguments.json.as_deref().map_or(Ok(()), |path| results.save(path));
+    let page = |path| html::save(vec![(tier.name().to_owned(), results)], path);
+    let reported = arguments.report.as_deref().map_or(Ok(()), page);
+    let printed = output::print(&text);
+    kept.and(reported).and(printed)
+}
