@@ -66,14 +66,14 @@ pub struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// memcached's ext_threads
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     ext_threads: u16,
     /// memcached's ext_io_depth
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     ext_io_depth: u16,
-    /// Megabytes to store per second, so that extstore's writer keeps up [default: as many as the server takes]
-    #[arg(long, value_name = "MB")]
-    fill_mb_s: Option<f64>,
+    /// Megabytes to store per second, so that extstore's writer keeps up; 0 for as many as the server takes
+    #[arg(long, value_name = "MB", default_value_t = 60.0)]
+    fill_mb_s: f64,
     /// Seconds of a round [default: 2, with --quick 0.3]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -110,7 +110,7 @@ impl Arguments {
             None => Cpus::current()?.count(),
         };
         ensure!(self.clients > 0 && self.window > 0, "give at least 1 client, and 1 get in flight");
-        ensure!(self.fill_mb_s.is_none_or(|rate| rate > 0.0), "--fill-mb-s: give more than 0");
+        ensure!(self.fill_mb_s >= 0.0, "--fill-mb-s {}: give 0 or more", self.fill_mb_s);
         let seconds = self.seconds.unwrap_or(SECONDS[usual]);
         ensure!((0.01..=3_600.0).contains(&seconds), "--seconds {seconds}: give from 0.01 to 3600");
         file_system(&self.flash_dir)?;
@@ -139,7 +139,7 @@ impl Arguments {
             index_memory_bytes: self.index_memory << 20,
             clients: self.clients,
             window: self.window,
-            fill_megabytes_per_s: self.fill_mb_s,
+            fill_megabytes_per_s: (self.fill_mb_s > 0.0).then_some(self.fill_mb_s),
             time: Duration::from_secs_f64(seconds),
             verify: self.verify,
             directory: self.flash_dir.clone(),

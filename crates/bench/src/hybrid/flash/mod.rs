@@ -213,9 +213,10 @@ impl Experiment for FlashTier {
                 .to_owned(),
             Some(error) => format!("VOID as a comparison, because the page cache is not limited: {error}"),
         };
+        let rate = self.fill_megabytes_per_s.map_or(String::new(), |rate| format!(" at up to {rate} MB/s"));
         format!(
-            "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket with items of spill factor times that, keys \
-             of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each, of random items, for {} s a round; \
+            "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket{rate} with items of spill factor times \
+             that, keys of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each, of random items, for {} s a round; \
              the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, alone, \
              beside the other clients reading the same items, and beside the other clients reading all items; {}",
             self.memory_bytes >> 20,

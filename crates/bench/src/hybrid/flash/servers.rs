@@ -24,7 +24,11 @@ const HASH_BYTES: u64 = 24;
 /// memcached's default `ext_item_size`: shorter items stay in RAM.
 const EXT_ITEM_BYTES: usize = 512;
 /// Bytes of extstore's pages, by the least size of the device with such pages.
-const EXT_PAGES: [(u64, u64); 2] = [(4 << 30, 64), (0, 16)];
+const EXT_PAGES: [(u64, u32); 2] = [(4 << 30, 64), (0, 16)];
+/// `slab_automove_freeratio` by the least value size, and `slab_automove_window`. With the defaults (0.01 and 30), memcached
+/// evicts items on the device while the slab class of their headers waits for pages.
+const SLAB_FREE_RATIOS: [(usize, f64); 2] = [(64 << 10, 0.1), (0, 0.05)];
+const SLAB_WINDOW: u32 = 3;
 /// tmpfs in `statfs`.
 const TMPFS: i64 = 0x0102_1994;
 /// Names of other file systems in `statfs`.
@@ -123,12 +127,14 @@ impl Flags {
             Kind::Memcached => flags.extend([
                 "-o".into(),
                 format!(
-                    "ext_page_size={},ext_path={path}:{}m,ext_item_size={},ext_threads={},ext_io_depth={}",
-                    ext_page_megabytes(bytes),
+                    "ext_page_size={},ext_path={path}:{}m,ext_item_size={},ext_threads={},ext_io_depth={},\
+                     slab_automove_freeratio={},slab_automove_window={SLAB_WINDOW}",
+                    of_least(&EXT_PAGES, bytes),
                     bytes >> 20,
                     EXT_ITEM_BYTES.min(amount.value_bytes),
                     self.ext_threads,
-                    self.ext_io_depth
+                    self.ext_io_depth,
+                    of_least(&SLAB_FREE_RATIOS, amount.value_bytes),
                 ),
             ]),
         }
@@ -142,17 +148,19 @@ impl Flags {
             (_, false) => base,
             (Kind::Fabcached, true) => format!("{base} --flash FILE:SIZE"),
             (Kind::Memcached, true) => format!(
-                "{base} -o ext_page_size=16 (64 from 4 GB),ext_path=FILE:SIZE,ext_item_size={EXT_ITEM_BYTES} (or the value's size, if less),\
-                 ext_threads={},ext_io_depth={}",
+                "{base} -o ext_page_size=16 (64 from 4 GB),ext_path=FILE:SIZE,ext_item_size={EXT_ITEM_BYTES} (at most the value's size),\
+                 ext_threads={},ext_io_depth={},slab_automove_freeratio=0.05 (0.1 from values of 64 KB),\
+                 slab_automove_window={SLAB_WINDOW}",
                 self.ext_threads, self.ext_io_depth
             ),
         }
     }
 }
 
-fn ext_page_megabytes(device_bytes: u64) -> u64 {
-    let page = EXT_PAGES.iter().find(|(least, _)| device_bytes >= *least);
-    page.map_or(EXT_PAGES[0].1, |(_, megabytes)| *megabytes)
+/// Returns the value of the first entry whose least number is not above `number`; the last entry's is 0.
+fn of_least<N: PartialOrd + Copy, V: Copy>(entries: &[(N, V)], number: N) -> V {
+    let entry = entries.iter().find(|(least, _)| number >= *least);
+    entry.or(entries.last()).expect("a table has entries").1
 }
 
 impl Servers {
@@ -300,13 +308,14 @@ mod tests {
             assert_eq!(of(kind, &amount, None), "-m 64 -t 2");
         }
         assert_eq!(of(Kind::Fabcached, &amount, Some(("/d", 256 << 20))), "-m 64 -t 2 --flash /d:256m");
-        assert_eq!(
-            of(Kind::Memcached, &amount, Some(("/d", 256 << 20))),
-            "-m 64 -t 2 -o ext_page_size=16,ext_path=/d:256m,ext_item_size=100,ext_threads=4,ext_io_depth=8"
-        );
-        let large = Amount { value_bytes: 4_096, ..amount };
+        let small = of(Kind::Memcached, &amount, Some(("/d", 256 << 20)));
+        let tail = "ext_threads=4,ext_io_depth=8,slab_automove_freeratio";
+        let begin = "-m 64 -t 2 -o ext_page_size=16,ext_path=/d:256m,ext_item_size=100,";
+        assert_eq!(small, format!("{begin}{tail}=0.05,slab_automove_window=3"));
+        let large = Amount { value_bytes: 64 << 10, ..amount };
         let large = of(Kind::Memcached, &large, Some(("/d", 4 << 30)));
-        assert!(large.contains("ext_page_size=64,ext_path=/d:4096m,ext_item_size=512,"), "{large}");
+        let begin = "-m 64 -t 2 -o ext_page_size=64,ext_path=/d:4096m,ext_item_size=512,";
+        assert_eq!(large, format!("{begin}{tail}=0.1,slab_automove_window=3"));
     }
 
     #[test]
