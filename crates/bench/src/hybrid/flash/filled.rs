@@ -21,7 +21,8 @@ const PORTION_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Filled {
     started: StartedServer,
-    client: Client,
+    /// A client of the server.
+    pub client: Client,
     /// Its items.
     pub amount: Amount,
     refused: u64,
@@ -101,7 +102,10 @@ impl Filled {
     }
 
     /// Returns a number of the server's statistics, if it reports that.
-    fn statistic(&self, name: &str) -> Result<Option<u64>> {
+    ///
+    /// # Errors
+    /// The server does not answer, or the statistic is no number.
+    pub fn statistic(&self, name: &str) -> Result<Option<u64>> {
         let stats = self.client.stats("").into_iter().next().context("no server")??;
         let value = stats.iter().find(|(known, _)| known == name).map(|(_, value)| value);
         value.map(|value| value.parse().with_context(|| format!("{name} is {value:?}"))).transpose()

@@ -18,6 +18,8 @@ use crate::target::Target;
 pub const ITEMS: u64 = 1_000;
 /// Bytes of their keys, by which they differ from those that fill the server.
 const HOT_KEY_BYTES: usize = KEY_BYTES + 4;
+/// The statistic with the gets that read the device.
+const DEVICE_READS: &str = "get_extstore";
 /// The other clients begin and end so much earlier and later.
 const MARGIN: Duration = Duration::from_millis(200);
 
@@ -25,27 +27,35 @@ const MARGIN: Duration = Duration::from_millis(200);
 pub struct RamHits<'e> {
     tier: &'e FlashTier,
     filled: Filled,
+    items: Items,
     hot: Engine,
     other_ram: Engine,
     other_flash: Engine,
 }
 
 impl<'e> RamHits<'e> {
-    /// Stores the items that stay in RAM, and connects the clients.
+    /// Connects the clients.
     ///
     /// # Errors
     /// The server does not store, or cannot be reached.
     pub fn new(tier: &'e FlashTier, target: &Target, filled: Filled) -> Result<RamHits<'e>> {
         let Amount { items, value_bytes, .. } = filled.amount;
-        fill(&target.client()?, &Items::new(HOT_KEY_BYTES)?, 0..ITEMS, |_| value_bytes)?;
         let hot = |pipeline| Work { key_bytes: HOT_KEY_BYTES, ..tier.work(ITEMS, value_bytes, pipeline) };
         Ok(RamHits {
             tier,
+            items: Items::new(HOT_KEY_BYTES)?,
             hot: connect(target, &hot(1), 1)?,
             other_ram: connect(target, &hot(tier.window), tier.clients)?,
             other_flash: connect(target, &tier.work(items, value_bytes, tier.window), tier.clients)?,
             filled,
         })
+    }
+
+    /// Stores the hot items, and reads them until a server counts them as used again.
+    fn warm_up(&mut self, number: u32) -> Result<()> {
+        let value_bytes = self.filled.amount.value_bytes;
+        fill(&self.filled.client, &self.items, 0..ITEMS, |_| value_bytes)?;
+        run(&mut self.other_ram, MARGIN, number).map(drop)
     }
 
     /// Reads the hot items, beside the other clients if given; returns both results.
@@ -75,7 +85,7 @@ enum Other {
 
 impl Rounds for RamHits<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
-        // Reads from the device first: the reads alone then start with the hot items recently used in each part.
+        self.warm_up(number)?;
         let mut parts = [(2, Some(Other::Flash)), (1, Some(Other::Ram)), (0, None)];
         if number % 2 == 1 {
             parts.reverse();
@@ -83,7 +93,13 @@ impl Rounds for RamHits<'_> {
         let mut hits: [Outcome; 3] = Default::default();
         let mut figures = Vec::new();
         for (part, other) in parts {
+            let before = self.filled.statistic(DEVICE_READS)?;
             let (found, others) = self.beside(other, number)?;
+            let device_reads = self.filled.statistic(DEVICE_READS)?.zip(before);
+            if let (None, Some((after, before))) = (other, device_reads) {
+                let part = after.saturating_sub(before) as f64 / found.operations.max(1) as f64;
+                figures.push((figure::ALONE_DEVICE_PART, part));
+            }
             let p99_us = found.all_latency().percentile_ns(99.0) / 1e3;
             figures.push((figure::HITS_P99_US[part], p99_us));
             if let Some(others) = others {

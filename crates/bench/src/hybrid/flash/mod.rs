@@ -65,6 +65,8 @@ mod figure {
     pub const PAGE_CACHE_PART: &str = "page_cache_part";
     /// 99th percentile of hits in RAM: alone, beside reads of RAM, beside reads of the device.
     pub const HITS_P99_US: [&str; 3] = ["alone_p99_us", "beside_ram_p99_us", "beside_flash_p99_us"];
+    /// Part of the reads alone that read the device.
+    pub const ALONE_DEVICE_PART: &str = "alone_device_part";
     /// Reads per second of the other client, of RAM and of the device.
     pub const OTHER_PER_S: [&str; 2] = ["other_ram_per_s", "other_flash_per_s"];
 }
@@ -217,7 +219,7 @@ impl Experiment for FlashTier {
         format!(
             "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket{rate} with items of spill factor times \
              that, keys of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each, of random items, for {} s a round; \
-             the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, alone, \
+             the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, stored and read before each round, alone, \
              beside the other clients reading the same items, and beside the other clients reading all items; {}",
             self.memory_bytes >> 20,
             self.index_memory_bytes >> 20,

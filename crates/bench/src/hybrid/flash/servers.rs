@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use fabcache_client::Protocol;
 use fabcache_testbed::cleanup::Folder;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FsWord};
 
 use super::cgroup::MemoryGroup;
 use crate::experiment::MeasuredTarget;
@@ -30,9 +30,9 @@ const EXT_PAGES: [(u64, u32); 2] = [(4 << 30, 64), (0, 16)];
 const SLAB_FREE_RATIOS: [(usize, f64); 2] = [(64 << 10, 0.1), (0, 0.05)];
 const SLAB_WINDOW: u32 = 3;
 /// tmpfs in `statfs`.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: FsWord = 0x0102_1994;
 /// Names of other file systems in `statfs`.
-const FILE_SYSTEMS: [(i64, &str); 5] = [
+const FILE_SYSTEMS: [(FsWord, &str); 5] = [
     (TMPFS, "tmpfs (memory, no device)"),
     (0xEF53, "ext4"),
     (0x5846_5342, "XFS"),
@@ -278,7 +278,7 @@ impl Device {
 
 /// Returns whether a directory is on tmpfs.
 pub fn is_tmpfs(directory: &Path) -> bool {
-    rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as i64 == TMPFS)
+    rustix::fs::statfs(directory).is_ok_and(|found| found.f_type == TMPFS)
 }
 
 /// Returns the name of a directory's file system.
@@ -290,7 +290,7 @@ pub fn file_system(directory: &Path) -> Result<String> {
     let found =
         found.with_context(|| format!("cannot use {}; give another --flash-dir", directory.display()))?;
     ensure!(directory.is_dir(), "{} is not a directory; give another --flash-dir", directory.display());
-    let magic = found.f_type as i64;
+    let magic = found.f_type;
     let known = FILE_SYSTEMS.iter().find(|(known, _)| *known == magic);
     Ok(known.map_or_else(|| format!("a file system of type {magic:#x}"), |(_, name)| (*name).to_owned()))
 }

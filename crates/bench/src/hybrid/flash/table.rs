@@ -8,86 +8,39 @@ use crate::results::{Case, Results, Sample};
 /// A page cache of more than this part of the bytes that exceed the memory makes a comparison void.
 const PAGE_CACHE_PART_MAX: f64 = 0.25;
 
+/// A column of a figure's median over rounds, divided by a number.
+macro_rules! column {
+    ($heading:literal, $digits:literal, $figure:expr) => {
+        column!($heading, $digits, $figure, 1.0)
+    };
+    ($heading:literal, $digits:literal, $figure:expr, $divisor:expr) => {
+        Column {
+            heading: $heading,
+            digits: $digits,
+            figure: |results, target, case| median(results, target, case, $figure) / $divisor,
+        }
+    };
+}
+
 const READS: [Column; 8] = [
-    Column {
-        heading: "success %",
-        digits: 2,
-        figure: |results, target, case| 100.0 * median(results, target, case, figure::SUCCESS),
-    },
-    Column { heading: "times RAM", digits: 2, figure: |results, target, case| to_ram(results, target, case) },
-    Column {
-        heading: "items",
-        digits: 0,
-        figure: |results, target, case| median(results, target, case, figure::ITEMS),
-    },
-    Column {
-        heading: "refused",
-        digits: 0,
-        figure: |results, target, case| median(results, target, case, figure::REFUSED),
-    },
-    Column {
-        heading: "fill/s",
-        digits: 0,
-        figure: |results, target, case| median(results, target, case, figure::FILL_PER_S),
-    },
-    Column {
-        heading: "RSS B/item",
-        digits: 1,
-        figure: |results, target, case| median(results, target, case, figure::RESIDENT_BYTES_EACH),
-    },
-    Column {
-        heading: "written/B",
-        digits: 2,
-        figure: |results, target, case| median(results, target, case, figure::WRITTEN_EACH),
-    },
-    Column {
-        heading: "cache MB",
-        digits: 1,
-        figure: |results, target, case| {
-            median(results, target, case, figure::PAGE_CACHE_BYTES) / f64::from(1 << 20)
-        },
-    },
+    column!("success %", 2, figure::SUCCESS, 0.01),
+    Column { heading: "times RAM", digits: 2, figure: to_ram },
+    column!("items", 0, figure::ITEMS),
+    column!("refused", 0, figure::REFUSED),
+    column!("fill/s", 0, figure::FILL_PER_S),
+    column!("RSS B/item", 1, figure::RESIDENT_BYTES_EACH),
+    column!("written/B", 2, figure::WRITTEN_EACH),
+    column!("cache MB", 1, figure::PAGE_CACHE_BYTES, f64::from(1 << 20)),
 ];
 
-const HITS: [Column; 6] = [
-    Column {
-        heading: "alone p99 us",
-        digits: 1,
-        figure: |results, target, case| median(results, target, case, figure::HITS_P99_US[0]),
-    },
-    Column {
-        heading: "by RAM p99",
-        digits: 1,
-        figure: |results, target, case| median(results, target, case, figure::HITS_P99_US[1]),
-    },
-    Column {
-        heading: "by flash p99",
-        digits: 1,
-        figure: |results, target, case| median(results, target, case, figure::HITS_P99_US[2]),
-    },
-    Column {
-        heading: "flash/alone",
-        digits: 2,
-        figure: |results, target, case| {
-            let ratio = |sample: &Sample| {
-                Some(
-                    sample.figures.get(figure::HITS_P99_US[2])?
-                        / sample.figures.get(figure::HITS_P99_US[0])?,
-                )
-            };
-            results.median(target, case, ratio)
-        },
-    },
-    Column {
-        heading: "RAM/s",
-        digits: 0,
-        figure: |results, target, case| median(results, target, case, figure::OTHER_PER_S[0]),
-    },
-    Column {
-        heading: "flash/s",
-        digits: 0,
-        figure: |results, target, case| median(results, target, case, figure::OTHER_PER_S[1]),
-    },
+const HITS: [Column; 7] = [
+    column!("alone p99 us", 1, figure::HITS_P99_US[0]),
+    column!("by RAM p99", 1, figure::HITS_P99_US[1]),
+    column!("by flash p99", 1, figure::HITS_P99_US[2]),
+    Column { heading: "flash/alone", digits: 2, figure: beside_flash_to_alone },
+    column!("alone on flash %", 2, figure::ALONE_DEVICE_PART, 0.01),
+    column!("RAM/s", 0, figure::OTHER_PER_S[0]),
+    column!("flash/s", 0, figure::OTHER_PER_S[1]),
 ];
 
 fn median(results: &Results, target: &str, case: &Case, figure: &str) -> f64 {
@@ -97,6 +50,13 @@ fn median(results: &Results, target: &str, case: &Case, figure: &str) -> f64 {
 /// Returns the ratio of the operations per second to those of the same server with RAM only.
 fn to_ram(results: &Results, target: &str, case: &Case) -> f64 {
     results.ratio(target, &format!("{target}{RAM_ONLY}"), case, |sample| Some(sample.rate()))[0]
+}
+
+/// Returns the ratio of the 99th percentiles of hits beside reads of the device and alone, in the same round.
+fn beside_flash_to_alone(results: &Results, target: &str, case: &Case) -> f64 {
+    let [alone, _, beside_flash] = figure::HITS_P99_US;
+    let of = |sample: &Sample, name| sample.figures.get(name).copied();
+    results.median(target, case, |sample| Some(of(sample, beside_flash)? / of(sample, alone)?))
 }
 
 /// Returns tables of reads and of hits in RAM, and the reasons for which a comparison is void.
@@ -135,4 +95,52 @@ fn void(results: &Results) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TargetDescription;
+
+    fn sample(target: &str, operation: &str, round: u32, figures: &[(&str, f64)]) -> Sample {
+        Sample {
+            target: target.into(),
+            case: Case::new(operation).with("value_bytes", 100usize),
+            round,
+            operations: 100 * (u64::from(round) + 1),
+            elapsed_ns: 1_000_000_000,
+            figures: figures.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn tiers_are_compared_with_ram_and_alone() {
+        let described = |name: &str| TargetDescription { name: name.into(), ..TargetDescription::default() };
+        let mut results = Results::new("hybrid", "how".into(), vec![described("m RAM"), described("m")]);
+        let [alone, _, beside_flash] = figure::HITS_P99_US;
+        results.samples = vec![
+            sample("m RAM", "get", 0, &[(figure::SUCCESS, 0.75)]),
+            sample("m", "get", 0, &[(figure::SUCCESS, 1.0), (figure::PAGE_CACHE_PART, 0.3)]),
+            sample("m", "ram-hits", 0, &[(alone, 10.0), (beside_flash, 15.0)]),
+            sample("m", "ram-hits", 1, &[(alone, 20.0), (beside_flash, 22.0)]),
+            sample("m", "ram-hits", 2, &[(alone, 20.0), (beside_flash, 28.0)]),
+        ];
+        results.samples[1].operations = 50;
+        let text = table(&results);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let row = |begin: [&str; 3]| {
+            let found = lines.iter().find(|line| line.starts_with(&begin) || line.get(1..4) == Some(&begin));
+            found.unwrap_or_else(|| panic!("{begin:?} in {text}"))
+        };
+        let reads = row(["m", "get", "100"]);
+        assert!(reads.contains(&"100.00") && reads.contains(&"0.50"), "success and times RAM: {text}");
+        assert!(row(["RAM", "get", "100"]).contains(&"75.00"), "{text}");
+        assert!(row(["m", "ram-hits", "100"]).contains(&"1.40"), "the median of ratios: {text}");
+        let void: Vec<&str> = text.lines().filter(|line| line.starts_with("VOID")).collect();
+        assert_eq!(
+            void,
+            ["VOID: m, get value_bytes=100: the page cache holds 30% of the items that exceed the memory"]
+        );
+    }
 }
