@@ -108,7 +108,8 @@ impl<'c> Cache<'c> {
                 self.content.is_value(number, object, [&self.value[..]].into_iter())
             }
             Get::Hit(_, Payload::Pinned(pinned)) => self.content.is_value(number, object, pinned.slices()),
-            Get::Miss(_) => return Ok(false),
+            // This store has no flash.
+            Get::Miss(_) | Get::OnFlash => return Ok(false),
         };
         ensure!(right, "the store returned a wrong value for object {number}");
         Ok(true)

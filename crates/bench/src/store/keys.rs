@@ -88,7 +88,8 @@ pub fn get(handle: &Handle, key: &[u8], out: &mut Vec<u8>) -> bool {
     match handle.get(key, Detail::Basic, true, out, |_, _| {}) {
         Get::Hit(_, Payload::Copied) => true,
         Get::Hit(_, Payload::Pinned(value)) => !value.is_empty(),
-        Get::Miss(_) => false,
+        // This store has no flash.
+        Get::Miss(_) | Get::OnFlash => false,
     }
 }
 
