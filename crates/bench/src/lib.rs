@@ -13,7 +13,7 @@
 //! **Benchmarks over the network**
 //! - `latency/`: the time of one call; `dissect/`: its parts; `nonblocking/`: windows of non-blocking calls.
 //! - `engine/`: many clients at once, used by `throughput/`, `multiget/` and `mixture/` (mixed value sizes).
-//! - `blocks/`: large values in blocks; `hybrid/`: working sets larger than memory; `compare/`: servers side by side.
+//! - `blocks/`: large values in blocks; `hybrid/`: working sets larger than memory, and flash tiers; `compare/`: servers side by side.
 //! - `restart/`: servers with a memory file, stopped and started again.
 //!
 //! **Benchmarks of one part**

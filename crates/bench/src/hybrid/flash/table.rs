@@ -22,6 +22,9 @@ macro_rules! column {
     };
 }
 
+/// Index of the part beside reads of the device in [`figure::HITS_P99_US`].
+const BESIDE_FLASH: usize = 2;
+
 const READS: [Column; 8] = [
     column!("success %", 2, figure::SUCCESS, 0.01),
     Column { heading: "times RAM", digits: 2, figure: to_ram },
@@ -33,11 +36,16 @@ const READS: [Column; 8] = [
     column!("cache MB", 1, figure::PAGE_CACHE_BYTES, f64::from(1 << 20)),
 ];
 
-const HITS: [Column; 7] = [
+const HITS: [Column; 8] = [
     column!("alone p99 us", 1, figure::HITS_P99_US[0]),
     column!("by RAM p99", 1, figure::HITS_P99_US[1]),
     column!("by flash p99", 1, figure::HITS_P99_US[2]),
-    Column { heading: "flash/alone", digits: 2, figure: beside_flash_to_alone },
+    Column {
+        heading: "flash/alone",
+        digits: 2,
+        figure: |results, target, case| to(results, target, case, 0),
+    },
+    Column { heading: "flash/RAM", digits: 2, figure: |results, target, case| to(results, target, case, 1) },
     column!("alone on flash %", 2, figure::ALONE_DEVICE_PART, 0.01),
     column!("RAM/s", 0, figure::OTHER_PER_S[0]),
     column!("flash/s", 0, figure::OTHER_PER_S[1]),
@@ -52,11 +60,10 @@ fn to_ram(results: &Results, target: &str, case: &Case) -> f64 {
     results.ratio(target, &format!("{target}{RAM_ONLY}"), case, |sample| Some(sample.rate()))[0]
 }
 
-/// Returns the ratio of the 99th percentiles of hits beside reads of the device and alone, in the same round.
-fn beside_flash_to_alone(results: &Results, target: &str, case: &Case) -> f64 {
-    let [alone, _, beside_flash] = figure::HITS_P99_US;
-    let of = |sample: &Sample, name| sample.figures.get(name).copied();
-    results.median(target, case, |sample| Some(of(sample, beside_flash)? / of(sample, alone)?))
+/// Returns the ratio of the 99th percentile of hits beside reads of the device to that of another part of the same round.
+fn to(results: &Results, target: &str, case: &Case, part: usize) -> f64 {
+    let of = |sample: &Sample, part: usize| sample.figures.get(figure::HITS_P99_US[part]).copied();
+    results.median(target, case, |sample| Some(of(sample, BESIDE_FLASH)? / of(sample, part)?))
 }
 
 /// Returns tables of reads and of hits in RAM, and the reasons for which a comparison is void.
