@@ -10,7 +10,7 @@ use clap::Parser;
 use common::NoProgress;
 use fabcache_bench::experiment::{self, Plan};
 use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers};
-use fabcache_bench::hybrid::flash::{FlashTier, Measure, table, unlimited};
+use fabcache_bench::hybrid::flash::{FlashTier, Measure, PageCache, table};
 use fabcache_bench::server::MeasuredProgram;
 use fabcache_server::options::CommandLine;
 use fabcache_server::process::signals;
@@ -61,9 +61,9 @@ fn tier(servers: Servers, directory: PathBuf) -> FlashTier {
         fill_megabytes_per_s: Some(50.0),
         time: Duration::from_millis(100),
         verify: true,
+        page_cache: PageCache::of(&directory),
         directory,
         servers,
-        unlimited: unlimited(),
     }
 }
 
@@ -102,7 +102,11 @@ fn a_tier_has_what_memory_evicts() {
                 assert!(sample.base_latency.is_some() && figure("other_ram_per_s") > 0.0, "{sample:?}");
             }
         }
-        assert_eq!(sample.figures.contains_key("page_cache_bytes"), tier.unlimited.is_none(), "{sample:?}");
+        assert_eq!(
+            sample.figures.contains_key("page_cache_bytes"),
+            tier.page_cache == PageCache::Limited,
+            "{sample:?}"
+        );
     }
     let text = table(&results);
     assert!(text.contains("success %") && text.contains("flash/alone"), "{text}");

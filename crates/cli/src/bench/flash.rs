@@ -8,7 +8,7 @@ use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan};
 use fabcache_bench::html;
 use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers, file_system};
-use fabcache_bench::hybrid::flash::{FlashTier, Measure, table, unlimited};
+use fabcache_bench::hybrid::flash::{FlashTier, Measure, PageCache, table};
 use fabcache_bench::process::Cpus;
 use fabcache_bench::server::MeasuredProgram;
 
@@ -144,7 +144,7 @@ impl Arguments {
             verify: self.verify,
             directory: self.flash_dir.clone(),
             servers: Servers::start(&programs, &self.tiers, flags)?,
-            unlimited: unlimited(),
+            page_cache: PageCache::of(&self.flash_dir),
         };
         tier.check()?;
         Ok(tier)

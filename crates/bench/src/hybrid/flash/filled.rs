@@ -6,12 +6,14 @@ use anyhow::{Context, Result, ensure};
 use fabcache_client::Client;
 
 use super::servers::{Amount, StartedServer};
-use super::{FlashTier, KEY_BYTES, figure, items};
+use super::{FlashTier, KEY_BYTES, PageCache, figure, items};
 use crate::fill::fill_with_refusals;
 use crate::target::Target;
 
 /// Time for a server to write and evict in the background.
 const SETTLE: Duration = Duration::from_secs(2);
+/// Time for a server that closed its connections to end.
+const END_TIME: Duration = Duration::from_millis(200);
 /// Memory that a filled server may take beside the memory in use and the values in flight.
 const SPARE_BYTES: u64 = 8 << 20;
 /// Items are stored in portions of this many bytes, between which a limited rate waits.
@@ -36,10 +38,16 @@ impl Filled {
     /// The server does not start or store, or uses more memory than its cgroup allows.
     pub fn new(tier: &FlashTier, target: &Target, amount: Amount) -> Result<Filled> {
         let server = tier.servers.of(target)?;
-        let started = server.start(&amount, &tier.directory, tier.unlimited.is_none())?;
-        let client = target.client()?;
+        let mut started = server.start(&amount, &tier.directory, tier.page_cache == PageCache::Limited)?;
         let begun = Instant::now();
-        let refused = fill(tier, &client, &amount)?;
+        let stored = target.client().and_then(|client| {
+            let refused = fill(tier, &client, &amount)?;
+            Ok((client, refused))
+        });
+        let (client, refused) = stored.map_err(|error| match started.server.ended(END_TIME) {
+            Some(end) => error.context(format!("the server ended while it was filled: {end}")),
+            None => error,
+        })?;
         let fill_time = begun.elapsed();
         ensure!(refused < amount.items, "the server stores no value of {} bytes", amount.value_bytes);
         std::thread::sleep(SETTLE);
@@ -47,7 +55,7 @@ impl Filled {
             if let Some(device) = &started.device {
                 device.sync()?;
             }
-            let in_flight = 2 * (tier.clients * tier.window * amount.value_bytes) as u64;
+            let in_flight = (tier.clients * tier.window(amount.value_bytes) * amount.value_bytes) as u64;
             group.set_limit(group.memory_use()?.other + SPARE_BYTES + in_flight)?;
         }
         Ok(Filled { started, client, amount, refused, fill_time })

@@ -40,13 +40,14 @@ impl<'e> RamHits<'e> {
     /// The server does not store, or cannot be reached.
     pub fn new(tier: &'e FlashTier, target: &Target, filled: Filled) -> Result<RamHits<'e>> {
         let Amount { items, value_bytes, .. } = filled.amount;
+        let window = tier.window(value_bytes);
         let hot = |pipeline| Work { key_bytes: HOT_KEY_BYTES, ..tier.work(ITEMS, value_bytes, pipeline) };
         Ok(RamHits {
             tier,
             items: Items::new(HOT_KEY_BYTES)?,
             hot: connect(target, &hot(1), 1)?,
-            other_ram: connect(target, &hot(tier.window), tier.clients)?,
-            other_flash: connect(target, &tier.work(items, value_bytes, tier.window), tier.clients)?,
+            other_ram: connect(target, &hot(window), tier.clients)?,
+            other_flash: connect(target, &tier.work(items, value_bytes, window), tier.clients)?,
             filled,
         })
     }

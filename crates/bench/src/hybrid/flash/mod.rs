@@ -13,7 +13,7 @@ mod hits;
 pub mod servers;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -42,6 +42,9 @@ const DEVICE_PART: f64 = 1.5;
 const DEVICE_SPARE_BYTES: u64 = 256 << 20;
 /// Sizes of devices are multiples of this.
 const DEVICE_STEP_BYTES: u64 = 64 << 20;
+
+/// Clients have fewer gets in flight of values that together exceed this: servers take memory for them.
+const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 
 /// Names of the figures of a round.
 mod figure {
@@ -109,8 +112,19 @@ pub struct FlashTier {
     pub directory: PathBuf,
     /// The servers.
     pub servers: Servers,
-    /// Why the page cache is not limited: then the comparison is void.
-    pub unlimited: Option<String>,
+    /// How the page cache is limited.
+    pub page_cache: PageCache,
+}
+
+/// What keeps the items on the devices out of the page cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// A memory cgroup for each server.
+    Limited,
+    /// The devices are memory, on tmpfs.
+    Unused,
+    /// Nothing, for this reason: the comparison is void.
+    Unlimited(String),
 }
 
 impl Measure {
@@ -138,9 +152,27 @@ impl Measure {
     }
 }
 
-/// Returns why the servers' page cache cannot be limited, if so.
-pub fn unlimited() -> Option<String> {
-    MemoryGroup::new(1 << 20).err().map(|error| format!("{error:#}"))
+impl PageCache {
+    /// Returns how the page cache can be limited for devices in a directory.
+    pub fn of(directory: &Path) -> PageCache {
+        match MemoryGroup::new(1 << 20) {
+            _ if servers::is_tmpfs(directory) => PageCache::Unused,
+            Ok(_) => PageCache::Limited,
+            Err(error) => PageCache::Unlimited(format!("{error:#}")),
+        }
+    }
+
+    fn described(&self) -> String {
+        match self {
+            PageCache::Limited => "each server in a memory cgroup, which after filling is limited to what the server uses without the \
+                                   page cache, and a little more"
+                .to_owned(),
+            PageCache::Unused => "the devices are memory, so nothing limits the page cache".to_owned(),
+            PageCache::Unlimited(why) => {
+                format!("VOID as a comparison, because the page cache is not limited: {why}")
+            }
+        }
+    }
 }
 
 impl FlashTier {
@@ -177,6 +209,11 @@ impl FlashTier {
         Ok(Amount { memory_bytes, value_bytes, items: items as u64, device_bytes })
     }
 
+    /// Returns the gets in flight of a client.
+    fn window(&self, value_bytes: usize) -> usize {
+        self.window.min(IN_FLIGHT_BYTES_MAX / (self.clients * value_bytes).max(1)).max(1)
+    }
+
     /// Returns reads of so many items.
     fn work(&self, keys: u64, value_bytes: usize, pipeline: usize) -> Work {
         Work {
@@ -209,22 +246,18 @@ impl Experiment for FlashTier {
 
     fn method(&self) -> String {
         let file_system = servers::file_system(&self.directory).unwrap_or_default();
-        let limit = match &self.unlimited {
-            None => "each server in a memory cgroup, which after filling is limited to what the server uses without the page cache, and \
-                     a little more"
-                .to_owned(),
-            Some(error) => format!("VOID as a comparison, because the page cache is not limited: {error}"),
-        };
+        let limit = self.page_cache.described();
         let rate = self.fill_megabytes_per_s.map_or(String::new(), |rate| format!(" at up to {rate} MB/s"));
         format!(
             "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket{rate} with items of spill factor times \
-             that, keys of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each, of random items, for {} s a round; \
+             that, keys of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each (of at most {} MB together), of random items, for {} s a round; \
              the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, stored and read before each round, alone, \
              beside the other clients reading the same items, and beside the other clients reading all items; {}",
             self.memory_bytes >> 20,
             self.index_memory_bytes >> 20,
             self.clients,
             self.window,
+            IN_FLIGHT_BYTES_MAX >> 20,
             self.time.as_secs_f64(),
             hits::ITEMS,
             items::compared(self.verify)
@@ -276,7 +309,7 @@ struct Reads<'e> {
 impl<'e> Reads<'e> {
     fn new(tier: &'e FlashTier, target: &Target, filled: Filled) -> Result<Reads<'e>> {
         let Amount { items, value_bytes, .. } = filled.amount;
-        let engine = connect(target, &tier.work(items, value_bytes, tier.window), tier.clients)?;
+        let engine = connect(target, &tier.work(items, value_bytes, tier.window(value_bytes)), tier.clients)?;
         Ok(Reads { tier, engine, filled })
     }
 }

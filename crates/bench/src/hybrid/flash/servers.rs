@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use fabcache_client::Protocol;
 use fabcache_testbed::cleanup::Folder;
-use rustix::fs::{FallocateFlags, FsWord};
+use rustix::fs::FsWord;
 
 use super::cgroup::MemoryGroup;
 use crate::experiment::MeasuredTarget;
@@ -244,9 +244,6 @@ impl TierServer {
         }
         let is_up = || UnixStream::connect(&self.socket).is_ok();
         let server = Server::launch(&self.program.name, command, &is_up)?;
-        if let Some(device) = device.as_ref().filter(|_| is_tmpfs(directory)) {
-            device.allocate()?;
-        }
         Ok(StartedServer { server, group, device })
     }
 }
@@ -255,14 +252,6 @@ impl Device {
     fn new(directory: &Path, bytes: u64) -> Result<Device> {
         let folder = Folder::new_in(directory, "fabcache-flash")?;
         Ok(Device { path: folder.path().join("device"), bytes, _folder: folder })
-    }
-
-    /// Allocates the file's memory, so that it belongs to this process's cgroup, not to the server's.
-    fn allocate(&self) -> Result<()> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
-        let file = file.with_context(|| format!("cannot open {}", self.path.display()))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes)
-            .with_context(|| format!("cannot allocate {} MB in {}", self.bytes >> 20, self.path.display()))
     }
 
     /// Writes the page cache's pages of the file to the device.
