@@ -30,6 +30,8 @@ mod sums;
 mod tables;
 pub mod walk;
 
+#[cfg(all(test, not(loom)))]
+mod flash_tests;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(all(test, not(loom)))]

@@ -1,11 +1,12 @@
 //! The index alone, over a made-up heap in which each "item" is the hash of its key.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use crossbeam_utils::CachePadded;
 use fabcache_layout::directory::Head;
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::{Mutex, Ordering};
 use fabcache_layout::{Geometry, KeyHash, Memory, Slot};
 
@@ -27,15 +28,17 @@ pub(super) fn count_slot_load() {
 }
 
 /// A region whose upper half holds hashes, one in each eight bytes.
-struct World {
+pub(super) struct World {
     memory: Memory,
-    index: Index,
+    pub(super) index: Index,
     next_segment: std::sync::atomic::AtomicU32,
     geometry: Geometry,
     next_item: u64,
     /// Whether growth may evict, and the keys that it evicted.
     evicts: bool,
-    evicted: RefCell<Vec<KeyHash>>,
+    pub(super) evicted: RefCell<Vec<KeyHash>>,
+    /// Pages of items on flash that growth discarded.
+    pub(super) discarded: RefCell<HashSet<u32>>,
     _backing: Memfd,
 }
 
@@ -44,8 +47,10 @@ impl Rehash for World {
         Some(KeyHash(self.memory.load(offset, Ordering::Relaxed)))
     }
 
-    fn discard(&self, seen: SlotSnapshot, _unlink: impl FnOnce()) {
-        panic!("no item is damaged, as {seen:?}");
+    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
+        let item = FlashItem::from_slot(seen.slot).expect("no item in memory is damaged");
+        assert!(self.discarded.borrow_mut().insert(item.page), "{seen:?} was discarded before");
+        unlink();
     }
 
     fn may_evict(&self) -> bool {
@@ -60,7 +65,7 @@ impl Rehash for World {
 }
 
 impl World {
-    fn new(bytes: u64) -> World {
+    pub(super) fn new(bytes: u64) -> World {
         let backing = Memfd::create(bytes, false).expect("memory for a test");
         // SAFETY: the backing lives as long as the world, and no references into it are formed.
         let memory = unsafe { Memory::new(backing.base(), bytes) };
@@ -77,11 +82,12 @@ impl World {
             next_item: bytes / 2,
             evicts: true,
             evicted: RefCell::default(),
+            discarded: RefCell::default(),
             _backing: backing,
         }
     }
 
-    fn insert(&mut self, hash: KeyHash) -> u64 {
+    pub(super) fn insert(&mut self, hash: KeyHash) -> u64 {
         self.try_insert(hash).expect("room in its group")
     }
 
@@ -111,7 +117,7 @@ impl World {
         hashes.take_while(|hash| self.try_insert(*hash).is_ok()).collect()
     }
 
-    fn find(&self, hash: KeyHash) -> Option<u64> {
+    pub(super) fn find(&self, hash: KeyHash) -> Option<u64> {
         let locked = self.index.lock(hash).find(hash, |slot| self.hash_at(slot.offset()) == Some(hash));
         let (search, _) = self.index.search(hash, |seen| {
             if self.hash_at(seen.slot.offset()) == Some(hash) {
@@ -136,7 +142,7 @@ impl World {
         group.clear(at.at);
     }
 
-    fn grow(&self, hash: KeyHash) -> Growth {
+    pub(super) fn grow(&self, hash: KeyHash) -> Growth {
         let take = || take_segment(&self.next_segment, &self.geometry);
         self.index.grow(self.index.partition_of(hash), true, self, &take)
     }
