@@ -63,6 +63,10 @@ const ORDERINGS: &[(&str, &[&str])] = &[
     ("pin_fence", &["pinned_segment_is_not_reused"]),
     ("free_fence", &["pinned_segment_is_not_reused"]),
     ("unpin_release", &["pinned_segment_is_not_reused"]),
+    ("flash_pin_fence", &["flash_segment_is_not_freed_while_it_is_read"]),
+    ("flash_free_fence", &["flash_segment_is_not_freed_while_it_is_read"]),
+    ("flash_live_first", &["item_returns_to_flash_unless_its_segment_is_retired"]),
+    ("flash_retiring_first", &["item_returns_to_flash_unless_its_segment_is_retired"]),
     ("insert_first", &["key_in_the_first_slot_is_found", "key_in_its_home_bucket_is_found"]),
 ];
 

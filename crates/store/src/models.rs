@@ -4,7 +4,7 @@
 
 mod damage;
 mod kills;
-mod outside;
+pub(crate) mod outside;
 mod recovery;
 
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::segments::{ClaimPurpose, Queue};
 use crate::upload::Upload;
 use crate::write::ExistingItem;
 use crate::{
-    Change, Detail, Expiry, Get, Handle, Located, NewValue, Payload, Probe, Put, Store, StoreOptions,
-    StoredItem, Value, Write,
+    Change, Detail, Expiry, FlashOptions, Get, Handle, Located, NewValue, Payload, Probe, Put, Store,
+    StoreOptions, StoredItem, Value, Write,
 };
 
 /// Runs `model` in every interleaving that preempts threads at most `preemptions` times, with every value that a load
@@ -86,7 +86,16 @@ fn store_that_uses(used_bytes: u64) -> (Arc<Store>, SetClock) {
     store_of(false, used_bytes)
 }
 
+/// A store that evicts, with a flash tier.
+pub(crate) fn store_with_flash(flash: FlashOptions) -> Arc<Store> {
+    store_from(StoreOptions { flash: Some(flash), ..options(true) }, 2 * USED_BYTES).0
+}
+
 fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
+    store_from(options(evict), used_bytes)
+}
+
+fn store_from(options: StoreOptions, used_bytes: u64) -> (Arc<Store>, SetClock) {
     let segment_table = DIRECTORY + PARTITION_BYTES;
     let first_segment = (segment_table + u64::from(SEGMENTS) * SEGMENT_ENTRY_BYTES).next_multiple_of(64);
     let geometry = Geometry {
@@ -100,7 +109,7 @@ fn store_of(evict: bool, used_bytes: u64) -> (Arc<Store>, SetClock) {
         first_segment,
     };
     let clock = SetClock::default();
-    let options = StoreOptions { time: Box::new(clock.clone()), ..options(evict) };
+    let options = StoreOptions { time: Box::new(clock.clone()), ..options };
     let memory = Memory::sparse(geometry.region_bytes, |offset| {
         geometry.segment_of(offset).is_none_or(|id| offset < geometry.segment_offset(id) + used_bytes)
     });
@@ -129,6 +138,7 @@ fn get(handle: &Handle, key: &[u8]) -> Option<Vec<u8>> {
         }
         Get::Hit(_, Payload::Pinned(pinned)) => Some(pinned.copy()),
         Get::Miss(_) => None,
+        Get::OnFlash => panic!("models with a flash tier read it"),
     }
 }
 
@@ -149,7 +159,7 @@ fn read_located(handle: &Handle, key: &[u8], probe: &Probe) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     match handle.locate(key, probe) {
         Located::Item(item) if handle.append_value(&item, &mut out) => Some(out),
-        Located::Item(_) | Located::Unsettled => get(handle, key),
+        Located::Item(_) | Located::Unsettled | Located::OnFlash => get(handle, key),
         Located::Miss(_) => None,
     }
 }

@@ -24,6 +24,8 @@ mod counters;
 mod demotion;
 mod locations;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 pub mod page;
 mod reading;
 #[cfg(not(loom))]

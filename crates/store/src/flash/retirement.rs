@@ -48,7 +48,7 @@ impl Handle {
     }
 
     /// Clears the slots that lead to these segments. Those that may hold valid items count as evicted.
-    fn retire(
+    pub(super) fn retire(
         &self,
         flash: &Flash,
         segments: &[u32],
@@ -123,7 +123,7 @@ impl Flash {
     }
 
     /// Frees retired segments that no reader pins.
-    fn free_retired(&self) {
+    pub(super) fn free_retired(&self) {
         let retiring: Vec<u32> =
             self.segments.uses().filter(|s| s.kind == Kind::Retiring).map(|s| s.id).collect();
         for id in retiring {

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, without};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, in_order, without};
 
 use super::page::{PAGE_BYTES, PageName};
 #[cfg(not(loom))]
@@ -252,9 +252,12 @@ impl FlashSegments {
     pub(super) fn count_live_again(&self, page: u32, is_its: impl FnOnce(u64) -> bool) -> bool {
         let Some(id) = self.segment_of(page) else { return false };
         let segment = self.get(id);
-        // Before the kind is read: retirement sets that first, and reads the count then.
-        segment.live.fetch_add(1, Ordering::SeqCst);
-        let is_there = matches!(self.kind(id), Kind::Open | Kind::Sealed) && is_its(self.sequence(id));
+        let mut is_there = false;
+        let check = || {
+            is_there = matches!(self.kind(id), Kind::Open | Kind::Sealed) && is_its(self.sequence(id));
+        };
+        // Retirement sets the kind first, and reads the count then.
+        in_order("flash_live_first", || _ = segment.live.fetch_add(1, Ordering::SeqCst), check);
         if !is_there {
             segment.live.fetch_sub(1, Ordering::SeqCst);
         }
@@ -284,8 +287,10 @@ impl FlashSegments {
 
     /// Begins to retire a sealed segment: no slot will lead there that does not yet. Returns whether some do.
     pub(super) fn retire(&self, id: u32) -> bool {
-        self.set_kind(id, Kind::Retiring);
-        self.get(id).live.load(Ordering::SeqCst) > 0
+        let mut live = 0;
+        let count = || live = self.get(id).live.load(Ordering::SeqCst);
+        in_order("flash_retiring_first", || self.set_kind(id, Kind::Retiring), count);
+        live > 0
     }
 
     /// Frees a retiring segment to which no slot leads, unless a reader pins it.

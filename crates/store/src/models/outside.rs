@@ -19,21 +19,21 @@ use crate::{Change, Store};
 /// The versions of one key: each value is a digit; the last, 9, means deleted. A value that was confirmed or read is
 /// the oldest that a read starting now may return.
 #[derive(Debug)]
-struct Versions(AtomicU64);
+pub(crate) struct Versions(AtomicU64);
 
 const REMOVED: u64 = 9;
 
 impl Versions {
-    fn new() -> Arc<Versions> {
+    pub(crate) fn new() -> Arc<Versions> {
         Arc::new(Versions(AtomicU64::new(1)))
     }
 
-    fn note(&self, version: u64) {
+    pub(crate) fn note(&self, version: u64) {
         self.0.fetch_max(version, Ordering::AcqRel);
     }
 
     /// Checks a read's result; None is a read without a result.
-    fn read(&self, read: impl FnOnce() -> Option<u64>) {
+    pub(crate) fn read(&self, read: impl FnOnce() -> Option<u64>) {
         let floor = self.0.load(Ordering::Acquire);
         if let Some(version) = read() {
             assert!(version >= floor, "version {version} after {floor} was answered or read");
@@ -48,19 +48,19 @@ fn version_of(value: &[u8]) -> u64 {
 }
 
 /// A value of this version, longer than a word.
-pub(super) fn value(version: u64) -> [u8; 9] {
+pub(crate) fn value(version: u64) -> [u8; 9] {
     [b'0' + version as u8; 9]
 }
 
-pub(super) fn both_modes(store: &Store) -> [Validation; 2] {
+pub(crate) fn both_modes(store: &Store) -> [Validation; 2] {
     [Validation::SameHost, Validation::Remote(store.secret().clone())]
 }
 
-pub(super) fn open(store: &Store, mode: Validation) -> Mapped {
+pub(crate) fn open(store: &Store, mode: Validation) -> Mapped {
     Mapped::open(store.memory.clone(), mode).expect("a region")
 }
 
-pub(super) fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
+pub(crate) fn by_key(reader: &mut Mapped, store: &Store) -> Option<u64> {
     reader.begin(store.now());
     let outcome = reader.get(b"a").0;
     seen(&outcome, |hit| version_of(reader.value(hit)))
@@ -83,7 +83,7 @@ fn seen(outcome: &ReadOutcome, version: impl FnOnce(&Hit) -> u64) -> Option<u64>
     }
 }
 
-fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
+pub(crate) fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
     reader.begin(store.now());
     match reader.get_at(b"a", location).0 {
         ReadOutcome::Hit(hit) => Some(version_of(reader.value(&hit))),
@@ -91,7 +91,7 @@ fn at(reader: &mut Mapped, store: &Store, location: Location) -> Option<u64> {
     }
 }
 
-fn location(reader: &mut Mapped, store: &Store) -> Location {
+pub(crate) fn location(reader: &mut Mapped, store: &Store) -> Location {
     reader.begin(store.now());
     let ReadOutcome::Hit(hit) = reader.get(b"a").0 else { panic!("the item exists") };
     hit.location

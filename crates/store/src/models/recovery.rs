@@ -28,6 +28,7 @@ pub(super) fn recovering(before: Arc<Store>) -> Arc<Store> {
     let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)
         .expect("a server stored the directory");
     let parts = Parts {
+        flash: None,
         last_cas: before.last_cas(),
         hash_seed: before.hash_seed,
         secret: before.secret.clone(),
