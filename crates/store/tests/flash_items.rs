@@ -10,6 +10,8 @@ use fabcache_store::{
 };
 use fabcache_testbed::bytes::pattern;
 
+const MEMORY_BYTES: u64 = 2 << 20;
+
 fn sums(tier: &Tier) -> FlashSums {
     tier.store().flash_sums().expect("there is a tier")
 }
@@ -17,7 +19,11 @@ fn sums(tier: &Tier) -> FlashSums {
 /// A tier to which only items of 200 bytes and more go.
 fn tier(segments: u64, options: StoreOptions) -> Tier {
     let flash = FlashOptions { item_bytes_min: 200, ..flash_options(&[segments]) };
-    Tier::new(2 << 20, &[], StoreOptions { flash: Some(flash), eviction: EvictionPolicy::Lru, ..options })
+    Tier::new(
+        MEMORY_BYTES,
+        &[],
+        StoreOptions { flash: Some(flash), eviction: EvictionPolicy::Lru, ..options },
+    )
 }
 
 /// Stores short items, which do not go to flash, until these have.
@@ -356,4 +362,27 @@ fn pending_read_keeps_its_segment_and_revives_nothing() {
     let before = tier.devices.borrow()[device][at..at + SEGMENT_BYTES as usize].to_vec();
     turn_over(6);
     assert!(tier.devices.borrow()[device][at..at + SEGMENT_BYTES as usize] != before[..]);
+}
+
+#[test]
+fn newest_items_are_found_though_memory_does_not_suffice_to_index_all() {
+    let tier = Tier::new(MEMORY_BYTES, &[64, 64], StoreOptions::default());
+    let value = |n: u64| pattern(n, 60);
+    let items = 400_000;
+    for n in 0..items {
+        set(&tier, format!("item-{n}").as_bytes(), plain(&value(n)));
+        if tier.store().is_short_of_memory() || n % 64 == 0 {
+            tier.drive();
+        }
+    }
+    let sums = sums(&tier);
+    let newest = items - 80_000..items;
+    let found = newest.clone().filter(|n| {
+        let found = tier.get(format!("item-{n}").as_bytes());
+        found.is_some_and(|(_, found)| found == value(*n))
+    });
+    let found = found.count();
+    let is_wrong = found < 79_000 || tier.store().sums().evictions > 4_000;
+    assert!(!is_wrong, "{found} found, {} evicted, {sums:?}", tier.store().sums().evictions);
+    assert!(sums.pages_evicted > 20 && sums.objects_used > 80_000, "{sums:?}");
 }

@@ -122,7 +122,7 @@ fn flash_segment_is_not_freed_while_it_is_read() {
             })
         };
         set(&main, 2);
-        main.retire(flash_of(&store), &[0], &mut || {});
+        main.retire(flash_of(&store), &[0], |_| true, &mut || {});
         flash_of(&store).free_retired();
         reader.join().expect("read");
         flash_of(&store).free_retired();
@@ -141,7 +141,7 @@ fn item_returns_to_flash_unless_its_segment_is_retired() {
         let retiring = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
-                Handle::new(&store).retire(flash_of(&store), &[0], &mut || {});
+                Handle::new(&store).retire(flash_of(&store), &[0], |_| true, &mut || {});
                 flash_of(&store).free_retired();
             })
         };

@@ -1,8 +1,8 @@
 //! Retirement: segments are emptied for later use.
 //!
-//! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that is
-//! not enough the ones that were written first. A pass over the index clears their slots, for several segments at a time: it takes as long as the index
-//! is large.
+//! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that
+//! is not enough the ones that were written first. These go, too, when the index has as many items as memory suffices for. A pass
+//! over the index clears their slots, for several segments at a time: it takes as long as the index is large.
 
 use fabcache_layout::header;
 
@@ -16,6 +16,10 @@ use crate::store::Store;
 const RETIRED_DIVISOR: usize = 32;
 /// … when fewer than this are free.
 const FREE_MIN: usize = 2;
+/// The part of memory that the index may take, as a fraction: items on flash take no other …
+const INDEX_SHARE: (u64, u64) = (3, 4);
+/// … and at most so many bytes each.
+const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
 impl Handle {
     /// Frees segments of flash for later use, and calls `pause` between short parts of it. Does nothing while another thread does.
@@ -27,7 +31,8 @@ impl Handle {
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         flash.free_retired();
         let free = flash.log().free_segments() + flash.retiring();
-        if free >= FREE_MIN {
+        let surplus = store.index.items().saturating_sub(store.indexed_items_max());
+        if free >= FREE_MIN && surplus == 0 {
             return;
         }
         // Until each slot that an earlier server left is counted, segments seem to have fewer items than they have.
@@ -38,10 +43,11 @@ impl Handle {
         // Without items, a segment may still have the pages of promoted ones.
         let dead: Vec<u32> = flash.dead_segments(store).collect();
         let mut retiring = dead.clone();
-        if free + dead.len() < FREE_MIN && store.evicts() {
-            let oldest = flash.oldest().filter(|id| !dead.contains(id));
-            let wanted = FREE_MIN + flash.segments.len() / RETIRED_DIVISOR;
-            retiring.extend(oldest.take(wanted.saturating_sub(free + dead.len())));
+        if store.evicts() {
+            let free = free + dead.len();
+            let wanted =
+                if free < FREE_MIN { FREE_MIN + flash.segments.len() / RETIRED_DIVISOR - free } else { 0 };
+            retiring.extend(flash.oldest(wanted, surplus, &dead));
         }
         self.retire(flash, &retiring, |id| !dead.contains(id), &mut pause);
         flash.free_retired();
@@ -86,6 +92,14 @@ impl Handle {
     }
 }
 
+impl Store {
+    /// Returns how many items the index may have, in memory and on flash: so many that some memory is left for items.
+    fn indexed_items_max(&self) -> u64 {
+        let bytes = u64::from(self.segments.limit()) * self.geometry.segment_bytes();
+        bytes / INDEX_SHARE.1 * INDEX_SHARE.0 / INDEXED_ITEM_BYTES_MAX
+    }
+}
+
 impl Flash {
     /// Ends the segment that is written if its items were flushed: all items of a segment are of one epoch.
     fn close_flushed(&self, epoch: u64, now_ns: u64) {
@@ -102,12 +116,20 @@ impl Flash {
         self.segments.uses().filter(is_dead).map(|segment| segment.id)
     }
 
-    /// Returns the sealed segments, in the order in which they were written.
-    fn oldest(&self) -> impl Iterator<Item = u32> {
-        let mut sealed: Vec<SegmentUse> =
-            self.segments.uses().filter(|segment| segment.kind == Kind::Sealed).collect();
+    /// Returns the sealed segments that were written first, but for those `without`: so many, or those with so many items.
+    fn oldest(&self, segments: usize, mut items: u64, without: &[u32]) -> Vec<u32> {
+        let is_one = |segment: &SegmentUse| segment.kind == Kind::Sealed && !without.contains(&segment.id);
+        let mut sealed: Vec<SegmentUse> = self.segments.uses().filter(is_one).collect();
         sealed.sort_unstable_by_key(|segment| segment.sequence);
-        sealed.into_iter().map(|segment| segment.id)
+        let mut oldest = Vec::new();
+        for segment in sealed {
+            if oldest.len() >= segments && items == 0 {
+                break;
+            }
+            items = items.saturating_sub(u64::from(segment.live));
+            oldest.push(segment.id);
+        }
+        oldest
     }
 
     /// Returns the segments that readers keep from being free.
