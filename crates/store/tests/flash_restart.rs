@@ -6,6 +6,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -15,7 +16,8 @@ use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::slot::Slot;
 use fabcache_store::backing::BackingOptions;
 use fabcache_store::{
-    Change, Expiry, FlashLoss, FlashOpening, FlashOptions, FlashSums, Opening, Put, StoreOptions,
+    Change, Expiry, FlashLoss, FlashOpening, FlashOptions, FlashSums, NewValue, Opening, Put, StoreOptions,
+    Value, Write,
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
@@ -31,6 +33,7 @@ const STATE_AT: usize = 240;
 /// A memory file, and devices whose headers have the id of their last opening.
 struct Place {
     folder: Folder,
+    memory_bytes: u64,
     clock: SetClock,
     devices: RefCell<Vec<Vec<u8>>>,
     set_id: Cell<u128>,
@@ -40,6 +43,7 @@ impl Place {
     fn new(segments: &[u64]) -> Place {
         let devices = segments.iter().map(|segments| vec![0; (segments * SEGMENT_BYTES) as usize]).collect();
         Place {
+            memory_bytes: MEMORY_BYTES,
             folder: Folder::new("fabcache-flash-restart").expect("a folder"),
             clock: SetClock::default(),
             devices: RefCell::new(devices),
@@ -68,8 +72,8 @@ impl Place {
 
     fn open_with(&self, flash: Option<FlashOptions>) -> Tier {
         let options = StoreOptions {
-            memory_bytes: MEMORY_BYTES,
-            memory_bytes_max: MEMORY_BYTES,
+            memory_bytes: self.memory_bytes,
+            memory_bytes_max: self.memory_bytes,
             background_threads: 1,
             backing: BackingOptions { file: Some(self.path()), ..BackingOptions::default() },
             flash,
@@ -223,6 +227,56 @@ fn random_operations_go_on_over_restarts() {
         }
         assert!(!is_complete || lost <= LOST_MAX, "{lost} items are lost");
     }
+}
+
+#[test]
+fn values_of_several_flash_segments_are_kept() {
+    let place = Place { memory_bytes: 8 << 20, ..Place::new(&[60, 60]) };
+    let mut tier = place.open();
+    let long = |n: u64| pattern(n, 300_000 + n as usize % 5 * 90_000);
+    let store = |tier: &Tier, numbers: Range<u64>, drives: bool| {
+        for n in numbers {
+            let value = long(n);
+            let write = Write::plain(NewValue::Is(Value::Bytes(&value)));
+            tier.mutate(&key(n), |_| (Change::Write(write), ())).expect("something can be evicted");
+            if drives {
+                tier.drive();
+            }
+        }
+    };
+    let left = |tier: &Tier| {
+        let is_there = |n: &u64| match tier.get(&key(*n)) {
+            Some((_, found)) => {
+                assert!(found == long(*n), "item {n}");
+                true
+            }
+            None => false,
+        };
+        (0..40).filter(is_there).count()
+    };
+    store(&tier, 0..40, true);
+    // Some of the last ones are being written at the stop.
+    store(&tier, 40..60, false);
+    let expected = left(&tier);
+    assert!(expected > 20, "{expected}");
+    for checks_first in [true, false] {
+        let before = sums(&tier);
+        assert!(before.objects_used > 20, "parts of items: {before:?}");
+        place.stop(tier);
+        tier = place.open();
+        let opening = tier.store().flash_opening();
+        let FlashOpening::Kept { items } = opening else { panic!("{opening:?}") };
+        assert!(items < before.objects_used, "{items} of {before:?}");
+        if checks_first {
+            assert!(tier.handle.finish_restart(&mut || true));
+            assert_eq!(sums(&tier).objects_used, before.objects_used, "each part is counted once");
+        }
+        assert_eq!(left(&tier), expected);
+        assert_eq!(sums(&tier).bad_pages, 0);
+    }
+    // The parts' segments are used again.
+    store(&tier, 100..300, true);
+    assert!(left(&tier) < expected / 2 && sums(&tier).bad_pages == 0);
 }
 
 #[test]
@@ -459,6 +513,12 @@ fn damaged_groups_lose_their_items_only() {
     let place = Place::new(&[24, 20]);
     let tier = place.open();
     fill(&tier);
+    // A growing table is checked as a whole at the start.
+    let mut n = 1 << 32;
+    while tier.store().usage().index_growing {
+        put(&tier, n, b"", Expiry::NEVER);
+        n += 1;
+    }
     let (left, on_flash) = (found(&tier), sums(&tier).objects_used);
     place.stop(tier);
     let slots = slots_on_flash(&place);

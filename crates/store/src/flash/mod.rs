@@ -164,7 +164,7 @@ impl Flash {
             self.segments.kind(id) != Kind::Free && self.segments.sequence(id) < self.first_sequence;
         if is_there {
             self.segments.count_live(item.page);
-            self.spans.count_live(item, &self.segments);
+            self.spans.count_found(item, &self.segments);
         }
         is_there
     }

@@ -13,14 +13,16 @@
 //! swapped device, no item on flash is kept.
 //!
 //! **No segment seems to have fewer items than slots lead to it.** Counts of live items are not saved. Each group counts its slots
-//! when it is checked, before any request uses it, and until all are checked no segment is retired. A damaged group loses its
-//! slots without being counted. A slot without a counted item of a kept segment is cleared in the same check, and so are all
+//! when it is checked, and the further segments of long items, before any request uses it. Until all are checked no segment is
+//! retired. A damaged group loses its slots without being counted. A slot without a counted item of a kept segment is cleared in the same check, and so are all
 //! slots if the tier is not kept.
 //!
 //! **Bytes that a device lost** in a power failure, or replaced by older ones, are a miss: the checksum of each page covers the
 //! tier's id, and the sequence of its segment, which goes on from server to server.
 //!
 //! Where promoted items are on flash is not saved: they are written again.
+
+use std::collections::HashSet;
 
 use super::log::Log;
 use super::segments::{FlashSegments, Kind};
@@ -98,7 +100,7 @@ impl Flash {
             segments,
             log,
             spans: self.spans.save(),
-            items,
+            items: items.saturating_sub(self.spans.further_parts()),
         }
     }
 
@@ -114,7 +116,7 @@ impl Flash {
         }
         let log: &mut Log = self.log.get_mut().expect("no thread panics while it holds the log");
         log.restore(&saved.log, &self.segments);
-        saved.spans.iter().for_each(|(page, segments)| self.spans.note(*page, segments));
+        self.spans.restore(&saved.spans);
         self.first_sequence = saved.log.next_sequence;
         Ok(())
     }
@@ -126,7 +128,8 @@ fn is_consistent(saved: &SavedFlash, segments: &FlashSegments) -> bool {
     let mut listed: Vec<u32> =
         saved.segments.iter().map(|segment| segment.id).chain(free.iter().copied()).collect();
     listed.sort_unstable();
-    let is_used = |id| saved.segments.iter().any(|segment| segment.id == id);
+    let used: HashSet<u32> = saved.segments.iter().map(|segment| segment.id).collect();
+    let is_used = |id: u32| used.contains(&id);
     listed.iter().copied().eq(0..segments.len() as u32)
         && saved.segments.iter().all(|segment| (1..*next_sequence).contains(&segment.sequence))
         && saved.spans.iter().all(|(page, spanned)| {
@@ -166,6 +169,9 @@ pub(crate) fn restore_flash(
 impl Store {
     /// Returns the number of slots that lead to flash and are counted.
     pub(crate) fn items_on_flash(&self) -> u64 {
-        self.flash.iter().flat_map(|flash| flash.segments.uses()).map(|segment| u64::from(segment.live)).sum()
+        self.flash.as_ref().map_or(0, |flash| {
+            let parts: u64 = flash.segments.uses().map(|segment| u64::from(segment.live)).sum();
+            parts.saturating_sub(flash.spans.further_parts())
+        })
     }
 }

@@ -3,31 +3,37 @@
 use std::collections::HashMap;
 
 use fabcache_layout::flash_slot::FlashItem;
-use fabcache_layout::sync::Mutex;
+use fabcache_layout::sync::{Mutex, MutexGuard};
 
 use super::page::LAST_CLASS;
 use super::segments::FlashSegments;
 
+/// The further segments of one item.
+#[derive(Clone, Debug, Default)]
+struct Span {
+    segments: Box<[u32]>,
+    /// The item's slot leads to it.
+    is_linked: bool,
+}
+
 /// The segments, after the first, of each item that has several, by its first page.
 #[derive(Debug, Default)]
-pub(super) struct Spans(Mutex<HashMap<u32, Box<[u32]>>>);
+pub(super) struct Spans {
+    known: Mutex<HashMap<u32, Span>>,
+    /// Those of an earlier server whose slots were not found yet.
+    saved: Mutex<HashMap<u32, Span>>,
+}
 
 impl Spans {
-    fn lock(&self) -> fabcache_layout::sync::MutexGuard<'_, HashMap<u32, Box<[u32]>>> {
-        self.0.lock().expect("no thread panics while it holds spans")
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Span>> {
+        self.known.lock().expect("no thread panics while it holds spans")
     }
 
     /// The item on this page is being written, and goes on in these segments.
     pub(super) fn note(&self, page: u32, segments: &[u32]) {
         if !segments.is_empty() {
-            self.lock().insert(page, segments.into());
+            self.lock().insert(page, Span { segments: segments.into(), is_linked: false });
         }
-    }
-
-    /// Returns all, for the next server.
-    #[cfg(not(loom))]
-    pub(super) fn save(&self) -> Vec<(u32, Vec<u32>)> {
-        self.lock().iter().map(|(page, segments)| (*page, segments.to_vec())).collect()
     }
 
     /// Returns the further segments of an item.
@@ -35,25 +41,64 @@ impl Spans {
         if item.page_class < LAST_CLASS {
             return Box::default();
         }
-        self.lock().get(&item.page).cloned().unwrap_or_default()
+        self.lock().get(&item.page).map(|span| span.segments.clone()).unwrap_or_default()
     }
 
     /// Counts a slot that is about to lead to an item of several segments.
     pub(super) fn count_live(&self, item: FlashItem, segments: &FlashSegments) {
-        self.of(item).iter().for_each(|id| segments.count_live_in(*id));
+        if item.page_class == LAST_CLASS
+            && let Some(span) = self.lock().get_mut(&item.page)
+        {
+            span.is_linked = true;
+            span.segments.iter().for_each(|id| segments.count_live_in(*id));
+        }
     }
 
     /// Counts a slot that no longer leads to an item.
     pub(super) fn count_dead(&self, item: FlashItem, segments: &FlashSegments) {
         if item.page_class == LAST_CLASS
-            && let Some(spanned) = self.lock().remove(&item.page)
+            && let Some(span) = self.lock().remove(&item.page)
         {
-            spanned.iter().for_each(|id| segments.count_dead_in(*id));
+            span.segments.iter().for_each(|id| segments.count_dead_in(*id));
+        }
+    }
+
+    /// Counts a slot that an earlier server left, of an item of several segments.
+    pub(super) fn count_found(&self, item: FlashItem, segments: &FlashSegments) {
+        if item.page_class < LAST_CLASS {
+            return;
+        }
+        let found = self.saved.lock().expect("no thread panics while it holds spans").remove(&item.page);
+        if let Some(span) = found {
+            span.segments.iter().for_each(|id| segments.count_live_in(*id));
+            self.lock().insert(item.page, span);
         }
     }
 
     /// The item was not linked.
     pub(super) fn forget(&self, page: u32) {
         self.lock().remove(&page);
+    }
+
+    /// Returns how often linked items are counted beside their first segments.
+    #[cfg(not(loom))]
+    pub(super) fn further_parts(&self) -> u64 {
+        let known = self.lock();
+        known.values().filter(|span| span.is_linked).map(|span| span.segments.len() as u64).sum()
+    }
+
+    /// Returns the first page and the further segments of each linked item.
+    #[cfg(not(loom))]
+    pub(super) fn save(&self) -> Vec<(u32, Vec<u32>)> {
+        let known = self.lock();
+        let linked = known.iter().filter(|(_, span)| span.is_linked);
+        linked.map(|(page, span)| (*page, span.segments.to_vec())).collect()
+    }
+
+    /// Has items of an earlier server counted when their slots are found.
+    #[cfg(not(loom))]
+    pub(super) fn restore(&mut self, saved: &[(u32, Vec<u32>)]) {
+        let span = |segments: &[u32]| Span { segments: segments.into(), is_linked: true };
+        self.saved = Mutex::new(saved.iter().map(|(page, segments)| (*page, span(segments))).collect());
     }
 }
