@@ -280,6 +280,30 @@ fn values_of_several_flash_segments_are_kept() {
 }
 
 #[test]
+fn full_flash_is_not_taken_for_dead_before_its_items_are_counted() {
+    let place = Place::new(&[24]);
+    let tier = place.open();
+    let mut n = 0;
+    // No segment is retired, so the next server has to do it at once.
+    while sums(&tier).pages_free > 0 {
+        let key = key(n);
+        let put = Put { key: &key, value: &value(n), flags: n as u32, expiry: Expiry::NEVER };
+        tier.handle.put(&put, &tier.handle.probe_for_write(&key)).expect("something can be evicted");
+        tier.write_all(|_, _| true);
+        n += 1;
+    }
+    let on_flash = sums(&tier).objects_used;
+    place.stop(tier);
+    let tier = place.open();
+    tier.handle.maintain_flash(|| {});
+    let after = sums(&tier);
+    assert!(after.pages_free >= 2 && after.objects_evicted > 0, "{after:?}");
+    assert!(after.objects_used > on_flash * 3 / 4, "{on_flash} items were on flash: {after:?}");
+    let wrong = (0..n).filter(|n| tier.get(&key(*n)).is_some_and(|(_, found)| found != value(*n))).count();
+    assert_eq!((wrong, sums(&tier).bad_pages), (0, 0));
+}
+
+#[test]
 fn growing_table_keeps_its_items_on_flash() {
     let place = Place::new(&[64]);
     let tier = place.open();
