@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use fabcache_uring::PageBuffer;
@@ -22,6 +23,9 @@ use super::{DeviceSettings, HEADER_AREA_BYTES, SEGMENTS_MIN};
 
 /// Mode bits that let other users write a file.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// How long to try a device that is in use, and how often.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The open devices. They are locked until this and all their files are dropped.
 #[derive(Debug)]
@@ -464,7 +468,7 @@ fn open_file(path: &Path, is_new: bool, is_block_device: bool) -> Result<File> {
     }
     let mut options = File::options();
     options.read(true).write(true).create_new(is_new).mode(0o600).custom_flags(flags.bits() as i32);
-    let file = options.open(path).map_err(|error| unavailable(path, &error))?;
+    let file = retry_while_busy(|| options.open(path)).map_err(|error| unavailable(path, &error))?;
     // Under NONBLOCK requests of io_uring fail instead of waiting. DIRECT is set here because an open that fails for it may
     // have created the file.
     let set = match rustix::fs::fcntl_setfl(&file, OFlags::DIRECT) {
@@ -479,11 +483,28 @@ fn open_file(path: &Path, is_new: bool, is_block_device: bool) -> Result<File> {
 }
 
 fn lock(path: &Path, file: &File) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
-            Err(refused(path, "another server uses it; stop that one, or give another path"))
+    let locked = retry_while_busy(|| Ok(rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?));
+    locked.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            refused(path, "another server uses it; stop that one, or give another path")
         }
-        locked => locked.map_err(|error| refused(path, format_args!("cannot lock it: {error}"))),
+        _ => refused(path, format_args!("cannot lock it: {error}")),
+    })
+}
+
+/// Tries again for a while: the kernel may still be ending the requests of a killed server, which keep its files open.
+fn retry_while_busy<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let until = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match attempt() {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy)
+                    && Instant::now() < until =>
+            {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 
