@@ -155,9 +155,10 @@ fn other_devices_lose_the_items_on_flash_only() {
     };
     let remove = |place: &Place| std::fs::remove_file(place.path("b")).expect("our file");
     let nothing = |_: &Place| {};
-    type Between<'a> = &'a dyn Fn(&Place);
+    // The devices of the second server, what happens in between, and what it logs.
+    type Case<'a> = (&'a [(&'a str, u64)], &'a dyn Fn(&Place), &'a str);
     let [a, b] = DEVICES;
-    let cases: [(&[(&str, u64)], Between<'_>, &str); 6] = [
+    let cases: [Case<'_>; 6] = [
         (&[], &nothing, "the server has no flash devices now"),
         (&[("a", 65)], &nothing, "flash device {a} was number 1 of 2 devices"),
         (&[a, ("b", 49)], &nothing, "flash device {b} had 101711872 bytes, in segments of 16777216"),
