@@ -15,6 +15,10 @@ use crate::reclaim::StepOutcome;
 use crate::store::Store;
 use crate::write::Change;
 
+/// How long a lower memory limit waits for writes to flash before it looks again.
+#[cfg(not(loom))]
+const FLASH_WAIT: std::time::Duration = std::time::Duration::from_millis(1);
+
 impl Store {
     /// Publishes the current second, and executes a due delayed flush. Any thread may call this at any time: it never waits.
     ///
@@ -234,6 +238,20 @@ impl Handle {
         }
     }
 
+    /// As [`Handle::reclaim_once`]. Waits a little for writes to flash, or evicts what they delay for too long.
+    #[cfg(not(loom))]
+    fn reclaim_or_wait(&self) -> bool {
+        if self.reclaim_once() {
+            return true;
+        }
+        if self.store.is_flash_progressing() {
+            thread::sleep(FLASH_WAIT);
+            return true;
+        }
+        let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
+        self.store.flash.is_some() && self.store.evicts() && reclaim.skip_flash()
+    }
+
     /// Sets the memory limit. Lowering evicts until it holds; raising stops at the reserved size.
     ///
     /// # Errors
@@ -272,7 +290,7 @@ impl Handle {
         let before = (store.usage().memory_limit, store.segments.limit());
         let mut over = store.move_memory_limit(bytes, segments as u32);
         while over > 0 {
-            if !self.reclaim_once() && !store.give_up_open() {
+            if !self.reclaim_or_wait() && !store.give_up_open() {
                 store.move_memory_limit(before.0, before.1);
                 return Err(MemoryLimitError::Full);
             }

@@ -243,6 +243,12 @@ impl Store {
         self.segments.free_count() < self.free_segments_least() && flash.log().is_progressing(self.clock_ns())
     }
 
+    /// Returns whether memory will become free because writes to flash make progress.
+    #[cfg(not(loom))]
+    pub fn is_flash_progressing(&self) -> bool {
+        self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))
+    }
+
     /// Takes the next write to flash, if there is one. [`Observer::flash_has_writes`](crate::Observer) tells of more.
     pub fn take_flash_write(&self) -> Option<FlashWrite> {
         let flash = self.flash.as_ref()?;

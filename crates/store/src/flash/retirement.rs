@@ -29,7 +29,7 @@ impl Handle {
         let Ok(_retiring) = flash.retirement.try_lock() else { return };
         self.publish_written(flash);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
-        flash.free_retired();
+        self.free_retired(flash);
         let free = flash.log().free_segments() + flash.retiring();
         let surplus = store.index.items().saturating_sub(store.indexed_items_max());
         if free >= FREE_MIN && surplus == 0 {
@@ -50,7 +50,14 @@ impl Handle {
             retiring.extend(flash.oldest(wanted, surplus, &dead));
         }
         self.retire(flash, &retiring, |id| !dead.contains(id), &mut pause);
-        flash.free_retired();
+        self.free_retired(flash);
+    }
+
+    fn free_retired(&self, flash: &Flash) {
+        if flash.free_retired() {
+            // Without eviction, segments of memory whose items flash had no room for may leave now.
+            self.store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
+        }
     }
 
     /// Clears the slots that lead to these segments. Those that may hold valid items count as evicted.
@@ -144,14 +151,17 @@ impl Flash {
         self.counters.bytes_evicted.add(bytes);
     }
 
-    /// Frees retired segments that no reader pins.
-    pub(super) fn free_retired(&self) {
+    /// Frees retired segments that no reader pins. Returns whether there was one.
+    pub(super) fn free_retired(&self) -> bool {
+        let mut has_freed = false;
         let retiring: Vec<u32> =
             self.segments.uses().filter(|s| s.kind == Kind::Retiring).map(|s| s.id).collect();
         for id in retiring {
             if self.segments.free(id) {
                 self.log().add_free(id);
+                has_freed = true;
             }
         }
+        has_freed
     }
 }

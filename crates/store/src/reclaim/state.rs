@@ -96,7 +96,7 @@ impl Reclaim {
     }
 
     /// Empties the victim, or one that waits for writes to flash, without those. Returns whether there is one.
-    pub(super) fn skip_flash(&mut self) -> bool {
+    pub(crate) fn skip_flash(&mut self) -> bool {
         match &mut self.victim {
             Some(victim) => !std::mem::replace(&mut victim.skips_flash, true),
             None => {
