@@ -45,6 +45,7 @@ impl CommandKind {
             Command::Noop | Command::Version | Command::Refused(_) | Command::ShmAccessed(_) => {
                 CommandKind::Read
             }
+            Command::Delete(delete) if delete.stale || delete.drop_value => CommandKind::Write,
             Command::Get(_) | Command::Store(_) | Command::Arithmetic(_) | Command::Touch(_) => {
                 CommandKind::Write
             }
@@ -81,6 +82,13 @@ pub fn before(
         }
     }
     None
+}
+
+/// Returns whether memory that a write found full will be free when writes to flash have ended. With eviction it is free
+/// without them.
+#[cold]
+pub fn makes_room(ctx: &Context) -> bool {
+    !ctx.shared.settings.evict && ctx.shared.store.is_flash_progressing()
 }
 
 /// Returns whether the answer depends on earlier reads of the item: it shows whether and when there was one.

@@ -129,6 +129,9 @@ fn write_plain(
     if done == Err(OutOfMemory::OnFlash) {
         return flash::await_item(ctx, session, store.key);
     }
+    if done == Err(OutOfMemory::Full) && flash::makes_room(ctx) {
+        return Flow::AwaitMemory;
+    }
     ctx.counters().cmd_set.inc();
     ctx.shared.prefixes.count(store.key, Request::Set);
     match done {
@@ -293,8 +296,10 @@ fn write(
         true => ctx.handle.overwrite(key, decide),
         false => ctx.handle.mutate(key, decide),
     };
-    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
-        return flash::await_item(ctx, session, key);
+    match &done {
+        Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, key),
+        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        _ => {}
     }
     ctx.counters().cmd_set.inc();
     ctx.shared.prefixes.count(key, Request::Set);
