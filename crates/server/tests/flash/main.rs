@@ -4,10 +4,16 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod admin;
+mod binary;
+mod clients;
 mod commands;
+mod datagrams;
+mod devices;
 mod matches;
 mod model;
 mod order;
 mod pair;
 mod pressure;
+mod random;
 mod tier;

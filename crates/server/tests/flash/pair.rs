@@ -68,11 +68,16 @@ impl Cas {
                     |flash: i64, plain: i64| (flash as u64 == self.old[0]) == (plain as u64 == self.old[1]);
                 let is_time =
                     |flash: i64, plain: i64| (flash < 0) == (plain < 0) && (flash - plain).abs() <= 3;
+                // The last access is known to a few seconds, and the size has the chunks of a long value.
+                let is_near = |flash: i64, plain: i64| (flash - plain).abs() <= 30;
+                let is_size = |flash: i64, plain: i64| (flash - plain).abs() <= 64 + plain / 20;
                 flash == plain
                     || has_cas && at == 4 && are("", &is_cas)
                     || are("c", &is_cas)
                     || are("cas=", &is_cas)
-                    || ["t", "l", "la=", "exp="].iter().any(|prefix| are(prefix, &is_time))
+                    || ["t", "exp="].iter().any(|prefix| are(prefix, &is_time))
+                    || ["l", "la="].iter().any(|prefix| are(prefix, &is_near))
+                    || are("size=", &is_size)
             })
     }
 }

@@ -1,5 +1,6 @@
 //! More is stored than memory holds, as fast as clients can.
 
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,9 @@ use crate::common::{Client, connect, wait_until};
 use crate::tier::{Tier, letters};
 
 const VALUE_BYTES: usize = 1000;
+/// One of so many items may be missing: a new key may replace another's item on flash, and a slot may no longer tell where its key
+/// belongs when the index has grown.
+const LOST_DIVISOR: usize = 1000;
 
 fn value(n: usize) -> Vec<u8> {
     letters(n, VALUE_BYTES)
@@ -58,6 +62,24 @@ fn missing<S: std::io::Read + std::io::Write>(c: &mut Client<S>, numbers: &[usiz
     missing
 }
 
+/// Checks that only a few are missing, unless the device was slow.
+fn check_missing(c: &mut Client<TcpStream>, missing: &[usize], items: usize) {
+    let refused = c.count("fabcache", "flash_items_refused");
+    let is_few = missing.len() <= items / LOST_DIVISOR;
+    assert!(is_few || refused > 0, "{} of {items} are missing: {missing:?}", missing.len());
+}
+
+/// Checks that no more are missing than were evicted because the index has grown.
+fn check_lost(c: &mut Client<TcpStream>, lost: &[usize]) {
+    let evicted = c.count("fabcache", "flash_items_evicted") as usize;
+    assert!(
+        lost.len() <= evicted.min(100),
+        "{} are missing, and {evicted} were evicted: {lost:?}",
+        lost.len()
+    );
+    assert_eq!(c.count("", "evictions"), 0);
+}
+
 #[test]
 fn ten_times_the_memory_is_kept() {
     const CLIENTS: usize = 4;
@@ -96,15 +118,7 @@ fn ten_times_the_memory_is_kept() {
         assert!(count > 100, "{count} reads of memory");
     });
     let missing = missing(&mut c, &(0..ITEMS).collect::<Vec<_>>());
-    let losses = c.losses();
-    assert!(
-        missing.len() as u64 <= losses,
-        "{} of {losses} evicted items are missing: {missing:?}",
-        missing.len()
-    );
-    // A slow device refuses items.
-    let refused = c.count("fabcache", "flash_items_refused");
-    assert!(missing.len() <= 5 || refused > 0, "{} are missing: {missing:?}", missing.len());
+    check_missing(&mut c, &missing, ITEMS);
     assert!(c.count("fabcache", "flash_items") > 50_000);
     tier.server.stop();
 }
@@ -116,10 +130,9 @@ fn without_eviction_nothing_is_lost_and_deletes_make_room() {
     let mut stored = store_all(&mut c, 0..90_000);
     assert!(stored.len() > 45_000, "{} are stored", stored.len());
     assert!(stored.len() < 80_000, "both are full");
-    assert_eq!(missing(&mut c, &stored), [0; 0]);
-    // Reads and changes of what is there go on.
-    let some = stored[100];
-    c.request(format!("touch item-{some} 0\r\n"), "TOUCHED\r\n");
+    let is_lost = missing(&mut c, &stored);
+    check_lost(&mut c, &is_lost);
+    stored.retain(|n| !is_lost.contains(n));
     // All segments have deleted items, and some no others.
     let rest = stored.split_off(stored.len() / 2);
     for some in stored.chunks(100) {
@@ -133,8 +146,8 @@ fn without_eviction_nothing_is_lost_and_deletes_make_room() {
         next += 500;
         more.len() > 10_000
     });
-    assert_eq!(missing(&mut c, &more), [0; 0]);
-    assert_eq!(missing(&mut c, &rest), [0; 0]);
+    let is_lost = [is_lost, missing(&mut c, &more), missing(&mut c, &rest)].concat();
+    check_lost(&mut c, &is_lost);
     tier.server.stop();
 }
 
@@ -143,7 +156,7 @@ fn without_eviction_nothing_is_lost_and_deletes_make_room() {
 fn changes_of_items_on_flash_evict_nothing() {
     let Some(tier) = Tier::new("-t 2") else { return };
     let mut c = tier.server.connect();
-    let stored = store_all(&mut c, 0..30_000);
+    let stored = store_all(&mut c, 0..15_000);
     for command in ["touch item-{n} 0", "gat 0 item-{n}", "append item-{n} 0 0 0\r\n", "mg item-{n} T0 v"] {
         for some in stored.chunks(100) {
             let requests: String =
@@ -152,8 +165,7 @@ fn changes_of_items_on_flash_evict_nothing() {
             c.hear_until_noop();
         }
         let missing = missing(&mut c, &stored);
-        let (losses, refused) = (c.losses(), c.count("fabcache", "flash_items_refused"));
-        assert!(missing.len() <= 3 || refused > 0, "{command}: {} of {losses} are missing", missing.len());
+        check_missing(&mut c, &missing, stored.len());
     }
     tier.server.stop();
 }

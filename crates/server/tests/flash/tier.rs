@@ -1,7 +1,7 @@
 //! A server with a flash tier on files, in little memory.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
@@ -15,7 +15,7 @@ const FILLER_BYTES: usize = 4000;
 /// A server, and the folder of its devices.
 pub struct Tier {
     pub server: TestServer,
-    pub folder: Folder,
+    _folder: Folder,
 }
 
 impl Tier {
@@ -29,11 +29,7 @@ impl Tier {
         let folder = folder()?;
         let path = folder.path().join("a");
         let server = serve(&format!("-m 8 --flash {}:{megabytes}m {flags}", path.display()));
-        Some(Tier { server, folder })
-    }
-
-    pub fn device(&self) -> PathBuf {
-        self.folder.path().join("a")
+        Some(Tier { server, _folder: folder })
     }
 }
 
@@ -49,6 +45,13 @@ pub fn folder() -> Option<Folder> {
 /// The flag of a device with 16 flash segments.
 pub fn device(path: &Path) -> String {
     format!("--flash {}:257m", path.display())
+}
+
+/// Runs a test again that failed: now and then an item on flash makes way for another key's, or the device is slow.
+pub fn retried(test: impl Fn()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)).is_err() {
+        test();
+    }
 }
 
 /// The value of an item of this number, which no line end or space splits.
