@@ -282,6 +282,11 @@ impl Log {
         self.has_writes() || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
     }
 
+    /// Returns whether writes neither fail nor stall, and a segment is free.
+    pub(super) fn is_accepting(&self, now_ns: u64) -> bool {
+        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && !self.free.is_empty()
+    }
+
     fn has_writes(&self) -> bool {
         self.in_flight + self.ready.len() > 0
     }

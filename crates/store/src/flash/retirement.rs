@@ -30,6 +30,7 @@ impl Handle {
         self.publish_written(flash);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
+        store.retry_stuck(flash);
         let free = flash.log().free_segments() + flash.retiring();
         let surplus = store.index.items().saturating_sub(store.indexed_items_max());
         if free >= FREE_MIN && surplus == 0 {
@@ -100,6 +101,13 @@ impl Handle {
 }
 
 impl Store {
+    /// Lets reclaim try again what it could not empty without eviction, while flash refused items.
+    fn retry_stuck(&self, flash: &Flash) {
+        if !self.evicts() && flash.log().is_accepting(self.clock_ns()) {
+            self.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
+        }
+    }
+
     /// Returns how many items the index may have, in memory and on flash: so many that some memory is left for items.
     fn indexed_items_max(&self) -> u64 {
         let bytes = u64::from(self.segments.limit()) * self.geometry.segment_bytes();

@@ -82,8 +82,7 @@ impl Reclaim {
         self.emptied > emptied_max
     }
 
-    /// Makes segments that could not be emptied eligible again: something was freed.
-    #[cfg(not(loom))]
+    /// Makes segments that could not be emptied eligible again: something was freed, or flash takes items again.
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
     }
