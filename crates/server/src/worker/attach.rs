@@ -10,8 +10,9 @@ use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::{AttachError, NewChannel, ShmLink};
 use fabcache_transport::{Kind, Link, StreamLink, memory};
 
-use super::connection::{Connection, EndReason, LIMITS, info_of};
+use super::connection::{Connection, EndReason, LIMITS};
 use super::token::ConnectionToken;
+use super::visibility::info_of;
 use crate::commands::fabric;
 use crate::commands::{Context, Upgrade, UpgradeOffer, shm};
 

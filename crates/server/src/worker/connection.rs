@@ -1,8 +1,7 @@
 //! One connection: its input, its output, and its turns.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,12 +13,13 @@ use super::listener::ListenerEntry;
 use super::ring::ReceiveState;
 use super::token::{ConnectionToken, Interest, TicketId};
 use super::turn_budget::TurnBudget;
+use super::visibility::{event, info_of};
 use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
     GATHERED_IN_MEMORY_BYTES_MAX, INLINE_VALUE_BYTES_MAX, JOINED_BYTES_MAX,
 };
 use crate::commands::{self, Access, Context, FlashWait, Flow, Role, Session, burst};
-use crate::connections::{ConnectionInfo, State};
+use crate::connections::State;
 use crate::output::OutputQueue;
 use crate::watch::topic;
 
@@ -793,31 +793,4 @@ fn is_about_items(command: &Command<'_>) -> bool {
             | Refused(_)
             | ShmAccessed(_)
     )
-}
-
-/// Returns the visible properties of a connection over a link from a listener.
-pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) -> Arc<ConnectionInfo> {
-    let fd = link.descriptor().map_or(-1, |fd| fd.as_raw_fd());
-    let now = ctx.shared.store.now();
-    Arc::new(ConnectionInfo::new(fd, link.kind(), link.peer().to_string(), listener, now))
-}
-
-/// Builds a log line about a connection, in memcached's format.
-fn event(kind: &str, info: &ConnectionInfo, ended: Option<EndReason>) -> String {
-    let transport = match info.kind {
-        Kind::Tcp | Kind::Fabric => "tcp",
-        Kind::Udp => "udp",
-        Kind::Unix | Kind::Shm | Kind::Memory => "local",
-    };
-    let address: Option<std::net::SocketAddr> = info.address.parse().ok();
-    let host = address.map_or("unix".to_owned(), |address| address.ip().to_string());
-    let port = address.map_or(0, |address| address.port());
-    let reason = match ended {
-        None => String::new(),
-        Some(EndReason::Normal) => " reason=normal".to_owned(),
-        Some(EndReason::Error | EndReason::Slow) => " reason=error".to_owned(),
-        Some(EndReason::Idle) => " reason=idle_timeout".to_owned(),
-        Some(EndReason::Shutdown) => " reason=shutdown".to_owned(),
-    };
-    format!("type={kind} rip={host} rport={port} transport={transport}{reason} cfd={}", info.fd)
 }

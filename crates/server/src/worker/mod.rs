@@ -23,6 +23,7 @@ mod ring;
 mod source;
 pub mod token;
 mod turn_budget;
+mod visibility;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
