@@ -17,7 +17,7 @@ pub struct Handle {
     pub(crate) owed_items: Cell<u32>,
     /// Old values that a write needs.
     pub(crate) scratch: Scratch,
-    /// What was read from flash for the key that is changed next.
+    /// The item that was read from flash for the key that is changed next.
     pub(crate) fetched: RefCell<Option<Fetched>>,
     pub(crate) flash_buffers: FlashBuffers,
 }

@@ -12,7 +12,7 @@ use crate::tickets::PendingRequest;
 use crate::worker::flash::ReadPurpose;
 use crate::worker::inbox::Answer;
 
-/// What a connection's next request waits for, or has of flash.
+/// The wait of a connection's next request for flash, or the item that was read for it.
 #[derive(Debug, Default)]
 pub enum FlashWait {
     /// Nothing.
@@ -26,7 +26,7 @@ pub enum FlashWait {
     TimedOut,
 }
 
-/// What a command may have to wait for.
+/// The kind of a command: it decides whether the command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
     /// It changes nothing: it may be executed while answers to earlier requests are pending.

@@ -124,7 +124,7 @@ pub struct Session {
     pub is_plain: bool,
     /// Whether the client has sent a valid `fabric hello`.
     pub knows_fabric: bool,
-    /// What its next request waits for, or has of flash.
+    /// The wait of its next request for flash, or the item that was read for it.
     pub flash: FlashWait,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,

@@ -38,7 +38,7 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
     // An item that this very request expires is returned before it expires.
     let ends_now = touch.is_some_and(|expiry| expiry != Expiry::NEVER && expiry.second() <= now);
     let start = ctx.out.len();
-    // What the request asks for is done in memory.
+    // The item is changed in memory.
     let mut failed = ctx.handle.store_fetched(get.key).err();
     loop {
         let mut touched = Touched::default();

@@ -327,7 +327,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Checks that the file system has room for the file: an allocation in vain would fill it for a while.
+    /// Checks that the file system has room for the file: an unsuccessful allocation would fill it for a while.
     fn check_room(&self) -> Result<()> {
         let cannot = |error: io::Error| unavailable(&self.path, &error);
         let allocated = self.file.metadata().map_err(cannot)?.blocks().saturating_mul(512);

@@ -1,4 +1,4 @@
-//! What the tier has done.
+//! Counters of the flash tier.
 
 use fabcache_layout::sync::{AtomicU64, Ordering};
 
@@ -73,7 +73,7 @@ impl std::fmt::Display for FlashState {
 /// Declares [`FlashSums`]: numbers that only rise, and others.
 macro_rules! flash_sums {
     (rising { $($(#[$doc:meta])* $rising:ident,)* } others { $($(#[$other_doc:meta])* $other:ident: $kind:ty,)* }) => {
-        /// What the flash tier did and holds. memcached's page is a flash segment.
+        /// The sums and the contents of the flash tier. memcached's page is a flash segment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct FlashSums {
             $($(#[$doc])* pub $rising: u64,)*

@@ -16,7 +16,7 @@ use crate::store::Store;
 /// State bits that a record holds: with others, another record is written.
 const MARKS: u16 = State::STALE | State::TOKEN_SENT;
 
-/// What becomes of an item that leaves memory.
+/// The outcome for an item that leaves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demotion {
     /// It stays in memory until this write is published.
@@ -249,7 +249,7 @@ impl Store {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))
     }
 
-    /// Takes the next write to flash, if there is one. [`Observer::flash_has_writes`](crate::Observer) tells of more.
+    /// Takes the next write to flash, if there is one. [`Observer::flash_has_writes`](crate::Observer) reports more.
     pub fn take_flash_write(&self) -> Option<FlashWrite> {
         let flash = self.flash.as_ref()?;
         let is_short = self.segments.free_count() < self.free_segments_wanted();

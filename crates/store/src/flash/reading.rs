@@ -167,7 +167,7 @@ impl FetchedItem {
     }
 }
 
-/// What was read from flash for a key.
+/// The result of reading flash for a key.
 #[derive(Debug)]
 pub enum Fetched {
     /// Its item.
@@ -183,7 +183,7 @@ pub struct FalseMatches {
     excluded: Vec<ExcludedSlot>,
 }
 
-/// What a change finds of a key on flash.
+/// The slot on flash that a change finds for its key.
 pub(crate) enum OnFlash {
     /// No slot there can be its.
     Nothing,
@@ -212,9 +212,9 @@ impl VisitedOnFlash {
 pub enum FlashReadResult {
     /// The item.
     Item(Box<FetchedItem>),
-    /// There is none, or it is no longer valid: its slot is empty now.
+    /// No item, or one that is no longer valid: its slot is empty now.
     Miss(Miss),
-    /// What was read has other keys.
+    /// The items that were read have other keys.
     Others(FalseMatches),
     /// More is to be read.
     More(Box<FlashRead>),
@@ -479,7 +479,7 @@ impl Handle {
         self.mutate(key, |existing| (existing.promotion(), ())).map(|_| ())
     }
 
-    /// What was read from flash is used by the next changes of its key, until [`Handle::forget_fetched`].
+    /// Gives the next changes of a key the item that was read from flash, until [`Handle::forget_fetched`].
     pub fn use_fetched(&self, fetched: Fetched) {
         self.fetched.replace(Some(fetched));
     }

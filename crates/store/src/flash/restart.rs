@@ -52,7 +52,7 @@ pub enum FlashOpening {
 /// Why items on flash are lost at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlashLoss {
-    /// What is on flash is saved by a clean stop only.
+    /// Only a clean stop saves the state of the flash tier.
     #[error("the last server did not stop cleanly")]
     Unclean,
     /// The options have no flash tier.

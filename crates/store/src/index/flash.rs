@@ -1,7 +1,8 @@
 //! Slots of items on flash (`layout::flash_slot`).
 //!
-//! Such a slot knows more bits of its key's hash than the group that it is in, but not the tag. So a search for a key
-//! may meet a slot of another key with the same fraction, about once in a hundred thousand: the item's bytes decide.
+//! Such a slot has more bits of its key's hash than its group tells, but not the tag. So a search for a key may meet a slot of another
+//! key with the same fraction: with n times as many items on flash as were in memory when the first one went there, once in
+//! some 60,000 / n searches. The item's bytes decide.
 
 use std::ops::ControlFlow;
 
