@@ -277,6 +277,8 @@ fn a_full_file_system_is_reported() {
             || process.log().contains("ready for memcached clients")
     });
     if process.child.try_wait().expect("our child").is_some() {
+        // Its log is complete then.
+        assert!(!process.wait().success());
         let log = process.log();
         assert!(log.contains(&path.display().to_string()) && !log.contains("panicked"), "{log}");
         return;

@@ -259,8 +259,11 @@ impl Device {
     /// # Errors
     /// The system reports an error of the device.
     pub fn sync(&self) -> Result<()> {
-        let file = OpenOptions::new().write(true).open(&self.path);
-        let synced = file.and_then(|file| file.sync_data());
+        let synced = match OpenOptions::new().write(true).open(&self.path) {
+            // The server keeps its items elsewhere.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            file => file.and_then(|file| file.sync_data()),
+        };
         synced.with_context(|| format!("cannot write {} to its device", self.path.display()))
     }
 }
