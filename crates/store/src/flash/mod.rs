@@ -5,7 +5,7 @@
 //!      ^                                                                                       |
 //!      +------------------- promote: a read item is stored in memory again -------------------+
 //! ```
-//! The store does no I/O. It hands out writes ([`Store::take_flash_write`]) and reads ([`FlashRead`]), and takes their results.
+//! The store does no I/O. It hands out writes ([`Store::take_flash_write`](crate::Store::take_flash_write)) and reads ([`FlashRead`]), and takes their results.
 //! A staged item stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its
 //! slot is changed, if it is still the same item.
 //!
