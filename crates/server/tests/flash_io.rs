@@ -174,18 +174,26 @@ fn check_random_reads(devices: &Arc<Devices>, files: &[File]) {
 #[test]
 fn long_reads_let_short_ones_pass() {
     let Some((devices, files)) = devices(1) else { return };
+    if devices.is_in_memory(0) {
+        return eprintln!("no test: the temporary directory is in memory, and each read is done at once");
+    }
     let contents = fill(&files);
     let mut reader = FlashReader::new(&devices).expect("a ring");
     let long = 5 * FLASH_READ_BYTES_MAX / PAGE + 1;
-    reader.start(read(0, SEGMENT, long), "long");
-    reader.start(read(0, 0, 1), "short");
-    let (_, with, buffer, _) = next(&mut reader);
-    assert_eq!(with, "short");
-    assert!(buffer[..] == contents[0][..PAGE]);
-    let (read, with, buffer, result) = next(&mut reader);
-    assert_eq!((with, result.expect("read")), ("long", long * PAGE));
-    let from = read.offset as usize;
-    assert!(buffer[..] == contents[0][from..from + long * PAGE]);
+    // Now and then a disk that others use answers the short one last.
+    let has_passed = (0..20).any(|_| {
+        reader.start(read(0, SEGMENT, long), "long");
+        reader.start(read(0, 0, 1), "short");
+        let ended = [next(&mut reader), next(&mut reader)];
+        for (read, with, buffer, result) in &ended {
+            let pages = if *with == "long" { long } else { 1 };
+            assert_eq!(result.as_ref().expect("read"), &(pages * PAGE));
+            let from = read.offset as usize;
+            assert!(buffer[..] == contents[0][from..from + pages * PAGE]);
+        }
+        ended[0].1 == "short"
+    });
+    assert!(has_passed, "a long read is done at once");
 }
 
 #[test]
