@@ -57,7 +57,7 @@ fn get(handle: &Handle, key: &[u8]) -> Option<Vec<u8>> {
     match handle.get(key, Detail::Full, true, &mut out, |_, _| {}) {
         Get::Hit(_, Payload::Copied) => Some(out),
         Get::Hit(_, Payload::Pinned(value)) => Some(value.slices().flatten().copied().collect()),
-        Get::Miss(_) => None,
+        Get::Miss(_) | Get::OnFlash => None,
     }
 }
 
