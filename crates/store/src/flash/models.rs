@@ -23,6 +23,8 @@ fn store() -> (Arc<Store>, Device) {
         segment_bytes: PAGE_BYTES as u64,
         item_bytes_min: 0,
         write_bytes_per_second: None,
+        set_id: 1,
+        previous_set_id: None,
     });
     (store, Arc::new(std::sync::Mutex::new(vec![0; device_bytes as usize])))
 }

@@ -22,8 +22,13 @@ pub(super) fn recovering(before: Arc<Store>) -> Arc<Store> {
         Segments::recover(memory.clone(), geometry, !options.evict, options.threads, options.grace)
             .expect("a server stored the table");
     let recovery = Recovery::new(header::flush_epoch(&memory), 1, segments.of_kind(Kind::Open));
-    let checks =
-        ItemChecks { memory: &memory, segments: &segments, hash_seed: before.hash_seed, recovery: &recovery };
+    let checks = ItemChecks {
+        memory: &memory,
+        segments: &segments,
+        hash_seed: before.hash_seed,
+        recovery: &recovery,
+        flash: None,
+    };
     let is_index = |id| segments.kind(id) == Kind::Index;
     let index = Index::recovering(memory.clone(), geometry, options.group_locks(), is_index, &checks)
         .expect("a server stored the directory");
