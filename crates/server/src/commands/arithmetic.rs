@@ -3,7 +3,7 @@
 use fabcache_protocol::{Arithmetic, Encoding, Item, Reply};
 use fabcache_store::{Change, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Write};
 
-use super::{Context, Flow, Session, expiry_at, flash, item, no_room, notify_lookup, unchanged};
+use super::{Context, Flow, Session, expiry_at, flash, item, no_room, notify_lookup};
 
 /// The longest value that is parsed as a number: beyond twenty digits only zeros can precede them.
 const NUMBER_BYTES_MAX: u32 = 4096;
@@ -95,7 +95,7 @@ fn write(arithmetic: &Arithmetic<'_>, before: &ItemInfo, number: u64, expiry: Ex
         cas: arithmetic.new_cas,
         // Like memcached, which writes in place: a shorter number is padded with spaces.
         value: NewValue::Number { number, width },
-        ..unchanged(before)
+        ..Write::unchanged(before)
     };
     if number.checked_ilog10().map_or(1, |log| log as usize + 1) <= width {
         return Change::Write(write);

@@ -16,7 +16,7 @@ mod storage;
 use std::sync::Arc;
 
 use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
-use fabcache_store::{Expiry, Handle, ItemInfo, Miss, NewValue, OutOfMemory, Write};
+use fabcache_store::{Expiry, Handle, ItemInfo, Miss, OutOfMemory};
 use fabcache_transport::Credentials;
 use fabcache_transport::fabric::{Client, FabricEndpoint};
 use fabcache_transport::shm::NewChannel;
@@ -283,21 +283,6 @@ fn item(info: &ItemInfo) -> Item {
         stale: info.stale,
         won: false,
         token_sent: info.token_sent,
-    }
-}
-
-/// Returns a write that keeps the item, for a caller to change a part of it.
-fn unchanged(info: &ItemInfo) -> Write<'static> {
-    Write {
-        flags: info.flags,
-        expiry: info.expiry,
-        cas: Some(info.cas),
-        binary_key: info.binary_key,
-        stale: info.stale,
-        token_sent: info.token_sent,
-        fetched: info.fetched,
-        same_item: true,
-        value: NewValue::Same,
     }
 }
 

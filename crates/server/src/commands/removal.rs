@@ -3,7 +3,7 @@
 use fabcache_protocol::{Delete, Encoding, Reply};
 use fabcache_store::{Change, ItemInfo, Miss, NewValue, OutOfMemory, Value, Write};
 
-use super::{Context, Flow, ITEM_CLASS, Session, expiry, flash, notify_lookup, unchanged};
+use super::{Context, Flow, ITEM_CLASS, Session, expiry, flash, notify_lookup};
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
 
@@ -46,7 +46,7 @@ pub fn delete(
             stale: delete.stale || info.stale,
             token_sent: info.token_sent && !delete.stale,
             same_item: !delete.drop_value,
-            ..unchanged(&info)
+            ..Write::unchanged(&info)
         };
         let write = Write {
             value: if delete.drop_value { NewValue::Is(Value::Bytes(b"")) } else { NewValue::Same },

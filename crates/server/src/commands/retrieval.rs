@@ -6,7 +6,7 @@ use fabcache_store::{
     NotInMemory, OutOfMemory, Payload, Probe, Value, Write,
 };
 
-use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, flash, item, notify_lookup, unchanged};
+use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, flash, item, notify_lookup};
 use crate::counters::ServerCounters;
 use crate::deferred_reads::DeferredRead;
 use crate::prefixes::Request;
@@ -376,7 +376,7 @@ fn prepare(
                 let mark = Change::Mark { token_sent: won, fetched: false };
                 return (if won { mark } else { Change::Keep }, touched);
             }
-            let write = Write { expiry, token_sent: info.token_sent || won, ..unchanged(&info) };
+            let write = Write { expiry, token_sent: info.token_sent || won, ..Write::unchanged(&info) };
             (Change::Write(write), touched)
         }
         Err(_) => match vivify {
@@ -389,7 +389,7 @@ fn prepare(
                     fetched: !get.no_bump,
                     same_item: false,
                     value: NewValue::Is(Value::Bytes(b"")),
-                    ..unchanged(&info)
+                    ..Write::unchanged(&info)
                 };
                 (Change::Write(write), Touched { created: Some(info), ..Touched::default() })
             }
@@ -493,7 +493,9 @@ pub fn touch(ctx: &mut Context, session: &mut Session, touch: &Touch<'_>, encodi
             Ok(info) if info.expiry == expiry => {
                 (Change::Mark { token_sent: false, fetched: true }, Some(info))
             }
-            Ok(info) => (Change::Write(Write { expiry, fetched: true, ..unchanged(&info) }), Some(info)),
+            Ok(info) => {
+                (Change::Write(Write { expiry, fetched: true, ..Write::unchanged(&info) }), Some(info))
+            }
             Err(_) => (Change::Keep, None),
         }
     });

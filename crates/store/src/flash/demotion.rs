@@ -11,6 +11,7 @@ use super::{Flash, FlashLocation, PageBuffer};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
+use crate::reclaim::whole_bytes;
 use crate::store::Store;
 
 /// State bits that a record holds: with others, another record is written.
@@ -49,7 +50,7 @@ impl Store {
         if let Some(number) = log.long_staged(offset) {
             return Demotion::Staged(number);
         }
-        let bytes = item.bytes() + if item.is_chained() { u64::from(item.value_len) } else { 0 };
+        let bytes = whole_bytes(item);
         let was_read = at.slot.frequency() > 0 || self.ghosts.contains(hash);
         let now_ns = self.clock_ns();
         // The record belongs to the flush epoch in which the item is valid.

@@ -111,6 +111,21 @@ impl<'a> Write<'a> {
         }
     }
 
+    /// A write that keeps the item, for a caller to change a part of it.
+    pub fn unchanged(info: &ItemInfo) -> Write<'a> {
+        Write {
+            flags: info.flags,
+            expiry: info.expiry,
+            cas: Some(info.cas),
+            binary_key: info.binary_key,
+            stale: info.stale,
+            token_sent: info.token_sent,
+            fetched: info.fetched,
+            same_item: true,
+            value: NewValue::Same,
+        }
+    }
+
     /// Returns the claim: a replacement of about the same size may use the reserve for rewrites; a larger one may
     /// not, or the reserve would be used up.
     #[inline]

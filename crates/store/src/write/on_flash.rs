@@ -28,7 +28,7 @@ impl ExistingItem<'_> {
     /// Returns the change that stores an item of flash in memory as it is.
     pub(crate) fn promotion(&self) -> Change<'static> {
         match self.info {
-            Ok(info) if self.linked.is_on_flash() => Change::Write(unchanged(&info)),
+            Ok(info) if self.linked.is_on_flash() => Change::Write(Write::unchanged(&info)),
             _ => Change::Keep,
         }
     }
@@ -42,21 +42,6 @@ impl ExistingItem<'_> {
         let scratch = &mut self.scratch;
         self.handle.with_fetched(|fetched| scratch.extend_from_slice(fetched.value()))?;
         Some(&self.scratch)
-    }
-}
-
-/// Returns a write that keeps the item.
-fn unchanged(info: &ItemInfo) -> Write<'static> {
-    Write {
-        flags: info.flags,
-        expiry: info.expiry,
-        cas: Some(info.cas),
-        binary_key: info.binary_key,
-        stale: info.stale,
-        token_sent: info.token_sent,
-        fetched: info.fetched,
-        same_item: true,
-        value: NewValue::Same,
     }
 }
 
@@ -92,7 +77,7 @@ impl Handle {
             Change::Mark { token_sent, fetched } => Write {
                 token_sent: info.token_sent || token_sent,
                 fetched: info.fetched || fetched,
-                ..unchanged(&info)
+                ..Write::unchanged(&info)
             },
             Change::Write(write) => write,
             Change::Keep | Change::Remove => return Ok(change),
