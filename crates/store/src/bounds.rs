@@ -173,8 +173,8 @@ pub const MAIN_SPARE_SEGMENTS: u64 = EMPTIED_FOR_NOTHING_MAX as u64 * 3 / 4;
 pub const GHOSTS_PER_ITEM_NUMERATOR: u64 = 7;
 /// See [`GHOSTS_PER_ITEM_NUMERATOR`].
 pub const GHOSTS_PER_ITEM_DIVISOR: u64 = 10;
-/// Rows of ghosts that are allocated at once.
-pub const GHOST_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
+/// Rows of sets of recent keys that are allocated at once.
+pub const RECENT_KEY_ROWS_PER_CHUNK: usize = if cfg!(loom) { 1 } else { 4096 };
 /// No item takes less memory, index included: bounds the number of ghosts.
 pub const ITEM_BYTES_MIN: u64 = if cfg!(loom) { 256 } else { 32 };
 

@@ -25,8 +25,9 @@
 use crate::bounds::{
     EVICTION_FREQUENCY_MAX as FREQUENCY_MAX, EVICTION_SIZE_PART_MAX as SIZE_PART_MAX,
     EVICTION_UNREAD_CREDIT_DIVISOR as UNREAD_CREDIT_DIVISOR,
-    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR,
-    MAIN_SPARE_SEGMENTS, SMALL_QUEUE_SHARE_LARGE, SMALL_QUEUE_SHARE_SMALL, STRICT_PROMOTION_SHARE,
+    EVICTION_UNREAD_KEPT_DIVISOR as UNREAD_KEPT_DIVISOR, GHOSTS_PER_ITEM_DIVISOR, GHOSTS_PER_ITEM_NUMERATOR,
+    MAIN_KEPT_DIVISOR, MAIN_KEPT_NUMERATOR, MAIN_SPARE_SEGMENTS, SMALL_QUEUE_SHARE_LARGE,
+    SMALL_QUEUE_SHARE_SMALL, STRICT_PROMOTION_SHARE,
 };
 use crate::segments::Queue;
 #[cfg(not(loom))]
@@ -258,6 +259,11 @@ impl Eviction {
         self.main_least_mean = self.main_least_mean - self.main_least_mean / MEAN_WEIGHT_DIVISOR + change;
         self.bytes = Default::default();
     }
+}
+
+/// Returns how many ghosts a store of so many items has.
+pub fn ghosts_for(items: u64) -> u64 {
+    items * GHOSTS_PER_ITEM_NUMERATOR / GHOSTS_PER_ITEM_DIVISOR
 }
 
 /// The part of main segments that may be kept.

@@ -8,7 +8,7 @@
 //! - `segments/`: the heap.
 //! - `read.rs`, `read_many.rs`, `write/`, `upload.rs`: operations of a handle.
 //! - `hints.rs`: reads that clients report.
-//! - `reclaim/`: frees memory; `eviction.rs`, `ghosts.rs`, `simulation/`: chooses items; `expiry/`: frees expired items;
+//! - `reclaim/`: frees memory; `eviction.rs`, `recent_keys.rs`, `simulation/`: chooses items; `expiry/`: frees expired items;
 //!   `maintenance.rs`: periodic work.
 //! - `flash/`: items that memory does not hold.
 //! - `dump.rs`: visits all items.
@@ -24,7 +24,6 @@ pub mod error;
 mod eviction;
 mod expiry;
 pub mod flash;
-mod ghosts;
 pub mod handle;
 pub mod hints;
 pub mod index;
@@ -40,6 +39,7 @@ mod models;
 mod opening;
 pub mod read;
 pub mod read_many;
+mod recent_keys;
 mod reclaim;
 pub mod restart;
 pub mod segments;

@@ -19,14 +19,14 @@ use crate::cas::CasCounter;
 use crate::clock::{Clock, FIRST_SECOND, SystemTimeSource, TimeSource};
 use crate::counters::{StoreCounters, StoreSums};
 use crate::error::CreateError;
-use crate::eviction::{Eviction, EvictionPolicy};
+use crate::eviction::{Eviction, EvictionPolicy, ghosts_for};
 use crate::expiry::Expirer;
 use crate::flash::{Flash, FlashOptions};
-use crate::ghosts::Ghosts;
 use crate::handle::Handle;
 use crate::index::resize::Rehash;
 use crate::index::{Index, NoIndexBlock, SlotSnapshot};
 use crate::info::ItemInfo;
+use crate::recent_keys::RecentKeys;
 use crate::reclaim::Reclaim;
 use crate::restart::recovery::Recovery;
 use crate::restart::verification::Verification;
@@ -142,7 +142,7 @@ pub struct Store {
     /// The last second in which reclaim was looking ahead and found nothing to take back.
     pub(crate) nothing_to_reclaim: AtomicU32,
     /// Items that the small queue evicted: those that are requested again go to the main queue.
-    pub(crate) ghosts: Ghosts,
+    pub(crate) ghosts: RecentKeys,
     /// Which share of the small queue has more hits.
     pub(crate) simulation: Simulation,
     /// Held while a flush is started or noted.
@@ -319,7 +319,7 @@ impl Store {
         let eviction = Eviction::new(options.eviction);
         let cas = CasCounter::after(&parts.memory, parts.last_cas);
         Store {
-            ghosts: Ghosts::new(parts.geometry.region_bytes / ITEM_BYTES_MIN),
+            ghosts: RecentKeys::new(ghosts_for(parts.geometry.region_bytes / ITEM_BYTES_MIN)),
             memory: parts.memory,
             geometry: parts.geometry,
             hash_seed: parts.hash_seed,

@@ -7,7 +7,7 @@ use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
     EMPTIED_FOR_NOTHING_MAX, EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX, SURVEY_STEP_SEGMENTS,
 };
-use crate::eviction::EvictionPolicy;
+use crate::eviction::{EvictionPolicy, ghosts_for};
 use crate::segments::{Queue, SealedSegment};
 use crate::store::Store;
 
@@ -82,7 +82,7 @@ impl Store {
             return Some(self.victim_of(&deadest, ReclaimPurpose::Compact));
         }
         let items_wanted = reclaim.eviction.items_wanted(survey.items, survey.live_bytes);
-        self.ghosts.fit(items_wanted);
+        self.ghosts.fit(ghosts_for(items_wanted));
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
         if self.eviction_policy() == EvictionPolicy::Adaptive {
             reclaim.eviction.set_small_share(self.simulation.note_full(survey.items, survey.live_bytes));
