@@ -241,3 +241,9 @@ pub const RUN_SETS_MAX: usize = 32;
 
 /// Keys whose buckets and items are prefetched together: about as many cache misses as a core has in flight.
 pub const PREFETCHED_KEYS_MAX: usize = 12;
+
+/// An item on flash returns to memory when it is read twice with fewer reads of flash between than this part of the
+/// number of items in memory: more often than most of those.
+pub const FLASH_READS_BETWEEN_DIVISOR: u64 = 16;
+/// That number of reads at least.
+pub const FLASH_READS_BETWEEN_MIN: u64 = 64;

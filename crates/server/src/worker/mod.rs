@@ -188,14 +188,19 @@ impl Worker {
                     ReadyEvent::Completion(completion) => self.take_completion(completion),
                 }
             }
+            let waiting = self.runnable.len();
             self.finish_flash_reads();
             self.return_tickets();
             self.continue_needing_memory();
+            let answered = self.runnable.split_off(waiting);
             for _ in 0..runnable {
                 if let Some(index) = self.runnable.pop_front() {
-                    self.connections[index].queued = false;
-                    self.serve(index);
+                    self.serve_queued(index);
                 }
+            }
+            // Once for all their answers.
+            for index in answered {
+                self.serve_queued(index);
             }
             self.serve_sources();
             self.spin_on_sources();
@@ -415,8 +420,6 @@ impl Worker {
         connection.complete(id, encoded, now);
         if connection.is_one_shot() {
             self.continue_datagram(owner.index);
-        } else if self.runnable.is_empty() {
-            self.serve_unless_queued(owner.index);
         } else {
             self.queue(owner.index);
         }
@@ -445,6 +448,12 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Gives a connection that was queued its turn.
+    fn serve_queued(&mut self, index: usize) {
+        self.connections[index].queued = false;
+        self.serve(index);
     }
 
     /// Queues it for a turn after the others.

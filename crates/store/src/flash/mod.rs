@@ -38,9 +38,12 @@ mod tests;
 
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
+use fabcache_layout::geometry::Geometry;
 use fabcache_layout::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 
+use crate::bounds::{FLASH_READS_BETWEEN_DIVISOR, FLASH_READS_BETWEEN_MIN, ITEM_BYTES_MIN};
 use crate::error::CreateError;
+use crate::recent_keys::RecentKeys;
 use counters::FlashCounters;
 pub use counters::{FlashSegmentSums, FlashState, FlashSums};
 pub(crate) use demotion::Demotion;
@@ -84,6 +87,8 @@ pub(crate) struct Flash {
     pub(crate) segments: FlashSegments,
     pub(crate) locations: Locations,
     pub(crate) counters: FlashCounters,
+    /// The keys read last: those read again soon return to memory.
+    recent_reads: RecentKeys,
     spans: Spans,
     log: Mutex<Log>,
     /// Held by the thread that publishes written items.
@@ -101,11 +106,11 @@ pub(crate) struct Flash {
 }
 
 impl Flash {
-    /// Returns an empty tier beside a region of so many segments.
+    /// Returns an empty tier beside a region.
     ///
     /// # Errors
     /// Its devices hold fewer segments than it needs, or more pages than slots can name.
-    pub(crate) fn new(options: &FlashOptions, memory_segments: u32) -> Result<Flash, CreateError> {
+    pub(crate) fn new(options: &FlashOptions, geometry: &Geometry) -> Result<Flash, CreateError> {
         let segments =
             FlashSegments::new(options.set_id as u64, &options.device_bytes, options.segment_bytes);
         if segments.len() < FLASH_SEGMENTS_MIN {
@@ -116,10 +121,11 @@ impl Flash {
         if segments.pages() > 1 << PAGE_BITS {
             return Err(CreateError::FlashTooLarge { max: (page::PAGE_BYTES as u64) << PAGE_BITS });
         }
-        Ok(Flash {
+        let flash = Flash {
             log: Mutex::new(Log::new(options, &segments)),
             segments,
-            locations: Locations::new(memory_segments),
+            locations: Locations::new(geometry.segments),
+            recent_reads: RecentKeys::new(recent_reads_for(geometry.region_bytes / ITEM_BYTES_MIN)),
             spans: Spans::default(),
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),
@@ -129,7 +135,14 @@ impl Flash {
             first_sequence: 1,
             #[cfg(not(loom))]
             set_id: options.set_id,
-        })
+        };
+        flash.fit_recent_reads(0);
+        Ok(flash)
+    }
+
+    /// Adapts the window of reads to the number of items in memory.
+    pub(crate) fn fit_recent_reads(&self, items: u64) {
+        self.recent_reads.fit(recent_reads_for(items).max(FLASH_READS_BETWEEN_MIN));
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -177,3 +190,8 @@ impl Flash {
 
 /// One segment is written, one is retired, and others keep items meanwhile.
 pub const FLASH_SEGMENTS_MIN: usize = 4;
+
+/// Returns after how many reads of other items on flash, beside so many items in memory, an item's next read is late.
+fn recent_reads_for(items: u64) -> u64 {
+    items / FLASH_READS_BETWEEN_DIVISOR
+}

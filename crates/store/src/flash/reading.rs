@@ -21,9 +21,6 @@ use crate::index::lookup::Search;
 use crate::info::{Expiry, ItemInfo, Miss};
 use crate::store::Store;
 
-/// Reads of an item after which it is stored in memory again.
-const PROMOTION_READS: u8 = 2;
-
 /// Keeps a flash segment from being used again.
 #[derive(Debug)]
 struct SegmentPin {
@@ -454,12 +451,9 @@ impl Handle {
         self.flash_buffers.give_back(fetched.buffer);
     }
 
-    /// Stores an item in memory again if it was read often enough and there is room.
+    /// Stores an item in memory again if it is read often, or much memory is free.
     pub fn promote(&self, fetched: Box<FetchedItem>) {
-        let store = &*self.store;
-        let is_wanted = fetched.at.slot.frequency() + 1 >= PROMOTION_READS
-            && store.segments.free_count() >= store.free_segments_least();
-        if !is_wanted {
+        if !self.store.takes_back(fetched.hash) {
             return self.give_back(*fetched);
         }
         let key = fetched.key().to_vec();
@@ -548,6 +542,20 @@ impl Handle {
 }
 
 impl Store {
+    /// Notes a read of an item on flash. Returns whether the item should return to memory.
+    fn takes_back(&self, hash: KeyHash) -> bool {
+        let flash = self.flash.as_ref().expect("it has the item");
+        let free = self.segments.free_count();
+        if free > 2 * self.free_segments_wanted() {
+            return true;
+        }
+        let is_recent = flash.recent_reads.contains(hash);
+        if !is_recent {
+            flash.recent_reads.add(hash);
+        }
+        is_recent && free >= self.free_segments_least()
+    }
+
     /// Finds a slot on flash that may be the key's, under the group's lock.
     fn find_on_flash_locked(&self, hash: KeyHash, takes: impl Fn(Slot) -> bool) -> Option<SlotSnapshot> {
         self.index.lock(hash).find_on_flash(hash, takes)

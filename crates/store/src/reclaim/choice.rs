@@ -83,6 +83,9 @@ impl Store {
         }
         let items_wanted = reclaim.eviction.items_wanted(survey.items, survey.live_bytes);
         self.ghosts.fit(ghosts_for(items_wanted));
+        if let Some(flash) = &self.flash {
+            flash.fit_recent_reads(survey.items);
+        }
         reclaim.eviction.mean_bytes = survey.live_bytes / survey.items.max(1);
         if self.eviction_policy() == EvictionPolicy::Adaptive {
             reclaim.eviction.set_small_share(self.simulation.note_full(survey.items, survey.live_bytes));
