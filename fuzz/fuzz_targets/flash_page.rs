@@ -1,7 +1,7 @@
 //! Pages of flash: a search ends within what was read, asks for more than that or finds the key.
 #![no_main]
 
-use fabcache_store::flash::page::{Extent, PAGE_BYTES, PAYLOAD_BYTES, PageName, Pages, Progress, Search, seal};
+use fabcache_store::flash::page::{Extent, PAGE_BYTES, PAYLOAD_BYTES, PageName, Pages, Progress, Search, parts_of, seal};
 use libfuzzer_sys::fuzz_target;
 
 const PAGES_MAX: usize = 4;
@@ -25,9 +25,11 @@ fuzz_target!(|data: &[u8]| {
     let (mut progress, mut buffer, mut read) = (Progress::default(), Vec::new(), 1);
     while read <= PAGES_MAX {
         buffer.extend_from_slice(&device[buffer.len()..read * PAGE_BYTES]);
-        match Pages::new(&mut buffer, &extents, &mut progress).find(|other| other == key) {
+        match Pages::new(&buffer, &extents, &mut progress).find(|other| other == key) {
             Ok(Search::Found(record)) => {
-                assert!(&buffer[record.key()] == key && record.value().end <= read * PAYLOAD_BYTES);
+                let found = parts_of(record.key()).flat_map(|part| &buffer[part]);
+                assert!(found.eq(key) && record.value().end <= read * PAYLOAD_BYTES);
+                assert!(parts_of(record.value()).all(|part| part.end <= read * PAGE_BYTES));
                 return;
             }
             Ok(Search::Pages(more)) => {

@@ -165,6 +165,7 @@ impl SavedEncoding {
             Encoding::Binary(encoding) => (encoding.key, &b""[..]),
         };
         self.bytes.clear();
+        self.bytes.reserve(key.len() + flags.len());
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(flags);
         self.key_len = key.len();

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabcache_store::PinnedValue;
+use fabcache_store::{FetchedValue, PinnedValue};
 use fabcache_transport::Link;
 
 use crate::bounds::{
@@ -14,9 +14,14 @@ use crate::bounds::{
 };
 use crate::worker::token::TicketId;
 
+/// A part of the answers.
 #[derive(Debug)]
-enum OutputPart {
+pub enum OutputPart {
+    /// Bytes.
     Bytes(Vec<u8>),
+    /// A value that was read from flash.
+    Fetched(FetchedValue),
+    /// A value in the region.
     Value(PinnedValue),
     /// A pending answer, and the bytes that are reserved for it.
     Pending(TicketId, u64),
@@ -27,9 +32,25 @@ impl OutputPart {
     fn copied_bytes(&self) -> u64 {
         match self {
             OutputPart::Bytes(bytes) => bytes.len() as u64,
+            OutputPart::Fetched(value) => value.len() as u64,
             OutputPart::Value(_) => 0,
             OutputPart::Pending(_, reserved) => *reserved,
         }
+    }
+
+    /// Adds its bytes, but for the first `skip`, to those of one send. Returns whether there may be further parts.
+    fn add_slices<'p>(&'p self, skip: usize, slices: &mut Vec<IoSlice<'p>>) -> bool {
+        match self {
+            OutputPart::Pending(..) => return false,
+            OutputPart::Value(value) if !value.is_pinned() => return false,
+            OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
+            OutputPart::Fetched(value) => {
+                slices.extend(value.parts(skip).map(IoSlice::new).take(SEND_PARTS_MAX));
+            }
+            OutputPart::Value(value) => slices.extend(value.slices().map(IoSlice::new).take(SEND_PARTS_MAX)),
+        }
+        slices.truncate(SEND_PARTS_MAX);
+        slices.len() < SEND_PARTS_MAX
     }
 }
 
@@ -168,7 +189,7 @@ impl OutputQueue {
     }
 
     /// Puts an answer in its position; no bytes for a request that gets none.
-    pub fn complete(&mut self, id: TicketId, answer: impl IntoIterator<Item = Vec<u8>>) {
+    pub fn complete(&mut self, id: TicketId, answer: impl IntoIterator<Item = OutputPart>) {
         let is_it = |part: &OutputPart| matches!(part, OutputPart::Pending(pending, _) if *pending == id);
         let Some(at) = self.parts.iter().position(is_it) else { return };
         let reserved = self.parts.remove(at).map_or(0, |part| part.copied_bytes());
@@ -176,10 +197,10 @@ impl OutputQueue {
         self.bytes -= reserved;
         self.of_all.remove(reserved);
         self.barrier = self.barrier.filter(|barrier| *barrier != id);
-        for (at, bytes) in (at..).zip(answer.into_iter().filter(|bytes| !bytes.is_empty())) {
-            self.bytes += bytes.len() as u64;
-            self.of_all.add(bytes.len() as u64);
-            self.parts.insert(at, OutputPart::Bytes(bytes));
+        for (at, part) in (at..).zip(answer.into_iter().filter(|part| part.copied_bytes() > 0)) {
+            self.bytes += part.copied_bytes();
+            self.of_all.add(part.copied_bytes());
+            self.parts.insert(at, part);
         }
     }
 
@@ -209,7 +230,7 @@ impl OutputQueue {
     fn values(&mut self) -> impl Iterator<Item = &mut PinnedValue> {
         self.parts.iter_mut().filter_map(|part| match part {
             OutputPart::Value(value) => Some(value),
-            OutputPart::Bytes(_) | OutputPart::Pending(..) => None,
+            _ => None,
         })
     }
 
@@ -220,17 +241,7 @@ impl OutputQueue {
                 let mut slices = Vec::with_capacity(self.parts.len().min(SEND_PARTS_MAX));
                 let mut skip = self.sent;
                 for part in &self.parts {
-                    match part {
-                        OutputPart::Pending(..) => break,
-                        OutputPart::Value(value) if !value.is_pinned() => break,
-                        OutputPart::Bytes(bytes) => slices.push(IoSlice::new(&bytes[skip..])),
-                        OutputPart::Value(value) => {
-                            slices.extend(value.slices().map(IoSlice::new).take(SEND_PARTS_MAX))
-                        }
-                    }
-                    skip = 0;
-                    if slices.len() >= SEND_PARTS_MAX {
-                        slices.truncate(SEND_PARTS_MAX);
+                    if !part.add_slices(std::mem::take(&mut skip), &mut slices) {
                         break;
                     }
                 }
@@ -255,12 +266,13 @@ impl OutputQueue {
         while let Some(first) = self.parts.front_mut() {
             let left = match first {
                 OutputPart::Bytes(bytes) => (bytes.len() - self.sent) as u64,
+                OutputPart::Fetched(value) => (value.len() - self.sent) as u64,
                 OutputPart::Value(value) => value.len(),
                 OutputPart::Pending(..) => return,
             };
             let now = sent.min(left);
             match first {
-                OutputPart::Bytes(_) => {
+                OutputPart::Bytes(_) | OutputPart::Fetched(_) => {
                     self.sent += now as usize;
                     self.of_all.remove(now);
                 }
@@ -316,8 +328,8 @@ mod tests {
         for id in odd_first {
             queue.send(&mut link).expect("the link is open");
             assert!(queue.awaits_ticket());
-            queue.complete(*id, [answer(id).into_bytes()]);
-            queue.complete(*id, [b"twice".to_vec()]);
+            queue.complete(*id, [OutputPart::Bytes(answer(id).into_bytes())]);
+            queue.complete(*id, [OutputPart::Bytes(b"twice".to_vec())]);
             assert!(!queue.stops_requests());
         }
         queue.send(&mut link).expect("the link is open");
@@ -339,7 +351,7 @@ mod tests {
         queue.push_pending(read, 0);
         assert!(!queue.stops_requests());
         queue.push_barrier(flush);
-        queue.complete(read, [b"value".to_vec()]);
+        queue.complete(read, [OutputPart::Bytes(b"value".to_vec())]);
         assert!(queue.stops_requests() && !queue.awaits_ticket());
         queue.complete(flush, []);
         assert!(!queue.stops_requests());

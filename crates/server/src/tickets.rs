@@ -8,10 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabcache_protocol::{Encoding, Item, Refusal, Reply, SavedEncoding};
+use smallvec::SmallVec;
 
-use crate::bounds::{IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX, TICKETS_MAX};
+use crate::bounds::{
+    COPIED_FLASH_VALUE_BYTES_MAX, IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX,
+    TICKETS_MAX,
+};
+use crate::output::OutputPart;
 use crate::worker::inbox::{Answer, Inbox, Ticket};
 use crate::worker::token::{ConnectionToken, TicketId};
+
+/// A key of a request that waits.
+pub type SavedKey = SmallVec<[u8; 64]>;
 
 /// A request that is answered when its ticket returns.
 #[derive(Debug)]
@@ -30,7 +38,7 @@ pub enum PendingRequest {
     /// A read, which is a miss if it fails or takes too long.
     Read {
         /// Its key.
-        key: Box<[u8]>,
+        key: SavedKey,
         /// The client's descriptor, for watchers.
         cfd: i32,
     },
@@ -53,35 +61,44 @@ impl PendingAnswer {
     }
 
     /// Encodes the answer: what precedes a long value, the value, and the rest. No bytes if the client requested silence.
-    pub fn encode(&self, answer: &mut Answer) -> [Vec<u8>; 3] {
+    pub fn encode(&self, answer: Answer) -> [OutputPart; 3] {
         let encoding = self.encoding.encoding();
-        let [mut head, mut value, mut tail] = [const { Vec::new() }; 3];
+        let (mut head, mut tail) = (Vec::with_capacity(VALUE_HEAD_BYTES), Vec::new());
+        let mut value = OutputPart::Bytes(Vec::new());
         match answer {
-            Answer::Reply(reply) => encoding.reply(reply, &mut head),
+            Answer::Reply(reply) => encoding.reply(&reply, &mut head),
             Answer::Value(item, bytes) => {
-                encoding.value_head(&Item { len: bytes.len() as u64, ..*item }, &mut head);
+                encoding.value_head(&Item { len: bytes.len() as u64, ..item }, &mut head);
                 if bytes.len() > COPIED_VALUE_BYTES_MAX {
-                    value = std::mem::take(bytes);
+                    value = OutputPart::Bytes(bytes);
                     encoding.value_tail(&mut tail);
                 } else {
-                    head.extend_from_slice(bytes);
+                    head.extend_from_slice(&bytes);
                     encoding.value_tail(&mut head);
                 }
             }
-            Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(*item), &mut head),
+            Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(item), &mut head),
             Answer::Fetched(item, fetched, true) => {
-                head.reserve(fetched.value().len() + VALUE_LINES_BYTES);
-                encoding.value_head(item, &mut head);
-                head.extend_from_slice(fetched.value());
-                encoding.value_tail(&mut head);
+                encoding.value_head(&item, &mut head);
+                let fetched = fetched.into_value();
+                if fetched.len() > COPIED_FLASH_VALUE_BYTES_MAX {
+                    value = OutputPart::Fetched(fetched);
+                    encoding.value_tail(&mut tail);
+                } else {
+                    head.reserve(fetched.len() + VALUE_TAIL_BYTES);
+                    fetched.parts(0).for_each(|part| head.extend_from_slice(part));
+                    encoding.value_tail(&mut head);
+                }
             }
         }
-        [head, value, tail]
+        [OutputPart::Bytes(head), value, OutputPart::Bytes(tail)]
     }
 }
 
-/// Room for what precedes and follows a value.
-const VALUE_LINES_BYTES: usize = 320;
+/// Room for what precedes most values.
+const VALUE_HEAD_BYTES: usize = 96;
+/// Room for what follows a value.
+const VALUE_TAIL_BYTES: usize = 2;
 
 #[derive(Debug)]
 enum TicketState {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::counters::StoreCounters;
-use crate::flash::{Fetched, FlashBuffers};
+use crate::flash::{Fetched, FlashReader};
 use crate::store::Store;
 
 /// One thread's access to the store: operations are its methods, in `read.rs`, `write/`, `upload.rs`.
@@ -19,7 +19,7 @@ pub struct Handle {
     pub(crate) scratch: Scratch,
     /// The item that was read from flash for the key that is changed next.
     pub(crate) fetched: RefCell<Option<Fetched>>,
-    pub(crate) flash_buffers: FlashBuffers,
+    pub(crate) flash_reader: Arc<FlashReader>,
 }
 
 impl Handle {
@@ -31,7 +31,7 @@ impl Handle {
             owed_items: Cell::new(0),
             scratch: Scratch::default(),
             fetched: RefCell::default(),
-            flash_buffers: FlashBuffers::default(),
+            flash_reader: FlashReader::new(store),
         }
     }
 

@@ -52,8 +52,8 @@ pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
 pub use flash::{
-    Fetched, FetchedItem, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums, FlashState, FlashSums,
-    FlashWrite, PageBuffer, VisitedOnFlash,
+    Fetched, FetchedItem, FetchedValue, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums,
+    FlashState, FlashSums, FlashWrite, PageBuffer, VisitedOnFlash,
 };
 #[cfg(not(loom))]
 pub use flash::{FlashLoss, FlashOpening};

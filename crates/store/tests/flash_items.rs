@@ -380,7 +380,7 @@ fn check_pending_read_keeps_its_segment_and_revives_nothing() {
     set(&tier, b"key", plain(&new));
     turn_over(1);
     let Some(Fetched::Item(item)) = tier.finish(read, b"key") else { panic!("its segment was written") };
-    assert!(item.value() == old, "the item when the read began");
+    assert!(*item.value() == old, "the item when the read began");
     tier.handle.promote(item);
     assert_eq!(tier.get(b"key").map(|(_, found)| found), Some(new.clone()));
     // What was read is of no use to a change.

@@ -210,9 +210,10 @@ impl Torture {
             let (buffer, result) = self.read(&mut read, random);
             match handle.finish_flash_read(read, buffer, result, &key(i), true) {
                 FlashReadResult::Item(item) => {
-                    self.check(i, answered, item.value());
+                    self.check(i, answered, &item.value());
                     self.hits_on_flash.fetch_add(1, Ordering::Relaxed);
-                    return handle.promote(item);
+                    handle.promote(item);
+                    return;
                 }
                 FlashReadResult::More(more) => read = more,
                 FlashReadResult::Others(_) | FlashReadResult::Miss(_) => return,
@@ -290,7 +291,9 @@ fn torture(len_max: usize, fails: bool) {
     let sums = shared.store.flash_sums().expect("there is a tier");
     println!("{:?} hits, {:?} on flash, {sums:?}", shared.hits, shared.hits_on_flash);
     assert!(shared.hits_on_flash.load(Ordering::Relaxed) > 1_000, "{sums:?}");
-    assert!(sums.bad_pages == 0 && sums.recached > 0 && sums.pages_evicted > 0, "{sums:?}");
+    assert!(sums.bad_pages == 0 && sums.recached > 0, "{sums:?}");
+    // Failed writes leave much of flash free.
+    assert!(fails || sums.pages_evicted > 0, "{sums:?}");
 }
 
 #[test]

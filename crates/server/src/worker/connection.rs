@@ -12,7 +12,7 @@ use super::input::Input;
 use super::listener::ListenerEntry;
 use super::ring::ReceiveState;
 use super::token::{ConnectionToken, Interest, TicketId};
-use super::turn_budget::TurnBudget;
+use super::turn_budget::{TurnBudget, is_about_items};
 use super::visibility::{event, info_of};
 use crate::bounds::{
     AUTH_FAILURE_PAUSE, AUTH_FAILURES_MAX, DATAGRAM_ANSWER_BYTES_MAX, GATHERED_BYTES_MAX,
@@ -20,7 +20,7 @@ use crate::bounds::{
 };
 use crate::commands::{self, Access, Context, FlashWait, Flow, Role, Session, burst};
 use crate::connections::State;
-use crate::output::OutputQueue;
+use crate::output::{OutputPart, OutputQueue};
 use crate::watch::topic;
 
 /// The decoders' limits, for every protocol.
@@ -61,6 +61,8 @@ pub struct Connection {
     pub(super) session: Session,
     /// Received and not yet consumed.
     pub(super) input: Input,
+    /// Answers to earlier requests have been put in their positions since its last turn.
+    has_late_answers: bool,
     /// The input holds no whole request: more must come first.
     pub(super) starved: bool,
     /// Its next request needs a ticket, and the worker has none left.
@@ -116,6 +118,7 @@ impl Connection {
                 offer: None,
             },
             input: Input::default(),
+            has_late_answers: false,
             starved: false,
             needs_ticket: false,
             needs_memory: false,
@@ -242,8 +245,9 @@ impl Connection {
     }
 
     /// Puts the answer to an earlier request in its position.
-    pub fn complete(&mut self, id: TicketId, answer: [Vec<u8>; 3], now: Instant) {
+    pub fn complete(&mut self, id: TicketId, answer: [OutputPart; 3], now: Instant) {
         self.session.queue.complete(id, answer);
+        self.has_late_answers = true;
         self.last_progress = now;
     }
 
@@ -344,6 +348,9 @@ impl Connection {
         now: Instant,
     ) -> Turn {
         let mut budget = TurnBudget::new(ctx.shared.settings.requests_per_turn);
+        // Such a turn is not due to input, which would be reported.
+        let has_input = from_ring.is_some() || self.has_work() || self.link.has_unread();
+        budget.has_served = std::mem::take(&mut self.has_late_answers) && !has_input;
         (self.needs_ticket, self.needs_memory) = (false, false);
         let turn = loop {
             if let Some(until) = self.paused_until {
@@ -776,21 +783,4 @@ impl Connection {
         shared.inboxes[ctx.worker].count(-1);
         shared.connections_now.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Returns whether a command is about single items, rather than about the server, which may take long.
-fn is_about_items(command: &Command<'_>) -> bool {
-    use Command::{Arithmetic, Delete, Get, Inspect, Noop, Refused, ShmAccessed, Store, Touch};
-    matches!(
-        command,
-        Get(_)
-            | Store(_)
-            | Delete(_)
-            | Arithmetic(_)
-            | Touch(_)
-            | Inspect(_)
-            | Noop
-            | Refused(_)
-            | ShmAccessed(_)
-    )
 }

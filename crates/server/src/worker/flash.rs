@@ -14,6 +14,7 @@ use super::token::ConnectionToken;
 use crate::bounds::{MEMORY_WAIT_POLL, TICKET_TIME_MAX};
 use crate::commands::{Context, FlashWait, Role, flash};
 use crate::flash::{Devices, FlashReader};
+use crate::tickets::SavedKey;
 
 /// What follows a read.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub enum ReadPurpose {
 /// A read and its key.
 #[derive(Debug)]
 struct PendingRead {
-    key: Box<[u8]>,
+    key: SavedKey,
     purpose: ReadPurpose,
 }
 
@@ -163,9 +164,6 @@ impl Worker {
             let Role::Dumping(dump) = &mut connection.session.role else { return false };
             dump.add_fetched(&self.ctx, fetched.as_deref())
         });
-        if let Some(fetched) = fetched {
-            self.ctx.handle.give_back(*fetched);
-        }
         if is_last {
             self.queue(owner.index);
         }

@@ -412,10 +412,10 @@ impl Worker {
             commands::count_read(&self.ctx, *cfd, key, answer.found().ok_or(Miss::Absent));
         }
         let (owner, now) = (pending.owner, self.now);
-        let encoded = pending.encode(&mut answer);
-        if let Answer::Fetched(_, fetched, _) = answer {
-            self.ctx.handle.promote(fetched);
+        if let Answer::Fetched(item, fetched, sends_value) = answer {
+            answer = Answer::Fetched(item, self.ctx.handle.promote(fetched), sends_value);
         }
+        let encoded = pending.encode(answer);
         let Some(connection) = self.at(owner) else { return };
         connection.complete(id, encoded, now);
         if connection.is_one_shot() {

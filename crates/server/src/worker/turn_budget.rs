@@ -1,5 +1,6 @@
 //! The budget of a connection's turn.
 
+use fabcache_protocol::Command;
 use fabcache_protocol::bounds::RUN_MAX;
 
 use crate::bounds::STEPS_PER_TURN_MAX;
@@ -46,4 +47,21 @@ impl TurnBudget {
     pub fn run_max(&self) -> usize {
         if self.counts_requests { self.left as usize } else { RUN_MAX }
     }
+}
+
+/// Returns whether a command is about single items, rather than about the server, which may take long.
+pub fn is_about_items(command: &Command<'_>) -> bool {
+    use Command::{Arithmetic, Delete, Get, Inspect, Noop, Refused, ShmAccessed, Store, Touch};
+    matches!(
+        command,
+        Get(_)
+            | Store(_)
+            | Delete(_)
+            | Arithmetic(_)
+            | Touch(_)
+            | Inspect(_)
+            | Noop
+            | Refused(_)
+            | ShmAccessed(_)
+    )
 }

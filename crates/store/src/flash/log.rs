@@ -226,6 +226,11 @@ impl Log {
         ((self.ready.len() + self.in_flight) as u64, state)
     }
 
+    /// Returns whether devices take what is staged: no write has failed lately, and writes make progress.
+    pub(super) fn is_working(&self, now_ns: u64) -> bool {
+        self.failed_until_ns == 0 && !self.is_stalled(now_ns)
+    }
+
     /// Returns how many segments this server opened.
     pub(super) fn segments_opened(&self) -> u64 {
         self.next_sequence - self.first_sequence

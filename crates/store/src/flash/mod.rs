@@ -50,10 +50,10 @@ pub(crate) use demotion::Demotion;
 pub(crate) use locations::{FlashLocation, Locations};
 pub use log::FlashWrite;
 use log::Log;
-pub(crate) use reading::FlashBuffers;
+pub(crate) use reading::FlashReader;
 pub(crate) use reading::OnFlash;
 pub use reading::VisitedOnFlash;
-pub use reading::{Fetched, FetchedItem, FlashRead, FlashReadResult};
+pub use reading::{Fetched, FetchedItem, FetchedValue, FlashRead, FlashReadResult};
 #[cfg(not(loom))]
 pub(crate) use restart::restore_flash;
 #[cfg(not(loom))]

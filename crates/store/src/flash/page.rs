@@ -15,6 +15,8 @@
 //! its page, and none begins in a page's last bytes ([`RECORD_START_MAX`]). The hashes of a page's keys differ in their first 24
 //! bits, so that a slot, which tells these and the page, means one record.
 
+use std::ops::Range;
+
 use fabcache_layout::flash_slot::{PAGE_BYTES as PAGE, PAGE_CLASS_BITS};
 use fabcache_layout::item::{HEADER_BYTES_MAX, Item};
 
@@ -126,7 +128,8 @@ fn check(page: &[u8], name: PageName) -> Result<Option<usize>, BadPage> {
     Ok((first != NO_RECORD).then_some(usize::from(first)))
 }
 
-/// A record found on its pages. Offsets are from the start of the buffer, whose payloads were moved together.
+/// A record found on its pages. Its offsets count payload bytes, from those of the first page: [`parts_of`] returns where these
+/// are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The second of the last access when it was written.
@@ -139,13 +142,13 @@ pub struct Record {
 
 impl Record {
     /// Returns where the item's key is.
-    pub fn key(&self) -> std::ops::Range<usize> {
+    pub fn key(&self) -> Range<usize> {
         let at = self.at + self.item.key_at() as usize;
         at..at + usize::from(self.item.key_len)
     }
 
     /// Returns where the item's value is.
-    pub fn value(&self) -> std::ops::Range<usize> {
+    pub fn value(&self) -> Range<usize> {
         let at = self.at + self.item.payload_at() as usize;
         at..at + self.item.payload_len() as usize
     }
@@ -153,6 +156,18 @@ impl Record {
     fn end(&self) -> usize {
         self.at + self.item.bytes() as usize
     }
+}
+
+/// Returns where payload bytes are in a buffer of pages: in one part of each page.
+pub fn parts_of(payload: Range<usize>) -> impl Iterator<Item = Range<usize>> + Clone {
+    let mut rest = payload;
+    std::iter::from_fn(move || {
+        let (page, at) = (rest.start / PAYLOAD_BYTES, rest.start % PAYLOAD_BYTES);
+        let len = rest.len().min(PAYLOAD_BYTES - at);
+        rest.start += len;
+        let from = page * PAGE_BYTES + at;
+        (len > 0).then_some(from..from + len)
+    })
 }
 
 /// The result of a search for a key's record.
@@ -169,7 +184,7 @@ pub enum Search {
 /// How far the pages of a read were searched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Pages that were checked, and whose payloads were moved together at the start of the buffer.
+    /// Pages that were checked.
     opened: u32,
     /// Where the next record to compare begins.
     at: usize,
@@ -178,14 +193,14 @@ pub struct Progress {
 /// Pages that were read, from the one in which a record begins.
 #[derive(Debug)]
 pub struct Pages<'b> {
-    bytes: &'b mut [u8],
+    bytes: &'b [u8],
     extents: &'b [Extent],
     progress: &'b mut Progress,
 }
 
 impl<'b> Pages<'b> {
     /// Returns the pages in a buffer, which are those of these extents.
-    pub fn new(bytes: &'b mut [u8], extents: &'b [Extent], progress: &'b mut Progress) -> Pages<'b> {
+    pub fn new(bytes: &'b [u8], extents: &'b [Extent], progress: &'b mut Progress) -> Pages<'b> {
         Pages { bytes, extents, progress }
     }
 
@@ -193,12 +208,11 @@ impl<'b> Pages<'b> {
         self.progress.opened as usize * PAYLOAD_BYTES
     }
 
-    /// Checks the next page, if it was read, and moves its payload behind those before. Returns where its first record begins.
+    /// Checks the next page. Returns where its first record begins.
     fn open_next(&mut self) -> Result<Option<usize>, BadPage> {
         let from = self.progress.opened as usize * PAGE_BYTES;
         let name = name_of(self.extents, self.progress.opened).ok_or(BadPage)?;
         let first = check(&self.bytes[from..from + PAGE_BYTES], name)?;
-        self.bytes.copy_within(from..from + PAYLOAD_BYTES, self.payload_len());
         self.progress.opened += 1;
         Ok(first)
     }
@@ -239,7 +253,11 @@ impl<'b> Pages<'b> {
                 if !self.open(key_end)? {
                     return Ok(pages_for(key_end));
                 }
-                if is_its(&self.bytes[record.key()]) {
+                let is_found = match key_part(&record) {
+                    Some(part) => is_its(&self.bytes[part]),
+                    None => is_its(&copied_key(self.bytes, &record)),
+                };
+                if is_found {
                     let is_whole = self.open(record.end())?;
                     return Ok(if is_whole { Search::Found(record) } else { pages_for(record.end()) });
                 }
@@ -252,19 +270,34 @@ impl<'b> Pages<'b> {
     /// Returns the header of the item at `at`; `None` if it needs a page that was not read.
     fn header(&mut self, at: usize) -> Result<Option<Item>, BadPage> {
         // What follows a short header may be on a page that the record does not need.
-        let read = |bytes: &[u8]| {
+        let read = |payload: Range<usize>| {
             let mut head = [0; HEADER_BYTES_MAX];
-            head[..bytes.len()].copy_from_slice(bytes);
+            let mut copied = 0;
+            for part in parts_of(payload) {
+                head[copied..copied + part.len()].copy_from_slice(&self.bytes[part.clone()]);
+                copied += part.len();
+            }
             Item::parse(&head)
         };
         let end = (at + HEADER_BYTES_MAX).min(self.payload_len());
-        let item = read(&self.bytes[at..end]);
+        let item = read(at..end);
         // The options are at hand, and they tell the header's length.
         if at + item.key_at() as usize <= end {
             return Ok(Some(item));
         }
-        Ok(self.open(at + HEADER_BYTES_MAX)?.then(|| read(&self.bytes[at..at + HEADER_BYTES_MAX])))
+        Ok(self.open(at + HEADER_BYTES_MAX)?.then(|| read(at..at + HEADER_BYTES_MAX)))
     }
+}
+
+/// Returns where a record's key is in a buffer of pages; `None` if it is on two pages.
+pub fn key_part(record: &Record) -> Option<Range<usize>> {
+    let mut parts = parts_of(record.key());
+    parts.next().filter(|_| parts.next().is_none())
+}
+
+/// Returns a copy of a record's key.
+pub fn copied_key(pages: &[u8], record: &Record) -> Box<[u8]> {
+    parts_of(record.key()).flat_map(|part| &pages[part]).copied().collect()
 }
 
 fn pages_for(bytes: usize) -> Search {

@@ -3,16 +3,21 @@
 //! A read pins its segment and then finds the slot unchanged, so its pages are those that the slot means. They are read without
 //! a lock; what they hold was the key's item when the read began.
 
+use std::borrow::Cow;
 use std::io;
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::ops::{ControlFlow, Deref, Range};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{Item, State};
 use fabcache_layout::{KeyHash, Slot, header};
+use smallvec::{SmallVec, smallvec};
 
-use super::page::{Extent, PAGE_BYTES, Pages, Progress, Record, Search as Found, name_of, pages_of_class};
-use super::{FlashLocation, PageBuffer};
+use super::page::{
+    Extent, PAGE_BYTES, Pages, Progress, Record, Search as Found, copied_key, key_part, name_of,
+    pages_of_class, parts_of,
+};
+use super::{Flash, FlashLocation, PageBuffer};
 use crate::error::OutOfMemory;
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
@@ -24,16 +29,18 @@ use crate::store::Store;
 /// Keeps a flash segment from being used again.
 #[derive(Debug)]
 struct SegmentPin {
-    store: Arc<Store>,
+    reader: Arc<FlashReader>,
     id: u32,
 }
 
 impl Drop for SegmentPin {
     fn drop(&mut self) {
-        let flash = self.store.flash.as_ref().expect("it has the segment");
-        flash.segments.unpin(self.id);
+        self.reader.flash().segments.unpin(self.id);
     }
 }
+
+/// Pins of an item's segments: of one, but for the longest items.
+type Pins = SmallVec<[SegmentPin; 1]>;
 
 /// A read of one item's pages.
 #[derive(Debug)]
@@ -42,7 +49,7 @@ pub struct FlashRead {
     at: SlotSnapshot,
     item: FlashItem,
     /// Where its pages are: up to the end of its first segment, and the whole of others.
-    extents: Vec<Extent>,
+    extents: SmallVec<[Extent; 1]>,
     /// Pages to be read, of which the first were read before, and up to which one request reads.
     pages: u32,
     read: u32,
@@ -52,14 +59,14 @@ pub struct FlashRead {
     /// Slots that turned out to be other keys'.
     excluded: Vec<ExcludedSlot>,
     /// Of each extent's segment.
-    pins: Vec<SegmentPin>,
+    pins: Pins,
 }
 
 /// A slot whose item has another key than the one that it could be of, while its segment is pinned.
 #[derive(Debug)]
 struct ExcludedSlot {
     slot: Slot,
-    _pins: Vec<SegmentPin>,
+    _pins: Pins,
 }
 
 fn is_excluded(excluded: &[ExcludedSlot], slot: Slot) -> bool {
@@ -83,7 +90,7 @@ impl FlashRead {
     }
 
     fn place(&self) -> (usize, u64) {
-        let flash = self.pins[0].store.flash.as_ref().expect("it has the segment");
+        let flash = self.pins[0].reader.flash();
         let next = name_of(&self.extents, self.read).expect("it is within the extents");
         flash.segments.place_of(next.number)
     }
@@ -118,19 +125,39 @@ pub struct FetchedItem {
     flash: FlashItem,
     sequence: u64,
     record: Record,
-    buffer: PageBuffer,
-    pins: Vec<SegmentPin>,
+    /// The key, if it is on two pages.
+    copied_key: Option<Box<[u8]>>,
+    buffer: LentBuffer,
+    pins: Pins,
 }
 
 impl FetchedItem {
     /// Returns the key.
     pub fn key(&self) -> &[u8] {
-        &self.buffer[self.record.key()]
+        match (&self.copied_key, key_part(&self.record)) {
+            (Some(key), _) => key,
+            (None, part) => &self.buffer[part.expect("others are copied")],
+        }
     }
 
-    /// Returns the value.
-    pub fn value(&self) -> &[u8] {
-        &self.buffer[self.record.value()]
+    /// Returns the value, copied if it is on several pages.
+    pub fn value(&self) -> Cow<'_, [u8]> {
+        let mut parts = self.value_parts();
+        match (parts.next(), parts.next()) {
+            (None, _) => Cow::Borrowed(&[]),
+            (Some(only), None) => Cow::Borrowed(only),
+            (Some(_), Some(_)) => Cow::Owned(self.value_parts().collect::<Vec<_>>().concat()),
+        }
+    }
+
+    /// Returns the parts of the value, one on each page.
+    pub fn value_parts(&self) -> impl Iterator<Item = &[u8]> {
+        parts_of(self.record.value()).map(|part| &self.buffer[part])
+    }
+
+    /// Returns the value alone, which pins nothing.
+    pub fn into_value(self) -> FetchedValue {
+        FetchedValue { payload: self.record.value(), buffer: self.buffer }
     }
 
     pub(crate) fn header(&self) -> &Item {
@@ -161,6 +188,31 @@ impl FetchedItem {
             token_sent: item.state.has(State::TOKEN_SENT),
             bytes: item.bytes(),
         }
+    }
+}
+
+/// The value of an item that was read from flash, in the buffer of its pages.
+#[derive(Debug)]
+pub struct FetchedValue {
+    /// Which bytes of the pages' payloads.
+    payload: Range<usize>,
+    buffer: LentBuffer,
+}
+
+impl FetchedValue {
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    /// Returns the parts from byte `skip` on, one on each page.
+    pub fn parts(&self, skip: usize) -> impl Iterator<Item = &[u8]> {
+        parts_of(self.payload.start + skip..self.payload.end).map(|part| &self.buffer[part])
     }
 }
 
@@ -283,14 +335,14 @@ impl Handle {
         let flash = store.flash.as_ref().expect("there are slots on flash");
         let item = FlashItem::from_slot(at.slot).expect("the slot is one on flash");
         let Some(id) = flash.segments.segment_of(item.page) else { return Err(excluded) };
-        flash.segments.pin(id);
-        let pins = vec![SegmentPin { store: Arc::clone(store), id }];
+        let pins = smallvec![self.flash_reader.pin(id)];
         if store.index.reload(at).is_none() || !store.index.is_current(hash, version) {
             return Err(excluded);
         }
         // The segment is the slot's from here on.
         let first = flash.segments.name_of(item.page, id);
-        let extents = vec![Extent { first, pages: flash.segments.pages_left(item.page) }];
+        let extents: SmallVec<[Extent; 1]> =
+            smallvec![Extent { first, pages: flash.segments.pages_left(item.page) }];
         let pages = pages_of_class(item.page_class).min(extents[0].pages);
         let buffer = Some(self.flash_buffer(pages));
         let progress = Progress::default();
@@ -313,7 +365,7 @@ impl Handle {
     /// Returns a buffer of at least so many pages.
     fn flash_buffer(&self, pages: u32) -> PageBuffer {
         let bytes = pages as usize * PAGE_BYTES;
-        let mut buffer = self.flash_buffers.take(bytes);
+        let mut buffer = self.flash_reader.take(bytes);
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
@@ -335,7 +387,7 @@ impl Handle {
     fn finish_read(
         &self,
         mut read: Box<FlashRead>,
-        mut buffer: PageBuffer,
+        buffer: PageBuffer,
         result: io::Result<usize>,
         is_its: impl Fn(&[u8]) -> bool,
         access: bool,
@@ -351,7 +403,7 @@ impl Handle {
         if at_hand == read.up_to && at_hand < read.pages {
             return self.read_more(read, buffer, at_hand);
         }
-        let bytes = &mut buffer[..at_hand as usize * PAGE_BYTES];
+        let bytes = &buffer[..at_hand as usize * PAGE_BYTES];
         let found = match at_hand {
             0 => None,
             _ => Pages::new(bytes, &read.extents, &mut read.progress).find(is_its).ok(),
@@ -363,7 +415,7 @@ impl Handle {
                 self.read_more(read, buffer, at_hand)
             }
             Some(Found::Absent) => {
-                self.flash_buffers.give_back(buffer);
+                self.flash_reader.give_back(buffer);
                 flash.counters.mismatches.inc();
                 let FlashRead { hash, at, mut excluded, pins, .. } = *read;
                 excluded.push(ExcludedSlot { slot: at.slot, _pins: pins });
@@ -373,7 +425,7 @@ impl Handle {
                 }
             }
             Some(Found::Pages(_)) | None => {
-                self.flash_buffers.give_back(buffer);
+                self.flash_reader.give_back(buffer);
                 match result {
                     Ok(_) if at_hand == read.pages => flash.counters.bad_pages.inc(),
                     _ => flash.counters.read_errors.inc(),
@@ -404,8 +456,7 @@ impl Handle {
         }
         let spanned = flash.spans.of(read.item);
         for id in &spanned {
-            flash.segments.pin(*id);
-            read.pins.push(SegmentPin { store: Arc::clone(store), id: *id });
+            read.pins.push(self.flash_reader.pin(*id));
         }
         let is_linked = store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some();
         // The segments are the item's if its slot still leads there.
@@ -434,32 +485,39 @@ impl Handle {
             false => None,
         };
         if let Some(miss) = miss {
-            self.flash_buffers.give_back(buffer);
+            self.flash_reader.give_back(buffer);
             store.drop_from_flash(hash, at.slot);
             return FlashReadResult::Miss(miss);
         }
         if access {
             store.index.count_read(at);
         }
-        let fetched =
-            FetchedItem { hash, at, flash: item, sequence: extents[0].first.sequence, record, buffer, pins };
-        FlashReadResult::Item(Box::new(fetched))
+        let copied_key = key_part(&record).is_none().then(|| copied_key(&buffer, &record));
+        let (flash, sequence, buffer) = (item, extents[0].first.sequence, self.flash_reader.lend(buffer));
+        FlashReadResult::Item(Box::new(FetchedItem {
+            hash,
+            at,
+            flash,
+            sequence,
+            record,
+            copied_key,
+            buffer,
+            pins,
+        }))
     }
 
-    /// Takes back an item that was read and sent. Its memory is used for further reads.
-    pub fn give_back(&self, fetched: FetchedItem) {
-        self.flash_buffers.give_back(fetched.buffer);
-    }
-
-    /// Stores an item in memory again if it is read often, or much memory is free.
-    pub fn promote(&self, fetched: Box<FetchedItem>) {
+    /// Stores an item in memory again if it is read often, or much memory is free. Returns the item.
+    pub fn promote(&self, fetched: Box<FetchedItem>) -> Box<FetchedItem> {
         if !self.store.takes_back(fetched.hash) {
-            return self.give_back(*fetched);
+            return fetched;
         }
         let key = fetched.key().to_vec();
         self.use_fetched(Fetched::Item(fetched));
         let _ = self.store_fetched(&key);
-        self.forget_fetched();
+        match self.take_fetched() {
+            Some(Fetched::Item(fetched)) => fetched,
+            _ => unreachable!("it was given just now"),
+        }
     }
 
     /// Stores the item of [`Handle::use_fetched`] in memory again, if its slot has not changed.
@@ -495,14 +553,9 @@ impl Handle {
         matches!(&*self.fetched.borrow(), Some(Fetched::Others(others)) if others.hash == hash)
     }
 
-    /// Forgets what [`Handle::use_fetched`] gave. Returns whether there was something.
-    pub fn forget_fetched(&self) -> bool {
-        let fetched = self.fetched.take();
-        let had = fetched.is_some();
-        if let Some(Fetched::Item(fetched)) = fetched {
-            self.give_back(*fetched);
-        }
-        had
+    /// Forgets what [`Handle::use_fetched`] gave.
+    pub fn forget_fetched(&self) {
+        self.fetched.take();
     }
 
     /// Returns what a change of the key finds on flash, by the slots and what was read for it.
@@ -553,7 +606,8 @@ impl Store {
         if !is_recent {
             flash.recent_reads.add(hash);
         }
-        is_recent && free >= self.free_segments_least()
+        // Otherwise the item that makes way would be lost for one that is on flash.
+        is_recent && free >= self.free_segments_least() && flash.log().is_working(self.clock_ns())
     }
 
     /// Finds a slot on flash that may be the key's, under the group's lock.
@@ -583,36 +637,96 @@ impl Store {
     }
 }
 
-/// Buffers that were read into, for the next reads of a thread.
+/// What the reads of one thread share: the buffers that were read into, for the next ones. Each thread has its own, so that
+/// threads do not count references in the same cache line.
+#[derive(Debug)]
+pub(crate) struct FlashReader {
+    store: Arc<Store>,
+    kept: Mutex<KeptBuffers>,
+}
+
 #[derive(Default)]
-pub(crate) struct FlashBuffers(std::cell::RefCell<Vec<PageBuffer>>);
+struct KeptBuffers {
+    buffers: Vec<PageBuffer>,
+    bytes: usize,
+}
 
 /// Bytes of the buffers that are kept, and of one.
-const KEPT_BYTES_MAX: usize = 4 << 20;
+const KEPT_BYTES_MAX: usize = 8 << 20;
 const KEPT_BUFFER_BYTES_MAX: usize = 1 << 20;
 
-impl FlashBuffers {
+impl FlashReader {
+    /// Returns the reader of a thread.
+    pub(crate) fn new(store: &Arc<Store>) -> Arc<FlashReader> {
+        Arc::new(FlashReader { store: Arc::clone(store), kept: Mutex::default() })
+    }
+
+    fn flash(&self) -> &Flash {
+        self.store.flash.as_ref().expect("reads are of a tier")
+    }
+
+    fn pin(self: &Arc<Self>, id: u32) -> SegmentPin {
+        self.flash().segments.pin(id);
+        SegmentPin { reader: Arc::clone(self), id }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, KeptBuffers> {
+        self.kept.lock().expect("no thread panics while it holds buffers")
+    }
+
     /// Takes a buffer, of at least so many bytes if there is one.
     fn take(&self, bytes: usize) -> PageBuffer {
-        let mut kept = self.0.borrow_mut();
-        let fitting = kept.iter().rposition(|buffer| buffer.len() >= bytes);
+        let mut kept = self.kept();
+        let fitting = kept.buffers.iter().rposition(|buffer| buffer.len() >= bytes);
         match fitting {
-            Some(at) => kept.swap_remove(at),
+            Some(at) => {
+                let buffer = kept.buffers.swap_remove(at);
+                kept.bytes -= buffer.len();
+                buffer
+            }
             None => PageBuffer::new(PAGE_BYTES),
         }
     }
 
     fn give_back(&self, buffer: PageBuffer) {
-        let mut kept = self.0.borrow_mut();
-        let bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
-        if buffer.len() <= KEPT_BUFFER_BYTES_MAX && bytes + buffer.len() <= KEPT_BYTES_MAX {
-            kept.push(buffer);
+        let mut kept = self.kept();
+        if buffer.len() <= KEPT_BUFFER_BYTES_MAX && kept.bytes + buffer.len() <= KEPT_BYTES_MAX {
+            kept.bytes += buffer.len();
+            kept.buffers.push(buffer);
         }
+    }
+
+    /// Returns the buffer as one that comes back when it is dropped.
+    fn lend(self: &Arc<Self>, buffer: PageBuffer) -> LentBuffer {
+        LentBuffer { buffer: Some(buffer), owner: Arc::clone(self) }
     }
 }
 
-impl std::fmt::Debug for FlashBuffers {
+impl std::fmt::Debug for KeptBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FlashBuffers")
+        f.debug_struct("KeptBuffers").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// A buffer that was read into. Its memory is used for further reads.
+#[derive(Debug)]
+struct LentBuffer {
+    buffer: Option<PageBuffer>,
+    owner: Arc<FlashReader>,
+}
+
+impl Deref for LentBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl Drop for LentBuffer {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.owner.give_back(buffer);
+        }
     }
 }

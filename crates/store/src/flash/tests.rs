@@ -9,7 +9,7 @@ use super::FlashOptions;
 use super::log::{FlashWrite, Log, NotStaged, StagedItem};
 use super::page::{
     Extent, PAGE_BYTES, PAYLOAD_BYTES, PageName, Pages, Progress, RECORD_HEAD_BYTES, RECORD_START_MAX,
-    Search, pages_of_class, seal,
+    Search, pages_of_class, parts_of, seal,
 };
 use super::segments::FlashSegments;
 
@@ -85,9 +85,9 @@ impl World {
         let mut pages = pages_of_class(staged.class).min(left) as usize;
         loop {
             buffer.extend_from_slice(&device[buffer.len()..pages * PAGE_BYTES]);
-            match Pages::new(&mut buffer, &extent(name), &mut progress).find(|other| other == key) {
+            match Pages::new(&buffer, &extent(name), &mut progress).find(|other| other == key) {
                 Ok(Search::Found(record)) => {
-                    let value = buffer[record.value()].to_vec();
+                    let value = payload_of(&buffer, record.value());
                     return (Read::Found(record.accessed, record.item.cas, value), pages);
                 }
                 Ok(Search::Absent) => return (Read::Absent, pages),
@@ -100,6 +100,10 @@ impl World {
             }
         }
     }
+}
+
+fn payload_of(pages: &[u8], payload: std::ops::Range<usize>) -> Vec<u8> {
+    parts_of(payload).flat_map(|part| &pages[part]).copied().collect()
 }
 
 /// Pages from this one on.
@@ -200,9 +204,9 @@ proptest! {
         let (mut progress, mut buffer, mut pages) = (Progress::default(), Vec::new(), 1);
         while pages <= 3 {
             buffer.extend_from_slice(&device[buffer.len()..pages * PAGE_BYTES]);
-            match Pages::new(&mut buffer, &extent(name), &mut progress).find(|other| other == key) {
+            match Pages::new(&buffer, &extent(name), &mut progress).find(|other| other == key) {
                 Ok(Search::Found(record)) => {
-                    prop_assert_eq!(&buffer[record.key()], &key[..]);
+                    prop_assert_eq!(payload_of(&buffer, record.key()), &key[..]);
                     prop_assert!(record.value().end <= pages * PAYLOAD_BYTES);
                     break;
                 }
@@ -229,13 +233,13 @@ fn record_of_the_longest_value_is_read_as_too_long() {
     page[..head.len()].copy_from_slice(&head);
     seal(&mut page, name, Some(0));
     let mut progress = Progress::default();
-    let found = Pages::new(&mut page, &extent(name), &mut progress).find(|other| other == b"k");
+    let found = Pages::new(&page, &extent(name), &mut progress).find(|other| other == b"k");
     let pages = (u64::from(u32::MAX) + head.len() as u64).div_ceil(PAYLOAD_BYTES as u64);
     assert_eq!(found, Ok(Search::Pages(pages as u32)));
     let mut progress = Progress::default();
     seal(&mut page, name, Some(0));
     assert_eq!(
-        Pages::new(&mut page, &extent(name), &mut progress).find(|other| other == b"j"),
+        Pages::new(&page, &extent(name), &mut progress).find(|other| other == b"j"),
         Ok(Search::Absent),
         "none begins behind it"
     );

@@ -276,12 +276,9 @@ impl Store {
     ) -> Result<(), ImmovableItem> {
         let now = self.now();
         let offset = at.slot.offset();
-        let mut content = vec![
-            0;
-            usize::from(item.key_len)
-                + if chunks.is_some() { 0 } else { item.payload_len() as usize }
-        ];
-        self.memory.copy_out(offset + item.key_at(), &mut content);
+        let value_len = if chunks.is_some() { 0 } else { item.payload_len() as usize };
+        let mut content = Vec::new();
+        self.memory.append_to(offset + item.key_at(), usize::from(item.key_len) + value_len, &mut content);
         let (key, value) = content.split_at(usize::from(item.key_len));
         let table: Option<Vec<u8>> =
             chunks.as_ref().map(|chunks| chunks.iter().flat_map(|p| p.to_bytes()).collect());

@@ -3,7 +3,7 @@
 use fabcache_layout::{KeyHash, Slot};
 
 use super::{Change, ExistingItem, LinkedItem, NewValue, Value, Write, WriteObstacle};
-use crate::flash::OnFlash;
+use crate::flash::{FetchedItem, OnFlash};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
@@ -40,7 +40,8 @@ impl ExistingItem<'_> {
         }
         self.scratch.clear();
         let scratch = &mut self.scratch;
-        self.handle.with_fetched(|fetched| scratch.extend_from_slice(fetched.value()))?;
+        self.handle
+            .with_fetched(|fetched| fetched.value_parts().for_each(|part| scratch.extend_from_slice(part)))?;
         Some(&self.scratch)
     }
 }
@@ -85,7 +86,13 @@ impl Handle {
         existing.linked.is_copy = is_copy(&write, &info);
         let mut is_lost = false;
         let mut add = |part: Part<'_>| match part {
-            Part::Existing => _ = self.with_fetched(|fetched| value.extend_from_slice(fetched.value())),
+            Part::Existing => {
+                let mut copy = |fetched: &FetchedItem| {
+                    value.reserve_exact(fetched.header().value_len as usize);
+                    fetched.value_parts().for_each(|part| value.extend_from_slice(part));
+                };
+                self.with_fetched(|fetched| copy(fetched));
+            }
             Part::New(Value::Bytes(bytes)) => value.extend_from_slice(bytes),
             Part::New(Value::CompletedUpload(upload)) => is_lost |= !upload.append_to(&self.store, value),
         };
