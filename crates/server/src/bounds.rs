@@ -32,6 +32,10 @@ pub const STEPS_PER_TURN_MAX: u32 = 20;
 /// Index groups that a list of keys scans before other connections get their turn, even if they hold few keys.
 pub const DUMPED_GROUPS_MAX: u32 = 16;
 
+/// Visits of an index group by a list of keys. It visits a group again if items left flash before they were read: bounds the list's
+/// work while clients read the same items over and over.
+pub const GROUP_VISITS_MAX: u32 = 8;
+
 /// Connections that `stats conns` lists before others get their turn: some tens of kilobytes.
 pub const LISTED_CONNECTIONS_MAX: usize = 64;
 

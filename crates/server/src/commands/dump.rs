@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
-use fabcache_protocol::{Encoding, Reply, SavedEncoding};
-use fabcache_store::FetchedItem;
+use fabcache_protocol::{Encoding, SavedEncoding};
 use fabcache_store::dump::{Cursor, VisitedItem};
+use fabcache_store::{Fetched, Miss};
 
 use super::stats::{ConnectionList, FlashSegmentList, PrefixList, SizeList};
 use super::{Context, ITEM_CLASS, Session, saved};
-use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX};
+use crate::bounds::{CACHEDUMP_BYTES_MAX, DUMPED_GROUPS_MAX, GATHERED_BYTES_MAX, GROUP_VISITS_MAX};
 use crate::watch::push_encoded;
 use crate::worker::flash::ReadPurpose;
 use crate::worker::token::ConnectionToken;
@@ -21,6 +21,8 @@ pub enum KeysFormat {
     Metadump,
     /// `mg KEY`
     Mgdump,
+    /// `ITEM KEY [LENGTH b; EXPIRY s]`
+    Cachedump,
 }
 
 /// A list on its way.
@@ -33,10 +35,8 @@ pub struct Dump {
 /// What is listed, and how far the list is.
 #[derive(Debug)]
 pub enum List {
-    /// `lru_crawler metadump` and `mgdump`.
+    /// `lru_crawler metadump` and `mgdump`, `stats cachedump`.
     Keys(KeyList),
-    /// `stats cachedump`.
-    Items(ItemList),
     /// `stats sizes`.
     Sizes(SizeList),
     /// `stats conns`.
@@ -59,7 +59,7 @@ impl Dump {
     }
 
     /// Takes the result of a read of an item on flash; returns whether it was the last.
-    pub fn add_fetched(&mut self, ctx: &Context, fetched: Option<&FetchedItem>) -> bool {
+    pub fn add_fetched(&mut self, ctx: &Context, fetched: Result<&Fetched, Miss>) -> bool {
         let List::Keys(keys) = &mut self.list else { return false };
         keys.add_fetched(ctx, fetched);
         keys.reading == 0
@@ -71,7 +71,6 @@ impl Dump {
         let encoding = self.encoding.encoding();
         match &mut self.list {
             List::Keys(keys) => keys.go_on(ctx),
-            List::Items(items) => items.go_on(ctx, &encoding),
             List::Sizes(sizes) => sizes.go_on(ctx, &encoding),
             List::Connections(connections) => connections.go_on(ctx, &encoding),
             List::Prefixes(prefixes) => prefixes.go_on(ctx, &encoding),
@@ -97,57 +96,140 @@ pub(super) fn walk_part(
     true
 }
 
-/// All keys, also of items on flash, which are read a few groups of the index at a time.
+/// Keys, also of items on flash, which are read a group of the index at a time.
 #[derive(Debug)]
 pub struct KeyList {
     format: KeysFormat,
-    cursor: Cursor,
+    /// The group that is being listed, and the one after it.
+    group: Cursor,
+    next: Cursor,
+    /// How often the group was visited.
+    visits: u32,
     /// The connection to continue when reads have ended.
     owner: ConnectionToken,
     /// Reads of flash under way.
     reading: usize,
-    /// Lines of items that were read.
+    /// Whether an item of the group has left flash before it was read.
+    has_changed: bool,
+    /// The group's lines.
     lines: Vec<u8>,
+    limit: ListLimit,
+}
+
+/// Lines and bytes that a list may still have.
+#[derive(Debug)]
+struct ListLimit {
+    lines: u64,
+    bytes: usize,
 }
 
 impl KeyList {
     /// Lists all keys from a cursor, to the connection of this session.
     pub fn new(format: KeysFormat, cursor: Cursor, session: &Session) -> KeyList {
-        KeyList { format, cursor, owner: session.place, reading: 0, lines: Vec::new() }
+        KeyList {
+            format,
+            group: cursor,
+            next: cursor,
+            visits: 0,
+            owner: session.place,
+            reading: 0,
+            has_changed: false,
+            lines: Vec::new(),
+            limit: ListLimit { lines: u64::MAX, bytes: usize::MAX },
+        }
+    }
+
+    /// `stats cachedump`: at most so many items, 0 for all, and two megabytes of lines.
+    pub fn cachedump(items_max: u64, session: &Session) -> KeyList {
+        let lines = if items_max == 0 { u64::MAX } else { items_max };
+        let limit = ListLimit { lines, bytes: CACHEDUMP_BYTES_MAX };
+        KeyList { limit, ..KeyList::new(KeysFormat::Cachedump, Cursor::START, session) }
     }
 
     fn go_on(&mut self, ctx: &mut Context) -> bool {
-        ctx.out.append(&mut self.lines);
-        let (format, origin) = (self.format, ctx.shared.store.clock_origin());
         let mut groups = 0;
-        while !self.cursor.is_done() {
-            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX || self.reading > 0 {
+        while self.end_group(&mut ctx.out) {
+            if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
                 return false;
             }
             groups += 1;
-            let mut on_flash = Vec::new();
-            let line = |visited: VisitedItem<'_>| format.line(&visited, origin, &mut ctx.out);
-            self.cursor = ctx.handle.walk_all(self.cursor, line, |_| {}, |visited| on_flash.push(visited));
-            let Some(flash) = &mut ctx.flash else { continue };
-            for read in on_flash.iter().filter_map(|visited| ctx.handle.read_visited(visited)) {
-                flash.read(read, &[], ReadPurpose::Dump { owner: self.owner });
-                self.reading += 1;
+            self.visit_group(ctx);
+            if self.reading > 0 {
+                return false;
             }
         }
-        if self.reading > 0 {
-            return false;
-        }
-        ctx.out.extend_from_slice(if format == KeysFormat::Metadump { b"END\r\n" } else { b"EN\r\n" });
+        ctx.out.extend_from_slice(if self.format == KeysFormat::Mgdump { b"EN\r\n" } else { b"END\r\n" });
         true
     }
 
-    fn add_fetched(&mut self, ctx: &Context, fetched: Option<&FetchedItem>) {
-        self.reading -= 1;
-        if let Some(fetched) = fetched {
-            let store = &ctx.shared.store;
-            let visited = VisitedItem { key: fetched.key(), info: fetched.info(store.now()) };
-            self.format.line(&visited, store.clock_origin(), &mut self.lines);
+    /// Lists the items of the group in memory, and begins to read those on flash.
+    fn visit_group(&mut self, ctx: &mut Context) {
+        let (format, origin) = (self.format, ctx.shared.store.clock_origin());
+        let mut on_flash = Vec::new();
+        let line = |visited: VisitedItem<'_>| format.line(&visited, origin, &mut self.lines);
+        self.next = ctx.handle.walk_all(self.group, line, |_| {}, |visited| on_flash.push(visited));
+        self.visits += 1;
+        let Some(flash) = &mut ctx.flash else { return };
+        for visited in &on_flash {
+            match ctx.handle.read_visited(visited) {
+                Some(read) => {
+                    flash.read(read, &[], ReadPurpose::Dump { owner: self.owner });
+                    self.reading += 1;
+                }
+                None => self.has_changed = true,
+            }
         }
+    }
+
+    fn add_fetched(&mut self, ctx: &Context, fetched: Result<&Fetched, Miss>) {
+        self.reading -= 1;
+        match fetched {
+            Ok(Fetched::Item(item)) => {
+                let store = &ctx.shared.store;
+                let visited = VisitedItem { key: item.key(), info: item.info(store.now()) };
+                self.format.line(&visited, store.clock_origin(), &mut self.lines);
+            }
+            Ok(Fetched::Others(_)) => self.has_changed = true,
+            Err(_) => {}
+        }
+    }
+
+    /// Sends the lines of the visited group; returns whether another group, or this one again, is to be visited.
+    fn end_group(&mut self, out: &mut Vec<u8>) -> bool {
+        // An item that came back to memory after the visit would be missing.
+        if std::mem::take(&mut self.has_changed) && self.visits < GROUP_VISITS_MAX {
+            self.lines.clear();
+            return true;
+        }
+        self.limit.append(&mut self.lines, out);
+        self.group = self.next;
+        self.visits = 0;
+        !self.group.is_done() && !self.limit.is_reached()
+    }
+}
+
+impl ListLimit {
+    fn is_reached(&self) -> bool {
+        self.lines == 0
+    }
+
+    /// Moves lines to the end of `out`, as many as the limit allows.
+    fn append(&mut self, lines: &mut Vec<u8>, out: &mut Vec<u8>) {
+        if self.lines == u64::MAX && self.bytes == usize::MAX {
+            out.append(lines);
+            return;
+        }
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            if line.len() > self.bytes {
+                self.lines = 0;
+            }
+            if self.is_reached() {
+                break;
+            }
+            (self.lines, self.bytes) = (self.lines - 1, self.bytes - line.len());
+            out.extend_from_slice(line);
+        }
+        lines.clear();
     }
 }
 
@@ -156,6 +238,7 @@ impl KeysFormat {
         match self {
             KeysFormat::Metadump => metadump_line(visited, origin, out),
             KeysFormat::Mgdump => mgdump_line(visited.key, out),
+            KeysFormat::Cachedump => cachedump_line(visited, origin, out),
         }
     }
 }
@@ -198,42 +281,6 @@ fn mgdump_line(key: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b" b");
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// `stats cachedump`: a limited number of items, and at most two megabytes of them.
-#[derive(Debug)]
-pub struct ItemList {
-    cursor: Cursor,
-    items_left: u64,
-    bytes: usize,
-}
-
-impl ItemList {
-    /// Lists at most `limit` items, 0 for all.
-    pub fn new(limit: u64) -> ItemList {
-        let items_left = if limit == 0 { u64::MAX } else { limit };
-        ItemList { cursor: Cursor::START, items_left, bytes: 0 }
-    }
-
-    fn go_on(&mut self, ctx: &mut Context, encoding: &Encoding<'_>) -> bool {
-        let origin = ctx.shared.store.clock_origin();
-        let ItemList { cursor, items_left, bytes } = self;
-        let is_last = walk_part(cursor, ctx, |visited, out| {
-            if *items_left == 0 || *bytes > CACHEDUMP_BYTES_MAX {
-                *items_left = 0;
-                return;
-            }
-            *items_left -= 1;
-            let start = out.len();
-            cachedump_line(visited, origin, out);
-            *bytes += out.len() - start;
-        });
-        if !is_last && self.items_left > 0 {
-            return false;
-        }
-        encoding.reply(&Reply::StatsEnd, &mut ctx.out);
-        true
-    }
 }
 
 fn cachedump_line(visited: &VisitedItem<'_>, origin: u64, out: &mut Vec<u8>) {

@@ -146,7 +146,7 @@ impl Worker {
                     Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
                 })
             }
-            ReadPurpose::Dump { owner } => self.add_to_dump(owner, fetched.ok()),
+            ReadPurpose::Dump { owner } => self.add_to_dump(owner, fetched),
             ReadPurpose::Request { owner, number } => {
                 self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
             }
@@ -154,15 +154,11 @@ impl Worker {
     }
 
     /// Adds an item to a connection's list of keys, which goes on after the last one.
-    fn add_to_dump(&mut self, owner: ConnectionToken, fetched: Option<Fetched>) {
-        let fetched = match fetched {
-            Some(Fetched::Item(item)) => Some(item),
-            Some(Fetched::Others(_)) | None => None,
-        };
+    fn add_to_dump(&mut self, owner: ConnectionToken, fetched: Result<Fetched, Miss>) {
         let slot = self.connections.get_mut(owner.index).filter(|slot| slot.generation == owner.generation);
         let is_last = slot.and_then(|slot| slot.connection.as_mut()).is_some_and(|connection| {
             let Role::Dumping(dump) = &mut connection.session.role else { return false };
-            dump.add_fetched(&self.ctx, fetched.as_deref())
+            dump.add_fetched(&self.ctx, fetched.as_ref().map_err(|miss| *miss))
         });
         if is_last {
             self.queue(owner.index);

@@ -10,6 +10,7 @@ mod clients;
 mod commands;
 mod datagrams;
 mod devices;
+mod dumps;
 mod matches;
 mod model;
 mod order;

@@ -13,7 +13,7 @@ use fabcache_protocol::number::parse_u32;
 use fabcache_protocol::{Encoding, Protocol, Refusal, Reply};
 use fabcache_transport::Kind;
 
-use super::dump::{Dump, ItemList, List};
+use super::dump::{Dump, KeyList, List};
 use super::{Context, ITEM_CLASS, Role, Session, protocol, refused};
 pub use flash::FlashSegmentList;
 pub use lists::{ConnectionList, PrefixList, SizeList};
@@ -107,7 +107,7 @@ pub fn stats(ctx: &mut Context, session: &mut Session, mut words: Words<'_>, enc
             None
         }
         Some(b"detail") => detail(ctx, words, &mut list),
-        Some(b"cachedump") => cachedump(ctx, session.info.kind, words, encoding, &mut list),
+        Some(b"cachedump") => cachedump(ctx, session, words, encoding, &mut list),
         Some(_) => Some(refused(Refusal::UnknownCommand)),
     };
     if let Some(refusal) = refusal {
@@ -138,7 +138,7 @@ fn detail(ctx: &Context, mut words: Words<'_>, list: &mut Option<List>) -> Optio
 
 fn cachedump(
     ctx: &Context,
-    kind: Kind,
+    session: &Session,
     mut words: Words<'_>,
     encoding: &Encoding<'_>,
     list: &mut Option<List>,
@@ -147,7 +147,7 @@ fn cachedump(
         return Some(refused(Refusal::Client("stats cachedump not allowed")));
     }
     // It scans items, and a datagram is answered in one turn.
-    if kind == Kind::Udp {
+    if session.info.kind == Kind::Udp {
         return Some(refused(Refusal::Client("a dump needs a connection")));
     }
     let number = |word: Option<&[u8]>| word.map(|word| parse_u32(word).map(u64::from));
@@ -166,6 +166,6 @@ fn cachedump(
     if class != u64::from(ITEM_CLASS) {
         return Some(Reply::StatsEnd);
     }
-    *list = Some(List::Items(ItemList::new(limit)));
+    *list = Some(List::Keys(KeyList::cachedump(limit, session)));
     None
 }
