@@ -3,6 +3,8 @@
 mod common;
 #[path = "fabric/failing_port.rs"]
 mod failing_port;
+#[path = "fabric/flash.rs"]
+mod flash;
 #[path = "fabric/link.rs"]
 mod link;
 #[path = "fabric/restarts.rs"]
