@@ -5,6 +5,7 @@
 mod common;
 
 mod admin;
+mod auth;
 mod binary;
 mod clients;
 mod commands;
@@ -18,3 +19,4 @@ mod pair;
 mod pressure;
 mod random;
 mod tier;
+mod watch;
