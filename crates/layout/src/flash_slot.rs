@@ -13,7 +13,7 @@
 //!
 //! A fraction of so many bits is an interval of hashes. Where one reaches into the next bucket, for one in 2^19 at first, and 2^16
 //! at eightfold growth, the slot goes where keys of both buckets are searched for. Where one reaches into the next group,
-//! for one in 2^24 at first, and 2^21 at eightfold growth, the position is unknown, and the item is evicted.
+//! for one in 2^24 at first, and 2^21 at eightfold growth, the group is unknown before the item was read.
 
 use crate::format::BUCKET_BITS;
 use crate::hash::{KeyHash, Position};
@@ -78,8 +78,9 @@ pub fn fraction(hash: KeyHash, partition_bits: u32, bits: u32) -> u64 {
 
 /// Returns the fraction of a key in a group of a table of `groups` groups, from its low [`REST_BITS`].
 pub fn fraction_from(group: u32, groups: u32, rest: u32, bits: u32) -> u64 {
-    let first = (u128::from(group) << bits).div_ceil(u128::from(groups)) as u64;
-    // A group has at most 2^24 fractions, so one of them ends in these bits.
+    // Rounded down: keys of a fraction that reaches over the border of two groups are in either.
+    let first = ((u128::from(group) << bits) / u128::from(groups)) as u64;
+    // A group has at most 2^24 fractions, those at its borders included, so one of them ends in these bits.
     first + (u64::from(rest).wrapping_sub(first) & ((1 << REST_BITS) - 1))
 }
 
@@ -129,12 +130,28 @@ mod tests {
             let wide = fraction_bits(groups);
             let grown = groups + groups * growth / 16;
             let known = fraction(hash, bits, wide);
-            let Some((at, last)) = positions(known, wide, grown) else { return Ok(()) };
             let position = hash.position(bits, grown);
+            let rest = (known & ((1 << REST_BITS) - 1)) as u32;
+            prop_assert_eq!(fraction_from(position.group, grown, rest, wide), known);
+            let Some((at, last)) = positions(known, wide, grown) else { return Ok(()) };
             prop_assert!(position == at || position == last);
             prop_assert!(last.bucket - at.bucket <= 1);
-            let rest = (known & ((1 << REST_BITS) - 1)) as u32;
-            prop_assert_eq!(fraction_from(at.group, grown, rest, wide), known);
+        }
+    }
+
+    #[test]
+    fn fractions_at_the_borders_of_groups_are_known() {
+        for groups in 1..500 {
+            let wide = fraction_bits(1 + groups / 3);
+            for group in 1..groups {
+                let border = KeyHash::first_of(0, 0, group, groups).0;
+                for hash in [border - 1, border].map(KeyHash) {
+                    let known = fraction(hash, 0, wide);
+                    let rest = (known & ((1 << REST_BITS) - 1)) as u32;
+                    let found = fraction_from(hash.group(0, groups), groups, rest, wide);
+                    assert_eq!(found, known, "group {group} of {groups}");
+                }
+            }
         }
     }
 

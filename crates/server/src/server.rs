@@ -255,6 +255,14 @@ impl Observer for StoreObserver {
             flash.control.notify();
         }
     }
+
+    fn flash_has_reads(&self) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some(flash) = &shared.flash
+        {
+            flash.reads_control.notify();
+        }
+    }
 }
 
 fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {
@@ -267,8 +275,8 @@ fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {
         cas: settings.cas,
         // One for each worker and one for the housekeeper.
         threads: settings.threads + 1,
-        // The one that finishes a restart, and the one that writes to flash.
-        background_threads: 2,
+        // The one that finishes a restart, and the two of the flash tier.
+        background_threads: 3,
         flash: settings.flash.as_ref().zip(flash).map(|(settings, flash)| flash.options(settings)),
         grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
         lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),

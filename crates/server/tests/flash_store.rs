@@ -23,8 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const SEGMENT: u64 = 1 << 20;
 const ITEMS: u64 = 12_000;
 const LONG: Duration = Duration::from_secs(60);
-/// A new key may replace another one's item on flash, unread, and a slot may not tell where its key belongs: once in about a
-/// hundred thousand each.
+/// A new key may replace another one's item on flash, unread: once in about a hundred thousand.
 const LOST_MAX: usize = 3;
 
 #[derive(Debug)]

@@ -204,6 +204,10 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
 
     /// Items were staged: [`Store::take_flash_write`] may have a write. Called under locks: be quick.
     fn flash_has_writes(&self) {}
+
+    /// Items are to be read: [`Handle::take_maintenance_read`](crate::Handle::take_maintenance_read) has a read. Called under locks:
+    /// be quick.
+    fn flash_has_reads(&self) {}
 }
 
 /// The use of a store's memory.
@@ -701,6 +705,10 @@ impl Rehash for Handle {
 
     fn hash_at(&self, offset: u64) -> Option<KeyHash> {
         self.store.hash_at(offset)
+    }
+
+    fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>> {
+        self.store.hashes_on_flash(slots)
     }
 
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {

@@ -10,8 +10,7 @@ use fabcache_store::{Change, Expiry, FlashOptions, NewValue, Put, StoreOptions, 
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::random::SplitMix64;
 
-/// A new key may replace another one's item on flash, unread, and a slot may not tell where its key belongs: once in about a
-/// hundred thousand each.
+/// A new key may replace another one's item on flash, unread: once in about a hundred thousand.
 const LOST_MAX: usize = 3;
 
 fn key(n: u64) -> Vec<u8> {

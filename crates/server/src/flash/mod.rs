@@ -2,12 +2,14 @@
 //!
 //! - `devices.rs`: opens the files and block devices; `device_header.rs`: the page that each begins with.
 //! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes; `store.rs`: what they take from the store.
+//! - `maintenance.rs`: the thread that does the reads that the store itself needs.
 //! - `tier.rs`: what the server keeps of the tier; `worker/flash.rs` and `commands/flash.rs` use it.
 //!
 //! Neither a worker nor the writer waits for a device, except when it ends: a stalled device delays nothing but its own requests.
 
 pub mod device_header;
 mod devices;
+mod maintenance;
 mod reader;
 mod store;
 mod tier;
@@ -19,6 +21,7 @@ use std::path::PathBuf;
 use fabcache_uring::PageBuffer;
 
 pub use devices::{Devices, IdentityError, file_offset};
+pub use maintenance::run_maintenance_reads;
 pub use reader::FlashReader;
 pub use store::StoreWrites;
 pub use tier::{FlashTier, log_opening, start_writer};

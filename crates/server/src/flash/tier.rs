@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::{Context as _, Result};
 use fabcache_store::{FlashLoss, FlashOpening, FlashOptions, Handle, Store};
 
-use super::{Devices, StoreWrites, WriterControl, run_writer};
+use super::{Devices, StoreWrites, WriterControl, run_maintenance_reads, run_writer};
 use crate::settings::FlashSettings;
 use crate::shared::Shared;
 
@@ -17,6 +17,8 @@ pub struct FlashTier {
     pub devices: Arc<Devices>,
     /// Wakes and stops the writer.
     pub control: WriterControl,
+    /// Wakes the thread that reads for the store.
+    pub reads_control: WriterControl,
 }
 
 impl FlashTier {
@@ -30,7 +32,8 @@ impl FlashTier {
              container's seccomp profile), or leave --flash out",
         )?;
         let devices = Arc::new(Devices::prepare(&settings.devices, settings.segment_bytes)?);
-        Ok(FlashTier { devices, control: WriterControl::new().context("cannot make the writer's doorbell")? })
+        let control = || WriterControl::new().context("cannot make the doorbell of a flash thread");
+        Ok(FlashTier { devices, control: control()?, reads_control: control()? })
     }
 
     /// Returns the store's options.
@@ -69,7 +72,8 @@ pub fn log_opening(store: &Store, flash: Option<&FlashTier>) {
     }
 }
 
-/// Starts the thread that writes, if there is a flash tier.
+/// Starts the thread that writes, and from there the one that reads for the store, if there is a flash tier. Both end when the
+/// writer is stopped.
 ///
 /// # Errors
 /// The system starts no thread.
@@ -77,14 +81,28 @@ pub fn start_writer(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
     if shared.flash.is_none() {
         return Ok(None);
     }
-    let (shared, handle) = (Arc::clone(shared), Handle::new(&shared.store));
+    let shared = Arc::clone(shared);
+    let [writing, reading] = std::array::from_fn(|_| Handle::new(&shared.store));
     let run = move || {
         let flash = shared.flash.as_ref().expect("there is a flash tier");
+        let read = move || {
+            if let Err(error) = run_maintenance_reads(&flash.devices, &reading, &flash.reads_control) {
+                tracing::error!(
+                    "the index does not grow any more, as the thread that reads for it failed: {error}"
+                );
+            }
+        };
         let memory_is_free = || shared.inboxes.iter().for_each(|inbox| inbox.wake_for_memory());
-        let writes = StoreWrites { handle, memory_is_free };
-        if let Err(error) = run_writer(&flash.devices, &writes, &flash.control) {
-            tracing::error!("nothing is written to flash any more, as its thread has failed: {error}");
-        }
+        let writes = StoreWrites { handle: writing, memory_is_free };
+        std::thread::scope(|scope| {
+            if let Err(error) = Builder::new().name("flash-reads".into()).spawn_scoped(scope, read) {
+                tracing::error!("cannot start the thread that reads for the index: {error}");
+            }
+            if let Err(error) = run_writer(&flash.devices, &writes, &flash.control) {
+                tracing::error!("nothing is written to flash any more, as its thread has failed: {error}");
+            }
+            flash.reads_control.stop();
+        });
     };
     let thread = Builder::new().name("flash".into()).spawn(run);
     thread.context("cannot start the thread that writes to flash").map(Some)

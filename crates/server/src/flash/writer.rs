@@ -1,7 +1,7 @@
 //! The thread that writes to flash devices, and checks once a second that they are still the same.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::bounds::FLASH_WRITES_MAX;
 /// How often the devices are checked and the store maintains its segments.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Wakes and stops the writer.
+/// Wakes and stops the writer, or the thread that reads for the store.
 #[derive(Debug)]
 pub struct WriterControl {
     doorbell: OwnedFd,
@@ -54,8 +54,13 @@ impl WriterControl {
         self.notify();
     }
 
-    /// Returns whether the writer is to end. Later notifications ring again.
-    fn drain(&self) -> bool {
+    /// Returns what is readable after a notification.
+    pub(super) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Returns whether the thread is to end. Later notifications ring again.
+    pub(super) fn drain(&self) -> bool {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         self.is_notified.swap(false, Ordering::AcqRel);
         self.is_stopping.load(Ordering::Acquire)
@@ -264,7 +269,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         self.submit();
         let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
         let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut watched = [self.ring.descriptor(), control.doorbell.as_fd()].map(watch);
+        let mut watched = [self.ring.descriptor(), control.doorbell()].map(watch);
         match rustix::event::poll(&mut watched, left.as_ref()) {
             // A result that arrives while the thread sleeps may interrupt it.
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -57,8 +57,6 @@ impl Store {
         let epoch = header::flush_epoch(&self.memory);
         let is_admitted = item.state.in_epoch(epoch)
             && bytes >= u64::from(flash.item_bytes_min.load(Ordering::Relaxed))
-            // Its slot would not tell where the key belongs.
-            && group.flash_slot(hash, 0, 0, 0).is_some()
             && log.admits(was_read, now_ns);
         if !is_admitted {
             flash.counters.items_refused.inc();
@@ -159,9 +157,7 @@ impl Store {
         let within = offset - self.geometry.segment_offset(segment);
         let Some(location) = flash.locations.of(segment, within as u32) else { return false };
         let frequency = u8::from(at.slot.frequency() > 0 || state.has(State::FETCHED));
-        let Some(slot) = group.flash_slot(hash, location.page, location.class(), frequency) else {
-            return false;
-        };
+        let slot = group.flash_slot(hash, location.page, location.class(), frequency);
         if state.0 & MARKS != 0
             || !flash.segments.count_live_again(location.page, |sequence| location.is_of(sequence))
         {
@@ -195,9 +191,7 @@ impl Store {
             return false;
         }
         let frequency = at.slot.frequency();
-        let Some(slot) = group.flash_slot(hash, staged.page, staged.class, frequency) else {
-            return false;
-        };
+        let slot = group.flash_slot(hash, staged.page, staged.class, frequency);
         flash.segments.count_live(staged.page);
         if let Some(on_flash) = FlashItem::from_slot(slot) {
             flash.spans.count_live(on_flash, &flash.segments);
@@ -226,7 +220,7 @@ impl Store {
         }
     }
 
-    /// An item on flash is evicted before its time: its slot is needed, or no longer tells where its key belongs.
+    /// An item on flash is evicted before its time: its slot is needed, or its key is lost.
     pub(crate) fn count_evicted_on_flash(&self, slot: Slot) {
         if let Some(flash) = &self.flash {
             flash.counters.items_evicted.inc();

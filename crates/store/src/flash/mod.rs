@@ -12,7 +12,7 @@
 //! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
-//! - `reading.rs`: reads of items.
+//! - `reading.rs`: reads of items; `maintenance_reads.rs`: those that the store itself needs.
 //! - `retirement.rs`: emptying segments for later use.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
@@ -24,6 +24,9 @@ mod counters;
 mod demotion;
 mod locations;
 mod log;
+mod maintenance_reads;
+#[cfg(all(test, not(loom)))]
+mod maintenance_tests;
 #[cfg(all(test, loom))]
 mod models;
 pub mod page;
@@ -50,6 +53,8 @@ pub(crate) use demotion::Demotion;
 pub(crate) use locations::{FlashLocation, Locations};
 pub use log::FlashWrite;
 use log::Log;
+pub use maintenance_reads::MaintenanceRead;
+use maintenance_reads::MaintenanceReads;
 pub(crate) use reading::FlashReader;
 pub(crate) use reading::OnFlash;
 pub use reading::VisitedOnFlash;
@@ -89,6 +94,7 @@ pub(crate) struct Flash {
     pub(crate) counters: FlashCounters,
     /// The keys read last: those read again soon return to memory.
     recent_reads: RecentKeys,
+    maintenance_reads: MaintenanceReads,
     spans: Spans,
     log: Mutex<Log>,
     /// Held by the thread that publishes written items.
@@ -126,6 +132,7 @@ impl Flash {
             segments,
             locations: Locations::new(geometry.segments),
             recent_reads: RecentKeys::new(recent_reads_for(geometry.region_bytes / ITEM_BYTES_MIN)),
+            maintenance_reads: MaintenanceReads::default(),
             spans: Spans::default(),
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),

@@ -46,7 +46,7 @@ type Pins = SmallVec<[SegmentPin; 1]>;
 #[derive(Debug)]
 pub struct FlashRead {
     hash: KeyHash,
-    at: SlotSnapshot,
+    pub(super) at: SlotSnapshot,
     item: FlashItem,
     /// Where its pages are: up to the end of its first segment, and the whole of others.
     extents: SmallVec<[Extent; 1]>,
@@ -246,8 +246,8 @@ pub(crate) enum OnFlash {
 #[derive(Clone, Copy, Debug)]
 pub struct VisitedOnFlash {
     /// A hash of the same place in the index as the key's.
-    hash: KeyHash,
-    at: SlotSnapshot,
+    pub(super) hash: KeyHash,
+    pub(super) at: SlotSnapshot,
 }
 
 impl VisitedOnFlash {

@@ -14,6 +14,7 @@ use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot};
 
 use super::group::LockedGroup;
+use super::resize::{Rehash, Unmoved};
 use super::walk::Cursor;
 use super::{Index, SlotSnapshot};
 
@@ -69,16 +70,51 @@ impl Index {
         Some((first, KeyHash(first.0 + ((1 << (u64::BITS - partition_bits - bits)) - 1))))
     }
 
+    /// Returns a hash of this group that has the fraction of the slot's key.
+    fn hash_in_group(&self, partition: usize, (group, groups): (u32, u32), item: FlashItem) -> KeyHash {
+        let (bits, partition_bits) = (self.flash_bits(partition), self.geometry.partition_bits);
+        let fraction = fraction_from(group, groups, item.rest, bits);
+        let first = first_hash(fraction, bits, partition, partition_bits);
+        first.max(KeyHash::first_of(partition, partition_bits, group, groups))
+    }
+
     /// Returns a hash at the place of the slot's key, which is in the group of `hash`.
-    pub(super) fn hash_of_slot(
-        &self,
-        hash: KeyHash,
-        locked: &LockedGroup<'_>,
-        item: FlashItem,
-    ) -> Option<KeyHash> {
+    pub(super) fn hash_of_slot(&self, hash: KeyHash, locked: &LockedGroup<'_>, item: FlashItem) -> KeyHash {
         let groups = locked.groups();
         let group = hash.group(self.geometry.partition_bits, groups);
-        self.hash_on_flash(locked.partition, (group, groups), item, groups).map(|(first, _)| first)
+        self.hash_in_group(locked.partition, (group, groups), item)
+    }
+
+    /// Returns where the slots of a locked group are that do not tell to which group of the next table their keys go, and the hash
+    /// of each key, unless it is lost.
+    ///
+    /// # Errors
+    /// Some are to be read first.
+    pub(super) fn ambiguous_on_flash(
+        &self,
+        locked: &LockedGroup<'_>,
+        group: u32,
+        next_groups: u32,
+        rehash: &impl Rehash,
+    ) -> Result<Vec<(u64, Option<KeyHash>)>, Unmoved> {
+        let (partition, groups) = (locked.partition, locked.groups());
+        if self.flash_bits(partition) == 0 {
+            return Ok(Vec::new());
+        }
+        let mut slots = Vec::new();
+        let _ = locked.visit_all(|seen| {
+            if let Some(item) = FlashItem::from_slot(seen.slot)
+                && self.hash_on_flash(partition, (group, groups), item, next_groups).is_none()
+            {
+                slots.push((seen, self.hash_in_group(partition, (group, groups), item)));
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        let hashes = rehash.hashes_on_flash(&slots).ok_or(Unmoved::Unread)?;
+        Ok(slots.iter().map(|(seen, _)| seen.at).zip(hashes).collect())
     }
 
     /// Visits the slots on flash of one group, under its lock, and returns where to go on. Each that is there from start to end
@@ -113,13 +149,20 @@ impl LockedGroup<'_> {
         self.visit_usable(hash, visit).break_value()
     }
 
-    /// Returns the slot of a key of this group whose item goes to these pages of flash. `None` if the slot would not tell
-    /// the key's position in the table.
-    pub fn flash_slot(&self, hash: KeyHash, page: u32, page_class: u8, frequency: u8) -> Option<Slot> {
+    /// Returns the slot of a key of this group whose item goes to these pages of flash.
+    pub fn flash_slot(&self, hash: KeyHash, page: u32, page_class: u8, frequency: u8) -> Slot {
         let bits = self.index().start_flash(self.partition);
         let fraction = fraction(hash, self.index().geometry.partition_bits, bits);
-        positions(fraction, bits, self.groups())?;
-        Some(FlashItem { rest: rest_of(fraction), page, page_class }.to_slot(frequency))
+        FlashItem { rest: rest_of(fraction), page, page_class }.to_slot(frequency)
+    }
+
+    /// Returns a slot of the group on flash, wherever in the group it is.
+    pub fn find_slot_on_flash(&self, slot: Slot) -> Option<SlotSnapshot> {
+        let visit = |seen: SlotSnapshot| match seen.slot.is_on_flash() && seen.slot.same_item(slot) {
+            true => ControlFlow::Break(seen),
+            false => ControlFlow::Continue(()),
+        };
+        self.visit_all(visit).break_value()
     }
 }
 

@@ -49,6 +49,10 @@ impl Rehash for World {
         Some(KeyHash(self.memory.load(offset, Ordering::Relaxed)))
     }
 
+    fn hashes_on_flash(&self, _slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>> {
+        panic!("no item is on flash");
+    }
+
     fn discard(&self, seen: SlotSnapshot, _unlink: impl FnOnce()) {
         panic!("no item is damaged, as {seen:?}");
     }

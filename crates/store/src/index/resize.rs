@@ -31,7 +31,12 @@ pub trait Rehash {
     /// points to it.
     fn hash_at(&self, offset: u64) -> Option<KeyHash>;
 
-    /// The slot's item is damaged, or is on flash and its position in the new table unknown. Called with the lock of the slot, which no longer points to it once `unlink` was called.
+    /// Returns the hashes of the keys of slots on flash that do not tell to which groups the keys go; `None` for a lost one. Each slot
+    /// comes with a hash of its group. Called with the lock of the slots. `None` if the items have to be read first.
+    fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>>;
+
+    /// The slot's item is damaged, or is on flash and its key is lost. Called with the lock of the slot, which no longer points to
+    /// it once `unlink` was called.
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce());
 
     /// Returns whether an item may be evicted if the new table lacks room.
@@ -51,8 +56,23 @@ pub enum Growth {
     Moved,
     /// The last group was moved.
     Finished,
-    /// There is no memory for it now.
+    /// There is no memory for it now, or an item on flash is to be read first.
     Blocked,
+}
+
+/// Why a group was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unmoved {
+    /// There is no memory.
+    NoMemory,
+    /// Items on flash are to be read first.
+    Unread,
+}
+
+impl From<NoIndexBlock> for Unmoved {
+    fn from(_: NoIndexBlock) -> Unmoved {
+        Unmoved::NoMemory
+    }
 }
 
 impl Index {
@@ -138,7 +158,7 @@ impl Index {
         Ok(())
     }
 
-    /// Moves a group, or nothing of it if the memory for its chains cannot be reserved.
+    /// Moves a group, or nothing of it if the memory for its chains cannot be reserved, or items are to be read first.
     fn move_group(
         &self,
         partition: usize,
@@ -147,18 +167,29 @@ impl Index {
         group: u32,
         rehash: &impl Rehash,
         take_segment: &impl Fn() -> Option<u64>,
-    ) -> Result<(), NoIndexBlock> {
+    ) -> Result<(), Unmoved> {
         let table = 1 - head.current;
         let chain_use = if rehash.may_evict() { ChainUse::Bounded } else { ChainUse::Reserved };
         let (old, offset) = match chain_use {
             ChainUse::Bounded => self.lock_old_group(partition, head, group),
             ChainUse::Reserved => self.lock_with_chains(partition, head, group, take_segment)?,
         };
+        let ambiguous = self.ambiguous_on_flash(&old, group, next_groups, rehash).inspect_err(|_| {
+            self.chains(partition)[table].reserve(0);
+        })?;
+        let hash_of_ambiguous = |seen: SlotSnapshot| {
+            ambiguous
+                .iter()
+                .find(|(at, _)| *at == seen.at)
+                .and_then(|(_, hash)| hash.map(|hash| (hash, hash)))
+        };
         let (first_new, new_groups) = self.lock_new_groups(partition, head, next_groups, group);
         let move_key = |seen: SlotSnapshot, mark: &dyn Fn()| {
             let hashes = match FlashItem::from_slot(seen.slot) {
                 None => rehash.hash_at(seen.slot.offset()).map(|hash| (hash, hash)),
-                Some(item) => self.hash_on_flash(partition, (group, head.groups), item, next_groups),
+                Some(item) => self
+                    .hash_on_flash(partition, (group, head.groups), item, next_groups)
+                    .or_else(|| hash_of_ambiguous(seen)),
             };
             let Some((hash, last)) = hashes else { return rehash.discard(seen, mark) };
             let bits = self.geometry.partition_bits;

@@ -32,13 +32,14 @@ pub(super) struct World {
     memory: Memory,
     pub(super) index: Index,
     next_segment: std::sync::atomic::AtomicU32,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     next_item: u64,
     /// Whether growth may evict, and the keys that it evicted.
     evicts: bool,
     pub(super) evicted: RefCell<Vec<KeyHash>>,
-    /// Pages of items on flash that growth discarded.
-    pub(super) discarded: RefCell<HashSet<u32>>,
+    /// The keys of items on flash by page, and those that growth has asked for.
+    pub(super) on_flash: RefCell<HashMap<u32, KeyHash>>,
+    pub(super) read: RefCell<HashSet<u32>>,
     _backing: Memfd,
 }
 
@@ -47,10 +48,16 @@ impl Rehash for World {
         Some(KeyHash(self.memory.load(offset, Ordering::Relaxed)))
     }
 
-    fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
-        let item = FlashItem::from_slot(seen.slot).expect("no item in memory is damaged");
-        assert!(self.discarded.borrow_mut().insert(item.page), "{seen:?} was discarded before");
-        unlink();
+    fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>> {
+        let page = |seen: SlotSnapshot| FlashItem::from_slot(seen.slot).expect("a slot on flash").page;
+        let read = |(seen, _): &(SlotSnapshot, KeyHash)| !self.read.borrow_mut().insert(page(*seen));
+        let unread = slots.iter().filter(|slot| !read(slot)).count();
+        let hash = |(seen, _): &(SlotSnapshot, KeyHash)| Some(self.on_flash.borrow()[&page(*seen)]);
+        (unread == 0).then(|| slots.iter().map(hash).collect())
+    }
+
+    fn discard(&self, seen: SlotSnapshot, _unlink: impl FnOnce()) {
+        panic!("{seen:?} is discarded");
     }
 
     fn may_evict(&self) -> bool {
@@ -82,7 +89,8 @@ impl World {
             next_item: bytes / 2,
             evicts: true,
             evicted: RefCell::default(),
-            discarded: RefCell::default(),
+            on_flash: RefCell::default(),
+            read: RefCell::default(),
             _backing: backing,
         }
     }
@@ -143,8 +151,18 @@ impl World {
     }
 
     pub(super) fn grow(&self, hash: KeyHash) -> Growth {
+        self.grow_as(hash, true)
+    }
+
+    /// Moves a group, as if memory were free or not.
+    pub(super) fn grow_as(&self, hash: KeyHash, roomy: bool) -> Growth {
         let take = || take_segment(&self.next_segment, &self.geometry);
-        self.index.grow(self.index.partition_of(hash), true, self, &take)
+        self.index.grow(self.index.partition_of(hash), roomy, self, &take)
+    }
+
+    /// Returns how many groups the partition of a key has.
+    pub(super) fn groups_of(&self, hash: KeyHash) -> u32 {
+        self.index.tables_of(self.index.partition_of(hash))[0].1
     }
 
     fn walk(&self, cursor: Cursor, seen: &mut Vec<u64>) -> Cursor {

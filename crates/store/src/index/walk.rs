@@ -52,7 +52,7 @@ impl Index {
             if seen.slot.is_item() {
                 let hash = match FlashItem::from_slot(seen.slot) {
                     None => rehash.hash_at(seen.slot.offset()),
-                    Some(item) => self.hash_of_slot(from, &locked, item),
+                    Some(item) => Some(self.hash_of_slot(from, &locked, item)),
                 };
                 let Some(hash) = hash else { return ControlFlow::Continue(()) };
                 if hash >= from && next.0.is_none_or(|end| hash < end) {

@@ -178,6 +178,11 @@ impl Rehash for HalfMoved<'_> {
         self.store.hash_at(offset)
     }
 
+    fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>> {
+        // A kill loses all items on flash.
+        Some(vec![None; slots.len()])
+    }
+
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce()) {
         self.store.discard_for_growth(seen, unlink);
     }

@@ -72,10 +72,25 @@ impl Tier {
         self.handle.store()
     }
 
-    /// Does all writes that are due, and retires segments.
+    /// Does all writes and reads that are due, and retires segments.
     pub fn drive(&self) {
         self.write_all(|_, _| true);
+        self.read_for_store();
         self.handle.maintain_flash(|| {});
+    }
+
+    /// Does the reads that the store itself needs.
+    pub fn read_for_store(&self) {
+        let mut next = self.handle.take_maintenance_read();
+        while let Some((mut read, what)) = next {
+            let (device, offset) = (read.device(), read.offset() as usize);
+            let (mut buffer, range) = read.take_buffer();
+            let bytes = &mut buffer[range];
+            bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
+            let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
+            let more = self.handle.finish_maintenance_read(read, what, buffer, result);
+            next = more.or_else(|| self.handle.take_maintenance_read());
+        }
     }
 
     /// Does all writes that are due; `succeeds` tells of each, by its device and offset.
