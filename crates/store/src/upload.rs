@@ -124,28 +124,61 @@ impl Upload {
     /// Adds received bytes: at most the missing ones.
     ///
     /// # Errors
-    /// Memory is full and nothing may be evicted. The upload cannot continue.
+    /// Memory is full and nothing may be evicted. The bytes are gathered, and [`Upload::resume`] tries to write them again, before
+    /// more are received.
     pub fn write(&mut self, handle: &Handle, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
         assert!(bytes.len() as u64 <= self.missing(), "more bytes than were announced");
         let chunk_bytes = handle.store().chunk_value_bytes_max();
+        let mut written = self.resume(handle);
         while !bytes.is_empty() {
             let end = self.gathered_max();
             let parts = &mut self.parts;
-            let (part, rest) = bytes.split_at(bytes.len().min(chunk_bytes - parts.waiting.len));
+            let space = chunk_bytes.saturating_sub(parts.waiting.len);
+            // After a failure all is gathered.
+            let len = if written.is_ok() { bytes.len().min(space) } else { bytes.len() };
+            let (part, rest) = bytes.split_at(len);
             bytes = rest;
-            if parts.waiting.len == 0 && part.len() == chunk_bytes {
-                parts.count_received(handle, part.len());
-                parts.add_chunks(handle, self.expiry, part)?;
-                continue;
+            parts.count_received(handle, len);
+            let mut taken = 0;
+            if written.is_ok() && parts.waiting.len == 0 && len == chunk_bytes {
+                let _ = parts.add_chunks(handle, self.expiry, part, &mut taken);
             }
-            parts.waiting.append(part, end);
-            self.take_gathered(handle, part.len())?;
+            if taken < len {
+                parts.waiting.append(&part[taken..], end.max(parts.waiting.len + len));
+            }
+            if written.is_ok() {
+                written = self.resume(handle);
+            }
+        }
+        written
+    }
+
+    /// Returns whether chunks wait for [`Upload::resume`].
+    pub fn is_blocked(&self) -> bool {
+        self.parts.waiting.len >= self.parts.store.chunk_value_bytes_max()
+    }
+
+    /// Writes the chunks that are gathered.
+    ///
+    /// # Errors
+    /// As for [`Upload::write`].
+    pub fn resume(&mut self, handle: &Handle) -> Result<(), OutOfMemory> {
+        let chunk_bytes = handle.store().chunk_value_bytes_max();
+        while self.is_blocked() {
+            let written = self.parts.write_waiting(handle, self.expiry, chunk_bytes);
+            if self.is_blocked() {
+                written?;
+            }
         }
         Ok(())
     }
 
     /// Returns space for the next of the missing bytes, so that they are received without a copy.
+    ///
+    /// # Panics
+    /// Gathered chunks wait for [`Upload::resume`].
     pub fn space(&mut self) -> &mut [u8] {
+        assert!(!self.is_blocked(), "more is received before it was resumed");
         let end = self.gathered_max();
         self.parts.waiting.space(end)
     }
@@ -165,12 +198,16 @@ impl Upload {
         let waiting = &mut self.parts.waiting;
         assert!(len <= waiting.bytes.len() - waiting.len, "more bytes than there is space for");
         waiting.len += len;
-        self.take_gathered(handle, len)
+        self.parts.count_received(handle, len);
+        self.resume(handle)
     }
 
     /// Returns how many of the next bytes complete a chunk, and so may be received by [`Upload::receive_chunk`] if they
     /// are available; 0 if the value may yet become one item.
     pub fn chunk_rest(&self) -> usize {
+        if self.is_blocked() {
+            return 0;
+        }
         let end = self.gathered_max();
         let is_chunk = end == self.parts.store.chunk_value_bytes_max() || !self.parts.chunks.is_empty();
         if is_chunk { end - self.parts.waiting.len } else { 0 }
@@ -248,35 +285,36 @@ impl Upload {
         self.parts.waiting.settle();
     }
 
-    /// Counts `len` bytes, which wait now, and makes a chunk of what waits if it is long enough.
-    fn take_gathered(&mut self, handle: &Handle, len: usize) -> Result<(), OutOfMemory> {
-        let parts = &mut self.parts;
-        parts.count_received(handle, len);
-        if parts.waiting.len == handle.store().chunk_value_bytes_max() {
-            let chunk = std::mem::take(&mut parts.waiting);
-            parts.add_chunks(handle, self.expiry, chunk.as_bytes())?;
-            parts.waiting = Gathered { len: 0, ..chunk };
-        }
-        Ok(())
-    }
-
     /// Ends receiving, and returns the value, ready to be stored.
     ///
     /// # Errors
-    /// As for [`Upload::write`].
-    pub fn finish(self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
+    /// As for [`Upload::write`], and it may be tried again.
+    pub fn complete(&mut self, handle: &Handle) -> Result<&CompletedUpload, OutOfMemory> {
         assert_eq!(self.missing(), 0, "an upload is finished when all has arrived");
         let fits = handle.fits_contiguously(self.announced);
-        if self.parts.chunks.is_empty() && fits { Ok(self.parts) } else { self.finish_in_chunks(handle) }
+        if !(self.parts.chunks.is_empty() && fits) {
+            self.write_rest(handle)?;
+        }
+        Ok(&self.parts)
+    }
+
+    /// As [`Upload::complete`], and gives up the value if memory is full.
+    ///
+    /// # Errors
+    /// As for [`Upload::write`].
+    pub fn finish(mut self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
+        self.complete(handle)?;
+        Ok(self.parts)
     }
 
     /// As [`Upload::finish`], in chunks even if the value is short.
     pub(crate) fn finish_in_chunks(mut self, handle: &Handle) -> Result<CompletedUpload, OutOfMemory> {
-        let rest = std::mem::take(&mut self.parts.waiting);
-        if rest.len > 0 {
-            self.parts.add_chunks(handle, self.expiry, rest.as_bytes())?;
-        }
+        self.write_rest(handle)?;
         Ok(self.parts)
+    }
+
+    fn write_rest(&mut self, handle: &Handle) -> Result<(), OutOfMemory> {
+        self.parts.write_waiting(handle, self.expiry, usize::MAX)
     }
 }
 
@@ -346,12 +384,31 @@ impl CompletedUpload {
         }
     }
 
-    fn add_chunks(&mut self, handle: &Handle, expiry: Expiry, mut bytes: &[u8]) -> Result<(), OutOfMemory> {
-        while !bytes.is_empty() {
-            match self.store.write_chunk(self.owner, self.queue, expiry, bytes, ClaimPurpose::New, true) {
+    /// Writes chunks of the first `len` bytes that wait, or of all. Those that it writes wait no longer.
+    fn write_waiting(&mut self, handle: &Handle, expiry: Expiry, len: usize) -> Result<(), OutOfMemory> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut taken = 0;
+        let written =
+            self.add_chunks(handle, expiry, &waiting.as_bytes()[..len.min(waiting.len)], &mut taken);
+        waiting.remove(taken);
+        self.waiting = waiting;
+        written
+    }
+
+    /// Writes chunks of these bytes, and counts in `taken` those that are written.
+    fn add_chunks(
+        &mut self,
+        handle: &Handle,
+        expiry: Expiry,
+        bytes: &[u8],
+        taken: &mut usize,
+    ) -> Result<(), OutOfMemory> {
+        while *taken < bytes.len() {
+            let rest = &bytes[*taken..];
+            match self.store.write_chunk(self.owner, self.queue, expiry, rest, ClaimPurpose::New, true) {
                 Ok(chunk) => {
                     self.chunks.push(chunk);
-                    bytes = &bytes[chunk.len as usize..];
+                    *taken += chunk.len as usize;
                 }
                 Err(NoSpace::Full) => handle.make_room(ClaimPurpose::New, 0)?,
                 Err(NoSpace::TooLong) => return Err(OutOfMemory::Full),

@@ -51,8 +51,10 @@ pub fn arithmetic(
         let expiry = touch.unwrap_or(info.expiry);
         (write(arithmetic, &info, number, expiry), Outcome::Done(number, Some(info), expiry))
     });
-    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
-        return flash::await_item(ctx, session, arithmetic.key);
+    match &done {
+        Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, arithmetic.key),
+        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        _ => {}
     }
     notify_lookup(ctx, session.info.fd, arithmetic.key, found);
     let counters = ctx.counters();

@@ -35,7 +35,7 @@ pub use dump::Dump;
 use flash::CommandKind;
 pub use flash::FlashWait;
 pub use retrieval::count_read;
-pub use storage::{Completing, Receiving, complete, receive, receive_in_place, received};
+pub use storage::{Completing, Receiving, complete, receive, receive_in_place, received, resume};
 
 /// The slab class of every item: there are no size classes.
 pub const ITEM_CLASS: u32 = 1;
@@ -196,12 +196,24 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     }
     let flow = dispatch(ctx, session, command, &encoding);
     if ctx.flash.is_some() {
-        ctx.handle.forget_fetched();
+        end_execution(ctx, session, flow);
     }
     if is_counted && !flow.is_retried() {
         ctx.counters().cmd_meta.inc();
     }
     flow
+}
+
+/// Gives up the item that was read from flash for a command, unless that waits for memory and is executed again with it.
+fn end_execution(ctx: &Context, session: &mut Session, flow: Flow) {
+    match flow {
+        Flow::AwaitMemory => {
+            if let Some(fetched) = ctx.handle.take_fetched() {
+                session.flash = FlashWait::Read(Some(fetched));
+            }
+        }
+        _ => _ = ctx.handle.forget_fetched(),
+    }
 }
 
 #[inline]

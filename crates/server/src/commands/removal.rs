@@ -54,8 +54,10 @@ pub fn delete(
         };
         (Change::Write(write), (Outcome::Deleted, info.len))
     });
-    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
-        return flash::await_item(ctx, session, delete.key);
+    match &done {
+        Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, delete.key),
+        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        _ => {}
     }
     ctx.shared.prefixes.count(delete.key, Request::Delete);
     notify_lookup(ctx, session.info.fd, delete.key, found);

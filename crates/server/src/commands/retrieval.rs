@@ -49,6 +49,7 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
         match failed {
             None => {}
             Some(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, get.key),
+            Some(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
             Some(OutOfMemory::Full | OutOfMemory::GroupFull) => {
                 count(ctx, session, get, encoding, Err(Miss::Absent), 0);
                 encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
@@ -499,8 +500,10 @@ pub fn touch(ctx: &mut Context, session: &mut Session, touch: &Touch<'_>, encodi
             Err(_) => (Change::Keep, None),
         }
     });
-    if done.as_ref().is_err_and(|why| *why == OutOfMemory::OnFlash) {
-        return flash::await_item(ctx, session, touch.key);
+    match &done {
+        Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, touch.key),
+        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        _ => {}
     }
     ctx.counters().cmd_touch.inc();
     notify_lookup(ctx, session.info.fd, touch.key, found);

@@ -4,7 +4,6 @@ use fabcache_protocol::{
     Encoding, Item, MetaEncoding, Refusal, Reply, SavedEncoding, Store, StoreMode, TextEncoding,
     Value as Sent,
 };
-use fabcache_store::upload::CompletedUpload;
 use fabcache_store::{
     Change, ExistingItem, Expiry, ItemInfo, Miss, NewValue, OutOfMemory, Put, Upload, Value, Write,
 };
@@ -42,20 +41,26 @@ impl Receiving {
         &mut self.upload
     }
 
+    /// Returns whether received bytes wait for memory: [`resume`] is due before more are received.
+    pub fn is_blocked(&self) -> bool {
+        self.upload.is_blocked()
+    }
+
     /// Frees space that the received bytes do not justify.
     pub fn settle(&mut self) {
         self.upload.settle();
     }
 }
 
-/// A request whose value is here, and which waits for an item on flash.
+/// A request whose value is here, and which waits for an item on flash or for memory.
 #[derive(Debug)]
 pub struct Completing {
     encoding: SavedEncoding,
     key: Vec<u8>,
     /// The request without its key and value.
     store: Store<'static>,
-    value: CompletedUpload,
+    upload: Upload,
+    cfd: i32,
 }
 
 /// How a store ended.
@@ -206,19 +211,29 @@ fn remove_replaced(
 pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
     let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
     let written = receiving.upload.write(&ctx.handle, bytes);
-    refuse_unwritten(ctx, session, written)
+    wait_or_refuse(ctx, session, written)
 }
 
 /// A part that was received into [`Receiving::space`].
 pub fn receive_in_place(ctx: &mut Context, session: &mut Session, len: usize) -> Flow {
     let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
     let written = receiving.upload.fill(&ctx.handle, len);
-    refuse_unwritten(ctx, session, written)
+    wait_or_refuse(ctx, session, written)
 }
 
-/// Refuses a value whose part could not be written.
-fn refuse_unwritten(ctx: &mut Context, session: &mut Session, written: Result<(), OutOfMemory>) -> Flow {
+/// Writes the parts that wait for memory.
+pub fn resume(ctx: &mut Context, session: &mut Session) -> Flow {
+    let Role::Receiving(receiving) = &mut session.role else { return Flow::Next };
+    let written = receiving.upload.resume(&ctx.handle);
+    wait_or_refuse(ctx, session, written)
+}
+
+/// Refuses a value whose part could not be written, unless writes to flash make room for it.
+fn wait_or_refuse(ctx: &mut Context, session: &mut Session, written: Result<(), OutOfMemory>) -> Flow {
     let Err(why) = written else { return Flow::Next };
+    if flash::makes_room(ctx) {
+        return Flow::AwaitMemory;
+    }
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };
@@ -236,28 +251,29 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
         encoding.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
         return;
     }
-    let len = upload.len();
-    match upload.finish(&ctx.handle) {
-        Ok(value) => {
-            let saved = saved(&encoding);
-            session.role = Role::Completing(Box::new(Completing { encoding: saved, key, store, value }));
-            complete(ctx, session);
-        }
-        Err(why) => refuse_no_memory(ctx, cfd, &key, &store, len, &encoding, why),
-    }
+    let encoding = saved(&encoding);
+    session.role = Role::Completing(Box::new(Completing { encoding, key, store, upload, cfd }));
+    complete(ctx, session);
 }
 
-/// Stores a value that is here. It waits if the item that it changes is on flash.
+/// Stores a value that is here. It waits if the item that it changes is on flash, and for memory.
 pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
-    let Role::Completing(completing) = std::mem::replace(&mut session.role, Role::Serving) else {
+    let Role::Completing(mut completing) = std::mem::replace(&mut session.role, Role::Serving) else {
         return Flow::Next;
     };
-    let Completing { encoding, key, store, value } = &*completing;
-    let (value, encoding) = (Value::CompletedUpload(value), encoding.encoding());
+    let Completing { encoding, key, store, upload, cfd } = &mut *completing;
+    let (len, encoding) = (upload.len(), encoding.encoding());
     let waits =
         if ctx.flash.is_some() { flash::before(ctx, session, CommandKind::Write, &encoding) } else { None };
-    let flow = waits.unwrap_or_else(|| write(ctx, session, key, store, value, &encoding));
-    ctx.handle.forget_fetched();
+    let flow = waits.unwrap_or_else(|| match upload.complete(&ctx.handle) {
+        Ok(value) => write(ctx, session, key, store, Value::CompletedUpload(value), &encoding),
+        Err(_) if flash::makes_room(ctx) => Flow::AwaitMemory,
+        Err(why) => {
+            refuse_no_memory(ctx, *cfd, key, store, len, &encoding, why);
+            Flow::Next
+        }
+    });
+    super::end_execution(ctx, session, flow);
     if flow.is_retried() {
         session.role = Role::Completing(completing);
     }

@@ -450,6 +450,7 @@ impl Connection {
         has_input && !self.starved && !self.is_dumping()
             || self.can_dump()
             || matches!(self.session.role, Role::Completing(_))
+            || self.has_blocked_value()
     }
 
     /// Receives once and processes the input; false if nothing is available now.
@@ -550,21 +551,17 @@ impl Connection {
                 budget.left = 0;
                 break;
             }
-            match &self.session.role {
-                Role::Completing(_) => {
-                    let flow = commands::complete(ctx, &mut self.session);
-                    self.needs_ticket |= flow == Flow::AwaitTicket;
-                    self.needs_memory |= flow == Flow::AwaitMemory;
-                    if flow.is_retried() && flow != Flow::Again {
-                        break;
-                    }
-                    continue;
-                }
-                Role::Receiving(_) if ctx.shared.store.is_short_of_memory() => {
-                    self.needs_memory = true;
+            if matches!(self.session.role, Role::Completing(_)) {
+                let flow = commands::complete(ctx, &mut self.session);
+                self.needs_ticket |= flow == Flow::AwaitTicket;
+                self.needs_memory |= flow == Flow::AwaitMemory;
+                if flow.is_retried() && flow != Flow::Again {
                     break;
                 }
-                _ => {}
+                continue;
+            }
+            if matches!(self.session.role, Role::Receiving(_)) && !self.may_receive_value(ctx) {
+                break;
             }
             if self.is_watching() {
                 // A watcher says nothing more that matters.
@@ -631,7 +628,8 @@ impl Connection {
     #[inline]
     pub(super) fn follow(&mut self, flow: Flow) {
         match flow {
-            Flow::Next | Flow::AwaitTicket | Flow::AwaitFlash | Flow::AwaitMemory | Flow::Again => {}
+            Flow::Next | Flow::AwaitTicket | Flow::AwaitFlash | Flow::Again => {}
+            Flow::AwaitMemory => self.needs_memory = true,
             Flow::DiscardValue => self.decoder.discard_value(),
             Flow::Admit => self.decoder.require_auth(false),
             Flow::Pause => self.slow_down(),

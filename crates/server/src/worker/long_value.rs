@@ -89,6 +89,22 @@ impl Connection {
         }
     }
 
+    /// Returns whether bytes of a long value wait for memory.
+    pub(super) fn has_blocked_value(&self) -> bool {
+        matches!(&self.session.role, Role::Receiving(receiving) if receiving.is_blocked())
+    }
+
+    /// Writes what waits of a long value. Returns whether more of it may be received: else the connection waits for memory.
+    pub(super) fn may_receive_value(&mut self, ctx: &mut Context) -> bool {
+        if ctx.shared.store.is_short_of_memory() {
+            self.needs_memory = true;
+        } else if self.has_blocked_value() {
+            let flow = commands::resume(ctx, &mut self.session);
+            self.follow(flow);
+        }
+        !self.needs_memory
+    }
+
     /// Frees the space of a long value that a stalled client would hold.
     pub(super) fn settle_value(&mut self) {
         if let Role::Receiving(receiving) = &mut self.session.role {

@@ -163,3 +163,82 @@ fn changes_of_items_on_flash_evict_nothing() {
     }
     tier.server.stop();
 }
+
+/// Sends requests, and returns the answers to them that are not as expected.
+fn refusals<S: std::io::Read + std::io::Write>(
+    c: &mut Client<S>,
+    requests: impl Iterator<Item = Vec<u8>>,
+    expected: &str,
+) -> Vec<String> {
+    let requests: Vec<_> = requests.collect();
+    let mut refusals = Vec::new();
+    for some in requests.chunks(50) {
+        c.say(some.concat());
+        let answers = some.iter().map(|_| c.hear_until("\r\n"));
+        refusals.extend(answers.filter(|answer| answer != expected));
+    }
+    refusals
+}
+
+/// While flash has room, no write is refused: it waits for memory.
+#[test]
+fn without_eviction_long_values_wait_for_memory() {
+    const CLIENTS: usize = 4;
+    const LONG_BYTES: usize = 300_000;
+    let Some(tier) = Tier::sized("-M -t 2", 257) else { return };
+    let address = tier.server.address();
+    let set = |n: usize| {
+        let value = letters(n, LONG_BYTES + n);
+        [format!("set long-{n} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                let requests = (client..400).step_by(CLIENTS).map(set);
+                assert_eq!(refusals(&mut connect(address), requests, "STORED\r\n"), [""; 0]);
+            });
+        }
+    });
+    let mut c = tier.server.connect();
+    for n in 0..400 {
+        let value = String::from_utf8(letters(n, LONG_BYTES + n)).expect("letters");
+        let answer = format!("VALUE long-{n} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+        c.request(format!("get long-{n}\r\n"), &answer);
+    }
+    check_lost(&mut c, &[]);
+    tier.server.stop();
+}
+
+#[test]
+fn without_eviction_changes_wait_for_memory() {
+    const CLIENTS: usize = 4;
+    const ITEMS: usize = 200;
+    let Some(tier) = Tier::sized("-M -t 2", 513) else { return };
+    let address = tier.server.address();
+    let value = String::from_utf8(letters(1, 100_000)).expect("letters");
+    for (line, answer) in [
+        ("set item-{n} 0 0 100000\r\n{value}\r\n", "STORED\r\n"),
+        ("touch item-{n} 10000\r\n", "TOUCHED\r\n"),
+        ("append item-{n} 0 0 100000\r\n{value}\r\n", "STORED\r\n"),
+        ("mg item-{n} T0\r\n", "HD\r\n"),
+        ("md item-{n} I\r\n", "HD\r\n"),
+        ("set item-{n} 0 0 1\r\n1\r\n", "STORED\r\n"),
+        ("set fill-{n} 0 0 100000\r\n{value}\r\n", "STORED\r\n"),
+        ("incr item-{n} 1\r\n", "2\r\n"),
+    ] {
+        let line = line.replace("{value}", &value);
+        std::thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let numbers = (client..ITEMS).step_by(CLIENTS);
+                let requests = numbers.map(|n| line.replace("{n}", &n.to_string()).into_bytes());
+                let client = move || {
+                    let refusals = refusals(&mut connect(address), requests, answer);
+                    assert_eq!(refusals, [""; 0], "{answer}");
+                };
+                scope.spawn(client);
+            }
+        });
+    }
+    check_lost(&mut tier.server.connect(), &[]);
+    tier.server.stop();
+}
