@@ -290,7 +290,8 @@ impl Store {
         if segments_limit < segments.index_segments() + SEGMENTS_FOR_ITEMS_MIN {
             return Err(too_small());
         }
-        let flash = options.flash.as_ref().map(|flash| Flash::new(flash, &geometry)).transpose()?;
+        let make_flash = |flash| Flash::new(flash, &geometry, options.evict);
+        let flash = options.flash.as_ref().map(make_flash).transpose()?;
         let clock = Clock::start(options.take_time());
         let clock_origin = clock.origin();
         header::write(&memory, &Birth { geometry, hash_seed, clock_origin, region_id, incarnation: 1 });

@@ -218,7 +218,7 @@ fn stalled_device_leaves_a_store_in_memory() {
                 }
             }
             // Some time, as many sets take at least.
-            tier.clock.advance_ms(u64::from(n % 16 == 0));
+            tier.clock.advance_ms(u64::from(n % 4 == 0));
         }
         let stalled = sums(&tier);
         assert!(!tier.store().is_short_of_memory() && stalled.refused > 10_000, "{stalled:?}");
@@ -234,24 +234,26 @@ fn stalled_device_leaves_a_store_in_memory() {
 }
 
 #[test]
-fn writers_wait_a_quarter_of_a_second_for_a_device() {
-    let tier = Tier::new(2 << 20, &[16], StoreOptions::default());
-    let mut held = Held::new();
-    let mut n = 0;
-    while !tier.store().is_short_of_memory() {
-        set(&tier, &key(n), &pattern(n, 400));
-        hold(&tier, &mut held);
-        n += 1;
+fn writers_wait_a_second_for_a_device_and_five_without_eviction() {
+    for (evict, ms) in [(true, 1_000), (false, 5_000)] {
+        let tier = Tier::new(2 << 20, &[16], StoreOptions { evict, ..StoreOptions::default() });
+        let mut held = Held::new();
+        let mut n = 0;
+        while !tier.store().is_short_of_memory() {
+            set(&tier, &key(n), &pattern(n, 400));
+            hold(&tier, &mut held);
+            n += 1;
+        }
+        tier.clock.advance_ms(ms);
+        assert!(tier.store().is_short_of_memory(), "the device may be slow");
+        tier.clock.advance_ms(1);
+        assert!(!tier.store().is_short_of_memory(), "it is too slow to wait for");
+        while let Some(write) = held.pop() {
+            end(&tier, write, true);
+            hold(&tier, &mut held);
+        }
+        assert_eq!((sums(&tier).io_queue, sums(&tier).refused), (0, 0));
     }
-    tier.clock.advance_ms(250);
-    assert!(tier.store().is_short_of_memory(), "the device may be slow");
-    tier.clock.advance_ms(1);
-    assert!(!tier.store().is_short_of_memory(), "it is too slow to wait for");
-    while let Some(write) = held.pop() {
-        end(&tier, write, true);
-        hold(&tier, &mut held);
-    }
-    assert_eq!((sums(&tier).io_queue, sums(&tier).refused), (0, 0));
 }
 
 /// Reads items with faulty reads; each is right or a miss. Returns how many were found.

@@ -22,8 +22,11 @@ const BUFFER_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
 const BUFFERS: usize = if cfg!(loom) { 2 } else { 8 };
 /// An item takes at most this part (1/n) of all segments.
 const SPANNED_DIVISOR: usize = 4;
-/// If the oldest write has not ended for this long, its device is too slow to wait for.
-const STALLED_NS: u64 = 250_000_000;
+/// If the oldest write has not ended for this long, its device is too slow to wait for: items are evicted, or refused without
+/// eviction. Drives that collect garbage or reset a queue answer within a second. An error waits for them as long as a request
+/// waits for a read.
+const STALLED_NS: u64 = 1_000_000_000;
+const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
 /// Pages of a write that is not full, unless memory is short.
@@ -189,13 +192,15 @@ pub(super) struct Log {
     failed_until_ns: u64,
     /// When the oldest write began to wait, or the one before it was published.
     progress_ns: u64,
+    /// How long it may take.
+    stalled_ns: u64,
     budget: Budget,
     /// Chained items that are being written: each of their chunks would stage them again.
     long_staged: HashMap<u64, u64>,
 }
 
 impl Log {
-    pub(super) fn new(options: &FlashOptions, segments: &FlashSegments) -> Log {
+    pub(super) fn new(options: &FlashOptions, segments: &FlashSegments, evicts: bool) -> Log {
         let free = VecDeque::from(segments.striped());
         Log {
             fresh: free.len(),
@@ -215,6 +220,7 @@ impl Log {
             failed: VecDeque::new(),
             failed_until_ns: 0,
             progress_ns: 0,
+            stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
             budget: Budget::new(options.write_bytes_per_second),
             long_staged: HashMap::new(),
         }
@@ -298,12 +304,12 @@ impl Log {
 
     /// Returns whether the oldest write has not ended for too long.
     fn is_stalled(&self, now_ns: u64) -> bool {
-        self.has_writes() && now_ns.saturating_sub(self.progress_ns) > STALLED_NS
+        self.has_writes() && now_ns.saturating_sub(self.progress_ns) > self.stalled_ns
     }
 
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
-        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= STALLED_NS
+        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
     }
 
     /// Returns the last write with the chained item at this offset, if that is being written.
@@ -645,7 +651,7 @@ mod tests {
             set_id: 1,
             previous_set_id: None,
         };
-        let mut log = Log::new(&options, &segments);
+        let mut log = Log::new(&options, &segments, true);
         let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));
         let first = pages[0];
         assert_eq!(pages.map(|page| page - first), [0, 0, 1, 1, 1, 2]);

@@ -112,11 +112,15 @@ pub(crate) struct Flash {
 }
 
 impl Flash {
-    /// Returns an empty tier beside a region.
+    /// Returns an empty tier beside a region, whose live items may be evicted or not.
     ///
     /// # Errors
     /// Its devices hold fewer segments than it needs, or more pages than slots can name.
-    pub(crate) fn new(options: &FlashOptions, geometry: &Geometry) -> Result<Flash, CreateError> {
+    pub(crate) fn new(
+        options: &FlashOptions,
+        geometry: &Geometry,
+        evicts: bool,
+    ) -> Result<Flash, CreateError> {
         let segments =
             FlashSegments::new(options.set_id as u64, &options.device_bytes, options.segment_bytes);
         if segments.len() < FLASH_SEGMENTS_MIN {
@@ -128,7 +132,7 @@ impl Flash {
             return Err(CreateError::FlashTooLarge { max: (page::PAGE_BYTES as u64) << PAGE_BITS });
         }
         let flash = Flash {
-            log: Mutex::new(Log::new(options, &segments)),
+            log: Mutex::new(Log::new(options, &segments, evicts)),
             segments,
             locations: Locations::new(geometry.segments),
             recent_reads: RecentKeys::new(recent_reads_for(geometry.region_bytes / ITEM_BYTES_MIN)),

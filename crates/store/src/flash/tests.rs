@@ -38,7 +38,7 @@ impl World {
             previous_set_id: None,
         };
         let segments = FlashSegments::new(TIER, &options.device_bytes, SEGMENT_BYTES);
-        let log = Log::new(&options, &segments);
+        let log = Log::new(&options, &segments, true);
         World { segments, log, device: vec![0; (SEGMENTS * SEGMENT_BYTES) as usize], written: Vec::new() }
     }
 

@@ -121,7 +121,8 @@ pub(crate) fn prepare(
     }
     let birth = &Birth { geometry, ..*birth };
     let new_segments = found_geometry.segments..geometry.segments;
-    let mut flash = options.flash.as_ref().map(|flash| Flash::new(flash, &geometry)).transpose()?;
+    let make_flash = |flash| Flash::new(flash, &geometry, options.evict);
+    let mut flash = options.flash.as_ref().map(make_flash).transpose()?;
     let restored = restore(options, &memory, birth, meta, new_segments);
     if restored.is_ok() || is_same_boot {
         found.end_saved_state(meta)?;
