@@ -212,7 +212,7 @@ fn end_execution(ctx: &Context, session: &mut Session, flow: Flow) {
                 session.flash = FlashWait::Read(Some(fetched));
             }
         }
-        _ => _ = ctx.handle.forget_fetched(),
+        _ => ctx.handle.forget_fetched(),
     }
 }
 
