@@ -20,6 +20,8 @@ pub struct Handle {
     /// The item that was read from flash for the key that is changed next.
     pub(crate) fetched: RefCell<Option<Fetched>>,
     pub(crate) flash_reader: Arc<FlashReader>,
+    /// Whether writes take free memory only, and fail where others evict.
+    pub(crate) takes_free_only: Cell<bool>,
 }
 
 impl Handle {
@@ -32,6 +34,7 @@ impl Handle {
             scratch: Scratch::default(),
             fetched: RefCell::default(),
             flash_reader: FlashReader::new(store),
+            takes_free_only: Cell::new(false),
         }
     }
 

@@ -75,6 +75,24 @@ fn unchanged_items_return_without_being_written() {
     assert!(sums.objects_written < 2 * items, "{sums:?}");
 }
 
+#[test]
+fn reads_evict_nothing_while_devices_are_slow() {
+    for len in [500, 300_000] {
+        let tier = Tier::new(4 << 20, &[48], StoreOptions::default());
+        let items = 24_000_000 / len as u64;
+        (0..items).for_each(|n| put(&tier, n, &pattern(n, len)));
+        tier.drive();
+        let evictions = tier.store().sums().evictions;
+        for n in (0..items).flat_map(|n| [n, n]) {
+            // No write ends meanwhile.
+            tier.get(&key(n));
+        }
+        let sums = tier.store().flash_sums().expect("there is a tier");
+        assert!(sums.recached > 0, "{sums:?}");
+        assert_eq!(tier.store().sums().evictions, evictions, "{sums:?}");
+    }
+}
+
 /// One random operation sequence, with the options of the store.
 fn run(seed: u64, options: StoreOptions, flash: &[u64], value_max: usize, is_complete: bool) {
     let evicts = options.evict;

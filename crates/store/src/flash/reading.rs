@@ -24,6 +24,7 @@ use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::index::lookup::Search;
 use crate::info::{Expiry, ItemInfo, Miss};
+use crate::reclaim::whole_bytes;
 use crate::store::Store;
 
 /// Keeps a flash segment from being used again.
@@ -508,12 +509,14 @@ impl Handle {
 
     /// Stores an item in memory again if it is read often, or much memory is free. Returns the item.
     pub fn promote(&self, fetched: Box<FetchedItem>) -> Box<FetchedItem> {
-        if !self.store.takes_back(fetched.hash) {
+        if !self.store.takes_back(fetched.hash, fetched.header()) {
             return fetched;
         }
         let key = fetched.key().to_vec();
         self.use_fetched(Fetched::Item(fetched));
+        self.takes_free_only.set(true);
         let _ = self.store_fetched(&key);
+        self.takes_free_only.set(false);
         match self.take_fetched() {
             Some(Fetched::Item(fetched)) => fetched,
             _ => unreachable!("it was given just now"),
@@ -596,18 +599,20 @@ impl Handle {
 
 impl Store {
     /// Notes a read of an item on flash. Returns whether the item should return to memory.
-    fn takes_back(&self, hash: KeyHash) -> bool {
+    fn takes_back(&self, hash: KeyHash, item: &Item) -> bool {
         let flash = self.flash.as_ref().expect("it has the item");
+        let needed = whole_bytes(item).div_ceil(self.geometry.segment_bytes()) as usize;
         let free = self.segments.free_count();
-        if free > 2 * self.free_segments_wanted() {
+        if free > 2 * self.free_segments_wanted() + needed {
             return true;
         }
         let is_recent = flash.recent_reads.contains(hash);
         if !is_recent {
             flash.recent_reads.add(hash);
         }
-        // Otherwise the item that makes way would be lost for one that is on flash.
-        is_recent && free >= self.free_segments_least() && flash.log().is_working(self.clock_ns())
+        let has_room = free >= self.free_segments_least().max(needed);
+        // Items that fail to go to flash would be lost for one that is there.
+        is_recent && has_room && flash.log().is_working(self.clock_ns())
     }
 
     /// Finds a slot on flash that may be the key's, under the group's lock.

@@ -65,8 +65,11 @@ impl Handle {
     /// value may need several segments, and returns them if it does not get all.
     ///
     /// # Errors
-    /// There is nothing left to take back.
+    /// There is nothing left to take back, or the handle takes free memory only.
     pub(crate) fn make_room(&self, claim: ClaimPurpose, tries: usize) -> Result<(), OutOfMemory> {
+        if self.takes_free_only.get() {
+            return Err(OutOfMemory::Full);
+        }
         let mut steps = 0;
         let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
         self.store.check_all_groups(&mut || true);
