@@ -1,6 +1,5 @@
 //! From memory to flash.
 
-use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{self, Item, NewItem, State};
 use fabcache_layout::sync::{Ordering, in_order};
 use fabcache_layout::{KeyHash, Slot, header};
@@ -74,10 +73,7 @@ impl Store {
         });
         match appended {
             Ok((number, segments)) => {
-                for id in &segments {
-                    flash.segments.count_written(*id, (len / segments.len()) as u64, item.expiry);
-                }
-                flash.spans.note(flash.segments.first_page(segments[0]), &segments[1..]);
+                flash.note_written(&segments, len, item.expiry);
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
@@ -103,6 +99,7 @@ impl Store {
             page: 0,
             class: 0,
             begins: 0,
+            moved_from: None,
         }
     }
 
@@ -176,6 +173,9 @@ impl Store {
     /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
     fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
         let StagedItem { hash, offset, .. } = *staged;
+        if let Some(from) = staged.moved_from {
+            return self.publish_moved(flash, hash, from, staged);
+        }
         let segment = self.geometry.segment_of(offset).expect("it was in the region");
         let group = self.index.lock(hash);
         let found = group.find(hash, |slot| slot.offset() == offset);
@@ -192,10 +192,7 @@ impl Store {
         }
         let frequency = at.slot.frequency();
         let slot = group.flash_slot(hash, staged.page, staged.class, frequency);
-        flash.segments.count_live(staged.page);
-        if let Some(on_flash) = FlashItem::from_slot(slot) {
-            flash.spans.count_live(on_flash, &flash.segments);
-        }
+        flash.count_live(slot);
         self.relink_on_flash(&group, at, &item, slot);
         true
     }
@@ -265,6 +262,7 @@ impl Handle {
         }
         flash.log().end(&flash.segments, write, buffer, is_written, store.clock_ns());
         self.publish_written(flash);
+        store.unblock_compaction(flash);
         store.free_demoted(self.counters())
     }
 

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::REST_BITS;
+use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
@@ -29,6 +29,8 @@ const STALLED_NS: u64 = 1_000_000_000;
 const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
+/// Without eviction, compaction has so many free segments for itself.
+const RESERVED_SEGMENTS: usize = 1;
 /// Pages of a write that is not full, unless memory is short.
 const PARTIAL_PAGES_MIN: usize = 16;
 
@@ -46,6 +48,24 @@ pub(super) struct StagedItem {
     pub(super) class: u8,
     /// The first write with a part of it.
     pub(super) begins: u64,
+    /// The slot of an item that is on flash already, and has no place in the region.
+    pub(super) moved_from: Option<Slot>,
+}
+
+impl StagedItem {
+    /// Returns an item of this slot on flash, which is to be moved.
+    pub(super) fn moved(hash: KeyHash, from: Slot) -> StagedItem {
+        StagedItem {
+            hash,
+            offset: 0,
+            generation: 0,
+            state: 0,
+            page: 0,
+            class: 0,
+            begins: 0,
+            moved_from: Some(from),
+        }
+    }
 }
 
 /// Consecutive pages to be written.
@@ -194,6 +214,9 @@ pub(super) struct Log {
     progress_ns: u64,
     /// How long it may take.
     stalled_ns: u64,
+    /// Free segments for items that compaction moves.
+    reserved: usize,
+    is_compacting: bool,
     budget: Budget,
     /// Chained items that are being written: each of their chunks would stage them again.
     long_staged: HashMap<u64, u64>,
@@ -221,6 +244,8 @@ impl Log {
             failed_until_ns: 0,
             progress_ns: 0,
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
+            reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
+            is_compacting: false,
             budget: Budget::new(options.write_bytes_per_second),
             long_staged: HashMap::new(),
         }
@@ -295,7 +320,15 @@ impl Log {
 
     /// Returns whether writes neither fail nor stall, and a segment is free.
     pub(super) fn is_accepting(&self, now_ns: u64) -> bool {
-        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && !self.free.is_empty()
+        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && self.free.len() > self.reserved
+    }
+
+    /// Segments are compacted from now on, or no more.
+    pub(super) fn set_compacting(&mut self, is_compacting: bool, now_ns: u64) {
+        self.is_compacting = is_compacting;
+        if !self.has_writes() {
+            self.progress_ns = now_ns;
+        }
     }
 
     fn has_writes(&self) -> bool {
@@ -309,7 +342,8 @@ impl Log {
 
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
-        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
+        let may_progress = self.has_pending() || self.is_compacting;
+        may_progress && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
     }
 
     /// Returns the last write with the chained item at this offset, if that is being written.
@@ -322,17 +356,21 @@ impl Log {
         number < self.published
     }
 
-    /// Makes room for a record of `len` bytes of an item of this flush epoch.
+    /// Makes room for a record of `len` bytes of an item of this flush epoch. `reserved` segments stay free.
     fn prepare(
         &mut self,
         segments: &FlashSegments,
-        len: usize,
-        epoch: u64,
-        now_ns: u64,
+        (len, epoch, now_ns): (usize, u64, u64),
+        reserved: usize,
     ) -> Result<(), NotStaged> {
         let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
         let spanned = len.div_ceil(segment_bytes);
-        if spanned > 1 && (spanned > self.free.len() || spanned > segments.len() / SPANNED_DIVISOR) {
+        let free = self.free.len().saturating_sub(reserved);
+        if spanned > 1 && (spanned > free || spanned > segments.len() / SPANNED_DIVISOR) {
+            return Err(NotStaged::Refused);
+        }
+        // The reserve is in use: what is left of it is for the items that it was opened for.
+        if self.free.len() < reserved {
             return Err(NotStaged::Refused);
         }
         if self.is_stalled(now_ns) {
@@ -353,7 +391,7 @@ impl Log {
             spanned == 1 && open.epoch == epoch && left >= len + PAYLOAD_BYTES
         });
         if !fits {
-            if self.free.is_empty() {
+            if free == 0 {
                 return Err(NotStaged::Refused);
             }
             self.close_segment(segments);
@@ -380,7 +418,8 @@ impl Log {
         if !self.has_writes() {
             self.progress_ns = now_ns;
         }
-        self.prepare(segments, len, epoch, now_ns)?;
+        let reserved = if staged.moved_from.is_some() { 0 } else { self.reserved };
+        self.prepare(segments, (len, epoch, now_ns), reserved)?;
         if self.fresh == 0 {
             self.budget.spend(len as u64);
         }
@@ -553,7 +592,7 @@ impl Log {
         }
     }
 
-    /// Takes the next write. One that is not full only if nothing else is written and memory waits for it.
+    /// Takes the next write. One that is not full only if nothing else is written, and memory or compaction waits for it.
     pub(super) fn take(
         &mut self,
         segments: &FlashSegments,
@@ -562,10 +601,9 @@ impl Log {
     ) -> Option<FlashWrite> {
         if !self.has_writes() {
             self.progress_ns = now_ns;
-            let is_due = self
-                .filling
-                .as_ref()
-                .is_some_and(|filling| is_short || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES);
+            let is_due = self.filling.as_ref().is_some_and(|filling| {
+                is_short || self.is_compacting || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES
+            });
             if is_due {
                 self.close_buffer(segments);
             }
@@ -626,15 +664,7 @@ mod tests {
     use super::*;
 
     fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
-        let staged = StagedItem {
-            hash: KeyHash(hash << 48),
-            offset: 0,
-            generation: 0,
-            state: 0,
-            page: 0,
-            class: 0,
-            begins: 0,
-        };
+        let staged = StagedItem { moved_from: None, ..StagedItem::moved(KeyHash(hash << 48), Slot::EMPTY) };
         let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
         let _ = log.append(segments, staged, (len, 0, 0), write).expect("it has room");
         log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page

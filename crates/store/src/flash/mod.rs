@@ -13,13 +13,14 @@
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `maintenance_reads.rs`: those that the store itself needs.
-//! - `retirement.rs`: emptying segments for later use.
+//! - `retirement.rs`: emptying segments for later use; `compaction.rs`: moving live items out of them without eviction.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
 //! Flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by a pass over the
 //! index; what such a slot leads to is not read, as reading would take as much of the device's time as writing does.
 
 mod budget;
+mod compaction;
 mod counters;
 mod demotion;
 mod locations;
