@@ -17,7 +17,7 @@ const RETIRED_DIVISOR: usize = 32;
 /// … when fewer than this are free.
 const FREE_MIN: usize = 2;
 /// The part of memory that the index may take, as a fraction: items on flash take no other …
-const INDEX_SHARE: (u64, u64) = (3, 4);
+const INDEX_SHARE: (u64, u64) = (7, 8);
 /// … and at most so many bytes each.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
