@@ -205,8 +205,7 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Items were staged: [`Store::take_flash_write`] may have a write. Called under locks: be quick.
     fn flash_has_writes(&self) {}
 
-    /// Items are to be read: [`Handle::take_maintenance_read`](crate::Handle::take_maintenance_read) has a read. Called under locks:
-    /// be quick.
+    /// Items are to be read ([`Handle::take_maintenance_read`](crate::Handle::take_maintenance_read)). Called under locks: be quick.
     fn flash_has_reads(&self) {}
 }
 

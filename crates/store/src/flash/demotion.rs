@@ -149,10 +149,7 @@ impl Store {
         item: &Item,
         state: State,
     ) -> bool {
-        let offset = at.slot.offset();
-        let Some(segment) = self.geometry.segment_of(offset) else { return false };
-        let within = offset - self.geometry.segment_offset(segment);
-        let Some(location) = flash.locations.of(segment, within as u32) else { return false };
+        let Some(location) = self.location_of(flash, at.slot.offset()) else { return false };
         let frequency = u8::from(at.slot.frequency() > 0 || state.has(State::FETCHED));
         let slot = group.flash_slot(hash, location.page, location.class(), frequency);
         if state.0 & MARKS != 0
@@ -200,21 +197,28 @@ impl Store {
     /// An item in memory is about to be one at another place, too.
     pub(crate) fn move_location(&self, from: u64, to: u64) {
         let Some(flash) = &self.flash else { return };
-        let (Some(segment), Some(_)) = (self.geometry.segment_of(from), self.geometry.segment_of(to)) else {
-            return;
-        };
-        let within = (from - self.geometry.segment_offset(segment)) as u32;
-        if let Some(location) = flash.locations.of(segment, within) {
+        if let Some(location) = self.location_of(flash, from) {
             self.note_location(flash, to, location);
         }
     }
 
+    /// Returns where the item at `offset` is on flash, too.
+    fn location_of(&self, flash: &Flash, offset: u64) -> Option<FlashLocation> {
+        let (segment, within) = self.place_in_segment(offset)?;
+        flash.locations.of(segment, within)
+    }
+
     /// The item at `offset` is on flash, too.
     pub(crate) fn note_location(&self, flash: &Flash, offset: u64, location: FlashLocation) {
-        if let Some(segment) = self.geometry.segment_of(offset) {
-            let within = (offset - self.geometry.segment_offset(segment)) as u32;
+        if let Some((segment, within)) = self.place_in_segment(offset) {
             flash.locations.note(segment, within, location);
         }
+    }
+
+    /// Returns the segment of the region in which an item is, and where in it.
+    fn place_in_segment(&self, offset: u64) -> Option<(u32, u32)> {
+        let segment = self.geometry.segment_of(offset)?;
+        Some((segment, (offset - self.geometry.segment_offset(segment)) as u32))
     }
 
     /// An item on flash is evicted before its time: its slot is needed, or its key is lost.

@@ -5,9 +5,9 @@
 //!      ^                                                                                       |
 //!      +------------------- promote: a read item is stored in memory again -------------------+
 //! ```
-//! The store does no I/O. It hands out writes ([`Store::take_flash_write`](crate::Store::take_flash_write)) and reads ([`FlashRead`]), and takes their results.
-//! A staged item stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its
-//! slot is changed, if it is still the same item.
+//! The store does no I/O. It hands out writes ([`FlashWrite`]) and reads ([`FlashRead`]), and takes their results. A staged item
+//! stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its slot is
+//! changed, if it is still the same item.
 //!
 //! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
@@ -16,8 +16,9 @@
 //! - `retirement.rs`: emptying segments for later use; `compaction.rs`: moving live items out of them without eviction.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
-//! Flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by a pass over the
-//! index; what such a slot leads to is not read, as reading would take as much of the device's time as writing does.
+//! With eviction, flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by
+//! a pass over the index; what such a slot leads to is not read, as reading would take as much of the device's time as writing
+//! does.
 
 mod budget;
 mod compaction;

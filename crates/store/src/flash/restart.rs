@@ -14,8 +14,8 @@
 //!
 //! **No segment seems to have fewer items than slots lead to it.** Counts of live items are not saved. Each group counts its slots
 //! when it is checked, and the further segments of long items, before any request uses it. Until all are checked no segment is
-//! retired. A damaged group loses its slots without being counted. A slot without a counted item of a kept segment is cleared in the same check, and so are all
-//! slots if the tier is not kept.
+//! retired. A damaged group loses its slots without being counted. A slot without a counted item of a kept segment is cleared in
+//! the same check, and so are all slots if the tier is not kept.
 //!
 //! **Bytes that a device lost** in a power failure, or replaced by older ones, are a miss: the checksum of each page covers the
 //! tier's id, and the sequence of its segment, which goes on from server to server.

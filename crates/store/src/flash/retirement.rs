@@ -75,12 +75,13 @@ impl Handle {
     ) {
         let mut has_slots = false;
         for id in segments {
-            let evicted = flash.segments.uses().nth(*id as usize).map_or(0, |segment| segment.live);
+            let segment = flash.segments.use_of(*id);
             has_slots |= flash.segments.retire(*id);
             flash.counters.segments_reclaimed.inc();
-            if is_valid(id) && evicted > 0 {
+            if is_valid(id) && segment.live > 0 {
                 flash.counters.segments_evicted.inc();
-                flash.count_evicted(*id, evicted);
+                flash.counters.items_evicted.add(u64::from(segment.live));
+                flash.counters.bytes_evicted.add(segment.live_bytes());
             }
         }
         if !has_slots {
@@ -154,13 +155,6 @@ impl Flash {
     /// Returns the segments that readers keep from being free.
     fn retiring(&self) -> usize {
         self.segments.uses().filter(|segment| segment.kind == Kind::Retiring).count()
-    }
-
-    fn count_evicted(&self, id: u32, items: u32) {
-        let Some(segment) = self.segments.uses().nth(id as usize) else { return };
-        self.counters.items_evicted.add(u64::from(items));
-        let bytes = segment.bytes * u64::from(items) / u64::from(segment.items.max(1));
-        self.counters.bytes_evicted.add(bytes);
     }
 
     /// Frees retired segments that no reader pins. Returns whether there was one.

@@ -306,10 +306,11 @@ impl FlashSegments {
         is_unread
     }
 
-    /// Returns the use of all segments.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = SegmentUse> + '_ {
-        self.segments.iter().enumerate().map(|(id, segment)| SegmentUse {
-            id: id as u32,
+    /// Returns the use of a segment.
+    pub(crate) fn use_of(&self, id: u32) -> SegmentUse {
+        let segment = self.get(id);
+        SegmentUse {
+            id,
             kind: Kind::of(segment.kind.load(Ordering::SeqCst)),
             sequence: segment.sequence.load(Ordering::Relaxed),
             epoch: segment.epoch.load(Ordering::Relaxed),
@@ -317,6 +318,11 @@ impl FlashSegments {
             items: segment.items.load(Ordering::Relaxed),
             bytes: segment.bytes.load(Ordering::Relaxed),
             last_expiry: segment.last_expiry.load(Ordering::Relaxed),
-        })
+        }
+    }
+
+    /// Returns the use of all segments.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = SegmentUse> + '_ {
+        (0..self.segments.len() as u32).map(|id| self.use_of(id))
     }
 }

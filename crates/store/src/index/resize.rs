@@ -31,12 +31,12 @@ pub trait Rehash {
     /// points to it.
     fn hash_at(&self, offset: u64) -> Option<KeyHash>;
 
-    /// Returns the hashes of the keys of slots on flash that do not tell to which groups the keys go; `None` for a lost one. Each slot
-    /// comes with a hash of its group. Called with the lock of the slots. `None` if the items have to be read first.
+    /// Returns the hashes of the keys of slots on flash that do not tell to which groups the keys go; `None` for a lost one.
+    /// Each slot comes with a hash of its group. Called with the lock of the slots. `None` if the items have to be read first.
     fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>>;
 
-    /// The slot's item is damaged, or is on flash and its key is lost. Called with the lock of the slot, which no longer points to
-    /// it once `unlink` was called.
+    /// The slot's item is damaged, or is on flash and its key is lost. Called with the lock of the slot, which no longer points
+    /// to it once `unlink` was called.
     fn discard(&self, seen: SlotSnapshot, unlink: impl FnOnce());
 
     /// Returns whether an item may be evicted if the new table lacks room.
