@@ -48,3 +48,39 @@ fn refused_parts_are_written_later() {
         assert!(found == Some(pattern(n as u64, VALUE_BYTES + n)), "value {n}");
     }
 }
+
+/// Reclaim moves the table of a long value's chunks while the value is being written.
+#[test]
+fn long_values_that_move_meanwhile_are_written_once() {
+    let tier = Tier::new(4 << 20, &[200], StoreOptions::default());
+    let set = |key: &str, value: &[u8]| {
+        let write = Write::plain(NewValue::Is(Value::Bytes(value)));
+        tier.handle
+            .overwrite(key.as_bytes(), |_| (Change::Write(write), ()))
+            .expect("something can be evicted");
+    };
+    let mut held = Vec::new();
+    for n in 0..1_000u64 {
+        set(&format!("long-{n}"), &pattern(n, 30_000));
+        // Short values that are replaced leave dead bytes around the tables.
+        (0..40).for_each(|i| set(&format!("short-{i}"), &pattern(n + i, 200)));
+        while let Some(write) = tier.store().take_flash_write() {
+            held.push(write);
+        }
+        while held.len() > 3 || !held.is_empty() && tier.store().is_short_of_memory() {
+            let mut write = held.remove(0);
+            let (buffer, at, len) = (write.take_buffer(), write.offset() as usize, write.byte_len());
+            tier.devices.borrow_mut()[0][at..at + len].copy_from_slice(&buffer[..len]);
+            tier.handle.finish_flash_write(write, buffer, true);
+            held.extend(tier.store().take_flash_write());
+        }
+    }
+    let sums = tier.store().flash_sums().expect("there is a tier");
+    assert!(tier.store().sums().items_moved > 5_000 && sums.objects_used > 800);
+    assert!(sums.objects_written <= 1_000, "{sums:?}");
+    tier.write_all(|_, _| true);
+    for n in 0..1_000 {
+        let found = tier.get(format!("long-{n}").as_bytes()).map(|(_, value)| value);
+        assert!(found == Some(pattern(n, 30_000)), "value {n}");
+    }
+}

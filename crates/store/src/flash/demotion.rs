@@ -46,7 +46,7 @@ impl Store {
             return Demotion::Returned;
         }
         let mut log = flash.log();
-        if let Some(number) = log.long_staged(offset) {
+        if let Some(number) = log.long_items.last_write(offset) {
             return Demotion::Staged(number);
         }
         let bytes = whole_bytes(item);
@@ -77,7 +77,7 @@ impl Store {
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
-                    log.note_long(offset, number);
+                    log.long_items.note(offset, number);
                 }
                 Demotion::Staged(number)
             }
@@ -173,10 +173,12 @@ impl Store {
         if let Some(from) = staged.moved_from {
             return self.publish_moved(flash, hash, from, staged);
         }
-        let segment = self.geometry.segment_of(offset).expect("it was in the region");
         let group = self.index.lock(hash);
+        let moved = flash.log().long_items.place_of(offset);
+        let (offset, generation) = moved.unwrap_or((offset, staged.generation));
+        let segment = self.geometry.segment_of(offset).expect("it was in the region");
         let found = group.find(hash, |slot| slot.offset() == offset);
-        let Some(at) = found.filter(|_| self.segments.generation(segment) == staged.generation) else {
+        let Some(at) = found.filter(|_| self.segments.generation(segment) == generation) else {
             return false;
         };
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
@@ -194,9 +196,12 @@ impl Store {
         true
     }
 
-    /// An item in memory is about to be one at another place, too.
-    pub(crate) fn move_location(&self, from: u64, to: u64) {
+    /// An item in memory, which is in chunks or not, is about to be one at another place, too.
+    pub(crate) fn move_location(&self, from: u64, to: u64, is_chained: bool) {
         let Some(flash) = &self.flash else { return };
+        if is_chained && let Some(segment) = self.geometry.segment_of(to) {
+            flash.log().long_items.note_moved(from, (to, self.segments.generation(segment)));
+        }
         if let Some(location) = self.location_of(flash, from) {
             self.note_location(flash, to, location);
         }
@@ -283,7 +288,7 @@ impl Handle {
                 if !is_linked && staged.class == LAST_CLASS {
                     flash.spans.forget(staged.page);
                 }
-                flash.log().forget_long(staged.offset);
+                flash.log().long_items.forget(staged.offset);
             }
             if let Some(id) = ended.seals {
                 flash.segments.seal(id);

@@ -3,13 +3,14 @@
 //! Records follow each other across the pages of a segment. Writes may complete in any order; their items are published in the
 //! order in which they were staged, so that an item on the pages of two writes is published after both.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use fabcache_layout::flash_slot::REST_BITS;
 use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
+use super::long_items::LongItems;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
 use super::{FlashOptions, PageBuffer};
@@ -218,8 +219,7 @@ pub(super) struct Log {
     reserved: usize,
     is_compacting: bool,
     budget: Budget,
-    /// Chained items that are being written: each of their chunks would stage them again.
-    long_staged: HashMap<u64, u64>,
+    pub(super) long_items: LongItems,
 }
 
 impl Log {
@@ -247,7 +247,7 @@ impl Log {
             reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
             is_compacting: false,
             budget: Budget::new(options.write_bytes_per_second),
-            long_staged: HashMap::new(),
+            long_items: LongItems::default(),
         }
     }
 
@@ -344,11 +344,6 @@ impl Log {
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
         let may_progress = self.has_pending() || self.is_compacting;
         may_progress && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
-    }
-
-    /// Returns the last write with the chained item at this offset, if that is being written.
-    pub(super) fn long_staged(&self, offset: u64) -> Option<u64> {
-        self.long_staged.get(&offset).copied()
     }
 
     /// Returns whether the write and all before it are published.
@@ -468,15 +463,6 @@ impl Log {
             0 => self.begin_buffer(segments, BUFFER_PAGES, false),
             bytes => self.begin_buffer(segments, bytes.div_ceil(PAYLOAD_BYTES) as u32, true),
         }
-    }
-
-    /// Notes that the chained item at this offset is being written.
-    pub(super) fn note_long(&mut self, offset: u64, number: u64) {
-        self.long_staged.insert(offset, number);
-    }
-
-    pub(super) fn forget_long(&mut self, offset: u64) {
-        self.long_staged.remove(&offset);
     }
 
     /// Moves on to where the next record may begin. A slot tells its key's page, and the first [`REST_BITS`] bits of its hash

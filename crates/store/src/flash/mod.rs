@@ -9,7 +9,8 @@
 //! stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its slot is
 //! changed, if it is still the same item.
 //!
-//! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order.
+//! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order; `long_items.rs`: the chained
+//!   items among them.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `maintenance_reads.rs`: those that the store itself needs.
@@ -26,6 +27,7 @@ mod counters;
 mod demotion;
 mod locations;
 mod log;
+mod long_items;
 mod maintenance_reads;
 #[cfg(all(test, not(loom)))]
 mod maintenance_tests;

@@ -309,7 +309,7 @@ impl Store {
         self.segments.note_written(new_offset, accessed);
         self.write_item(reservation, &new, table.as_deref().unwrap_or(value), Expiry::at(item.expiry));
         let class = size_class::class_of(new.bytes());
-        self.move_location(offset, new_offset);
+        self.move_location(offset, new_offset, item.is_chained());
         self.relink_copy(group, at, item, Slot::item(hash.tag(), new_offset, class, frequency));
         Ok(())
     }
