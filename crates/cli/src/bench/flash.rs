@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use fabcache_bench::experiment::{self, Experiment, Plan};
 use fabcache_bench::html;
+use fabcache_bench::hybrid::flash::delayed::DelayedFiles;
 use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers, file_system};
 use fabcache_bench::hybrid::flash::{FlashTier, Measure, PageCache, table};
 use fabcache_bench::process::Cpus;
@@ -56,6 +57,9 @@ pub struct Arguments {
     /// Directory of the files that are the devices; on tmpfs the device is memory
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     flash_dir: PathBuf,
+    /// Instead, devices in memory whose every read and write takes this many microseconds more: a FUSE mount, which needs root
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "flash_dir", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+    device_delay: Option<u64>,
     /// Number of clients, each with a connection
     #[arg(long, value_name = "NUMBER", default_value_t = 8)]
     clients: usize,
@@ -113,7 +117,10 @@ impl Arguments {
         ensure!(self.fill_mb_s >= 0.0, "--fill-mb-s {}: give 0 or more", self.fill_mb_s);
         let seconds = self.seconds.unwrap_or(SECONDS[usual]);
         ensure!((0.01..=3_600.0).contains(&seconds), "--seconds {seconds}: give from 0.01 to 3600");
-        file_system(&self.flash_dir)?;
+        let delay = self.device_delay.map(Duration::from_micros);
+        let delayed = delay.map(DelayedFiles::mount).transpose()?;
+        let directory = delayed.as_ref().map_or(&*self.flash_dir, DelayedFiles::path).to_owned();
+        file_system(&directory)?;
         let flags =
             Flags { threads, ext_threads: self.ext_threads.into(), ext_io_depth: self.ext_io_depth.into() };
         let programs = [
@@ -142,9 +149,10 @@ impl Arguments {
             fill_megabytes_per_s: (self.fill_mb_s > 0.0).then_some(self.fill_mb_s),
             time: Duration::from_secs_f64(seconds),
             verify: self.verify,
-            directory: self.flash_dir.clone(),
             servers: Servers::start(&programs, &self.tiers, flags)?,
-            page_cache: PageCache::of(&self.flash_dir),
+            page_cache: if delayed.is_some() { PageCache::Unused } else { PageCache::of(&directory) },
+            directory,
+            delayed,
         };
         tier.check()?;
         Ok(tier)
