@@ -411,8 +411,9 @@ impl Item {
 ///
 /// # Safety
 /// The item at `offset`, of `len` bytes without padding, is fully written, not published, and the caller's alone.
+// As a call, it is a thirtieth of a SET's instructions.
 #[cfg(not(loom))]
-#[inline]
+#[inline(always)]
 pub unsafe fn seal(memory: &Memory, secret: &Secret, generation: u64, offset: u64, kind: u16, len: u64) {
     // SAFETY: `bytes` requires that the range is not written while the slice lives; the caller guarantees it.
     let bytes = unsafe { memory.bytes(offset + SUMMED_AT as u64, len as usize - SUMMED_AT) };
