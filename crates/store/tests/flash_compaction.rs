@@ -119,34 +119,3 @@ fn items_change_while_they_are_moved() {
     let sums = sums(&tier);
     assert!(sums.objects_evicted == 0 && sums.moved > 500, "{sums:?}");
 }
-
-/// Writers that wait for memory reclaim nothing themselves.
-#[test]
-fn memory_becomes_free_when_flash_was_compacted() {
-    let tier = tier(flash_options(&[16]));
-    let value = pattern(1, 300);
-    let mut stored = 0;
-    while put(&tier, stored, &value) {
-        stored += 1;
-    }
-    let write = |n: usize| {
-        let write = Write::plain(NewValue::Is(Value::Bytes(&value)));
-        tier.mutate(&key(n), |_| (Change::Write(write), ())).is_ok()
-    };
-    for n in (0..stored).filter(|n| n % 3 == 0) {
-        tier.mutate(&key(n), |_| (Change::Remove, ())).expect("it needs no memory");
-    }
-    let free = || tier.store().usage().segments_free;
-    // All that can go without flash.
-    while write(stored) {
-        stored += 1;
-    }
-    let before = free();
-    (0..200).for_each(|_| tier.drive());
-    assert!(
-        free() > before && write(stored),
-        "{before} segments were free, now {}, {:?}",
-        free(),
-        sums(&tier)
-    );
-}

@@ -59,12 +59,9 @@ impl Handle {
     }
 
     fn free_retired(&self, flash: &Flash) {
-        let store = &*self.store;
-        if flash.free_retired() && !store.evicts() {
-            // Segments of memory whose items flash had no room for may leave now.
-            store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
-            // Writers that wait for this thread reclaim nothing.
-            while !store.index.is_recovering() && store.segments_missing() > 0 && self.reclaim_once() {}
+        if flash.free_retired() {
+            // Without eviction, segments of memory whose items flash had no room for may leave now.
+            self.store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
         }
     }
 
