@@ -242,33 +242,3 @@ fn without_eviction_changes_wait_for_memory() {
     check_lost(&mut tier.server.connect(), &[]);
     tier.server.stop();
 }
-
-/// Dead items on flash make room for others, though each segment has live ones.
-#[test]
-fn without_eviction_overwritten_items_make_room() {
-    const ITEMS: usize = 38_000;
-    let Some(tier) = Tier::sized("-M -t 2", 65) else { return };
-    let mut c = tier.server.connect();
-    let set = |n: usize| {
-        let head = format!("set item-{} 0 0 {VALUE_BYTES}\r\n", n % ITEMS);
-        [head.as_bytes(), &value(n), b"\r\n"].concat()
-    };
-    // Each once, and then some of all segments, over and over.
-    let numbers = (0..ITEMS).chain((0..25_000).map(|n| n * 7_919 % (20 * ITEMS)));
-    let mut newest = vec![0; ITEMS];
-    numbers.clone().for_each(|n| newest[n % ITEMS] = n);
-    assert_eq!(refusals(&mut c, numbers.map(set), "STORED\r\n"), [""; 0]);
-    for some in newest.chunks(100) {
-        let names: String = some.iter().map(|n| format!(" item-{}", n % ITEMS)).collect();
-        let item = |n: &usize| {
-            let head = format!("VALUE item-{} 0 {VALUE_BYTES}\r\n", n % ITEMS);
-            [head.as_bytes(), &value(*n), b"\r\n"].concat()
-        };
-        let items: Vec<u8> = some.iter().flat_map(item).collect();
-        let answer = String::from_utf8(items).expect("letters") + "END\r\n";
-        c.request(format!("get{names}\r\n"), &answer);
-    }
-    check_lost(&mut c, &[]);
-    assert!(c.count("fabcache", "flash_items_moved") > 1_000);
-    tier.server.stop();
-}

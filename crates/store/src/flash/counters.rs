@@ -45,9 +45,6 @@ pub(crate) struct FlashCounters {
     pub(crate) items_returned: Count,
     pub(crate) items_refused: Count,
     pub(crate) items_promoted: Count,
-    pub(crate) items_moved: Count,
-    /// Of the items read, those that the store itself needed.
-    pub(crate) items_read_for_store: Count,
     pub(crate) mismatches: Count,
     pub(crate) bad_pages: Count,
     pub(crate) read_errors: Count,
@@ -129,8 +126,6 @@ flash_sums! {
         write_errors,
         /// Items that returned to memory.
         recached,
-        /// Items that compaction moved to other segments.
-        moved,
         /// Bytes written to devices, with headers and unused space.
         device_bytes_written,
     }
@@ -187,8 +182,7 @@ impl Flash {
             pages_free: free,
             pages_used: used,
             objects_evicted: counters.items_evicted.get(),
-            // The read of an item is counted in both at once, but for a moment.
-            objects_read: counters.items_read.get().saturating_sub(counters.items_read_for_store.get()),
+            objects_read: counters.items_read.get(),
             objects_written: counters.items_written.get(),
             objects_used: live,
             bytes_evicted: counters.bytes_evicted.get(),
@@ -205,7 +199,6 @@ impl Flash {
             read_errors: counters.read_errors.get(),
             write_errors: counters.write_errors.get(),
             recached: counters.items_promoted.get(),
-            moved: counters.items_moved.get(),
             device_bytes_written: counters.device_bytes_written.get(),
             state,
         }

@@ -1,5 +1,6 @@
 //! From memory to flash.
 
+use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{self, Item, NewItem, State};
 use fabcache_layout::sync::{Ordering, in_order};
 use fabcache_layout::{KeyHash, Slot, header};
@@ -73,7 +74,10 @@ impl Store {
         });
         match appended {
             Ok((number, segments)) => {
-                flash.note_written(&segments, len, item.expiry);
+                for id in &segments {
+                    flash.segments.count_written(*id, (len / segments.len()) as u64, item.expiry);
+                }
+                flash.spans.note(flash.segments.first_page(segments[0]), &segments[1..]);
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
@@ -99,7 +103,6 @@ impl Store {
             page: 0,
             class: 0,
             begins: 0,
-            moved_from: None,
         }
     }
 
@@ -170,9 +173,6 @@ impl Store {
     /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
     fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
         let StagedItem { hash, offset, .. } = *staged;
-        if let Some(from) = staged.moved_from {
-            return self.publish_moved(flash, hash, from, staged);
-        }
         let group = self.index.lock(hash);
         let moved = flash.log().long_items.place_of(offset);
         let (offset, generation) = moved.unwrap_or((offset, staged.generation));
@@ -191,7 +191,10 @@ impl Store {
         }
         let frequency = at.slot.frequency();
         let slot = group.flash_slot(hash, staged.page, staged.class, frequency);
-        flash.count_live(slot);
+        flash.segments.count_live(staged.page);
+        if let Some(on_flash) = FlashItem::from_slot(slot) {
+            flash.spans.count_live(on_flash, &flash.segments);
+        }
         self.relink_on_flash(&group, at, &item, slot);
         true
     }
@@ -271,7 +274,6 @@ impl Handle {
         }
         flash.log().end(&flash.segments, write, buffer, is_written, store.clock_ns());
         self.publish_written(flash);
-        store.unblock_compaction(flash);
         store.free_demoted(self.counters())
     }
 

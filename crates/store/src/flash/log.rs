@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::REST_BITS;
-use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
@@ -30,8 +30,6 @@ const STALLED_NS: u64 = 1_000_000_000;
 const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
-/// Without eviction, compaction has so many free segments for itself.
-const RESERVED_SEGMENTS: usize = 1;
 /// Pages of a write that is not full, unless memory is short.
 const PARTIAL_PAGES_MIN: usize = 16;
 
@@ -49,24 +47,6 @@ pub(super) struct StagedItem {
     pub(super) class: u8,
     /// The first write with a part of it.
     pub(super) begins: u64,
-    /// The slot of an item that is on flash already, and has no place in the region.
-    pub(super) moved_from: Option<Slot>,
-}
-
-impl StagedItem {
-    /// Returns an item of this slot on flash, which is to be moved.
-    pub(super) fn moved(hash: KeyHash, from: Slot) -> StagedItem {
-        StagedItem {
-            hash,
-            offset: 0,
-            generation: 0,
-            state: 0,
-            page: 0,
-            class: 0,
-            begins: 0,
-            moved_from: Some(from),
-        }
-    }
 }
 
 /// Consecutive pages to be written.
@@ -215,9 +195,6 @@ pub(super) struct Log {
     progress_ns: u64,
     /// How long it may take.
     stalled_ns: u64,
-    /// Free segments for items that compaction moves.
-    reserved: usize,
-    is_compacting: bool,
     budget: Budget,
     pub(super) long_items: LongItems,
 }
@@ -244,8 +221,6 @@ impl Log {
             failed_until_ns: 0,
             progress_ns: 0,
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
-            reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
-            is_compacting: false,
             budget: Budget::new(options.write_bytes_per_second),
             long_items: LongItems::default(),
         }
@@ -320,15 +295,7 @@ impl Log {
 
     /// Returns whether writes neither fail nor stall, and a segment is free.
     pub(super) fn is_accepting(&self, now_ns: u64) -> bool {
-        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && self.free.len() > self.reserved
-    }
-
-    /// Segments are compacted from now on, or no more.
-    pub(super) fn set_compacting(&mut self, is_compacting: bool, now_ns: u64) {
-        self.is_compacting = is_compacting;
-        if !self.has_writes() {
-            self.progress_ns = now_ns;
-        }
+        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && !self.free.is_empty()
     }
 
     fn has_writes(&self) -> bool {
@@ -342,8 +309,7 @@ impl Log {
 
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
-        let may_progress = self.has_pending() || self.is_compacting;
-        may_progress && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
+        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
     }
 
     /// Returns whether the write and all before it are published.
@@ -351,21 +317,17 @@ impl Log {
         number < self.published
     }
 
-    /// Makes room for a record of `len` bytes of an item of this flush epoch. `reserved` segments stay free.
+    /// Makes room for a record of `len` bytes of an item of this flush epoch.
     fn prepare(
         &mut self,
         segments: &FlashSegments,
-        (len, epoch, now_ns): (usize, u64, u64),
-        reserved: usize,
+        len: usize,
+        epoch: u64,
+        now_ns: u64,
     ) -> Result<(), NotStaged> {
         let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
         let spanned = len.div_ceil(segment_bytes);
-        let free = self.free.len().saturating_sub(reserved);
-        if spanned > 1 && (spanned > free || spanned > segments.len() / SPANNED_DIVISOR) {
-            return Err(NotStaged::Refused);
-        }
-        // The reserve is in use: what is left of it is for the items that it was opened for.
-        if self.free.len() < reserved {
+        if spanned > 1 && (spanned > self.free.len() || spanned > segments.len() / SPANNED_DIVISOR) {
             return Err(NotStaged::Refused);
         }
         if self.is_stalled(now_ns) {
@@ -386,7 +348,7 @@ impl Log {
             spanned == 1 && open.epoch == epoch && left >= len + PAYLOAD_BYTES
         });
         if !fits {
-            if free == 0 {
+            if self.free.is_empty() {
                 return Err(NotStaged::Refused);
             }
             self.close_segment(segments);
@@ -413,8 +375,7 @@ impl Log {
         if !self.has_writes() {
             self.progress_ns = now_ns;
         }
-        let reserved = if staged.moved_from.is_some() { 0 } else { self.reserved };
-        self.prepare(segments, (len, epoch, now_ns), reserved)?;
+        self.prepare(segments, len, epoch, now_ns)?;
         if self.fresh == 0 {
             self.budget.spend(len as u64);
         }
@@ -578,7 +539,7 @@ impl Log {
         }
     }
 
-    /// Takes the next write. One that is not full only if nothing else is written, and memory or compaction waits for it.
+    /// Takes the next write. One that is not full only if nothing else is written and memory waits for it.
     pub(super) fn take(
         &mut self,
         segments: &FlashSegments,
@@ -587,9 +548,10 @@ impl Log {
     ) -> Option<FlashWrite> {
         if !self.has_writes() {
             self.progress_ns = now_ns;
-            let is_due = self.filling.as_ref().is_some_and(|filling| {
-                is_short || self.is_compacting || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES
-            });
+            let is_due = self
+                .filling
+                .as_ref()
+                .is_some_and(|filling| is_short || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES);
             if is_due {
                 self.close_buffer(segments);
             }
@@ -650,7 +612,15 @@ mod tests {
     use super::*;
 
     fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
-        let staged = StagedItem { moved_from: None, ..StagedItem::moved(KeyHash(hash << 48), Slot::EMPTY) };
+        let staged = StagedItem {
+            hash: KeyHash(hash << 48),
+            offset: 0,
+            generation: 0,
+            state: 0,
+            page: 0,
+            class: 0,
+            begins: 0,
+        };
         let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
         let _ = log.append(segments, staged, (len, 0, 0), write).expect("it has room");
         log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page

@@ -1,8 +1,7 @@
 //! Reads that the store itself needs.
 //!
 //! A growing table moves the slots of items on flash without a read, but for the few whose keys may go to several groups
-//! (`layout::flash_slot`). Their group waits until they are read, and with it the growth of the table. And compaction reads the
-//! items that it moves.
+//! (`layout::flash_slot`). Their group waits until they are read, and with it the growth of the table.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -11,7 +10,6 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::Mutex;
 
-use super::compaction::Compaction;
 use super::reading::{FlashRead, FlashReadResult, VisitedOnFlash};
 use super::{Flash, PageBuffer};
 use crate::handle::Handle;
@@ -36,13 +34,12 @@ struct WantedKey {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// Slots whose keys growth needs.
+struct State {
+    /// Slots to be read.
     queue: VecDeque<MaintenanceRead>,
     under_way: usize,
     /// Of the group that is moved next.
     keys: HashMap<RecordName, WantedKey>,
-    pub(super) compaction: Compaction,
 }
 
 /// Reads that the store needs, and what was read.
@@ -50,7 +47,7 @@ pub(super) struct State {
 pub(super) struct MaintenanceReads(Mutex<State>);
 
 impl MaintenanceReads {
-    pub(super) fn with<R>(&self, with: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, with: impl FnOnce(&mut State) -> R) -> R {
         with(&mut self.0.lock().expect("no thread panics while it holds the maintenance reads"))
     }
 }
@@ -59,15 +56,7 @@ impl MaintenanceReads {
 #[derive(Debug)]
 pub struct MaintenanceRead {
     wanted: VisitedOnFlash,
-    purpose: Purpose,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    /// Growth needs the key of this record.
-    Key(RecordName),
-    /// The item is moved.
-    Move,
+    name: RecordName,
 }
 
 impl Flash {
@@ -93,7 +82,7 @@ impl Store {
                 let key = state.keys.entry(*name).or_insert_with(|| {
                     has_queued = true;
                     let wanted = VisitedOnFlash::new(*hash, *seen);
-                    state.queue.push_back(MaintenanceRead { wanted, purpose: Purpose::Key(*name) });
+                    state.queue.push_back(MaintenanceRead { wanted, name: *name });
                     WantedKey { since_ns: now_ns, hash: None }
                 });
                 let is_lost = self.evicts() && now_ns.saturating_sub(key.since_ns) > GROWTH_WAITS_NS;
@@ -109,15 +98,6 @@ impl Store {
         hashes
     }
 
-    /// Lets compaction go on that waited for a buffer or a segment.
-    pub(super) fn unblock_compaction(&self, flash: &Flash) {
-        if flash.maintenance_reads.with(|state| state.compaction.unblock())
-            && let Some(observer) = self.observer.get()
-        {
-            observer.flash_has_reads();
-        }
-    }
-
     /// Unlinks an item on flash that no key has, if its slot is still there.
     fn drop_visited(&self, visited: &VisitedOnFlash) {
         let group = self.index.lock(visited.hash);
@@ -128,44 +108,24 @@ impl Store {
     }
 }
 
-impl State {
-    /// Takes the next read, if so many may be under way.
-    fn take(&mut self) -> Option<MaintenanceRead> {
-        if self.under_way == READS_MAX {
-            return None;
-        }
-        let next = self.queue.pop_front().or_else(|| {
-            let wanted = self.compaction.take()?;
-            Some(MaintenanceRead { wanted, purpose: Purpose::Move })
-        })?;
-        self.under_way += 1;
-        Some(next)
-    }
-
-    /// A read has ended: with the hash of the item's key, unless it is lost or the slot has changed.
-    fn end(&mut self, purpose: Purpose, hash: Option<KeyHash>) {
-        self.under_way -= 1;
-        match purpose {
-            Purpose::Move => self.compaction.end_read(),
-            Purpose::Key(name) => match (hash, self.keys.get_mut(&name)) {
-                (Some(hash), Some(key)) => key.hash = Some(hash),
-                (_, _) => _ = self.keys.remove(&name),
-            },
-        }
-    }
-}
-
 impl Handle {
     /// Begins the next read that the store itself needs. [`Observer::flash_has_reads`](crate::Observer) reports more.
     pub fn take_maintenance_read(&self) -> Option<(Box<FlashRead>, MaintenanceRead)> {
         let flash = self.store.flash.as_ref()?;
         loop {
-            let next = flash.maintenance_reads.with(State::take)?;
-            if let Some(read) = self.read_visited(&next.wanted) {
-                return Some((read, next));
+            let what = flash.maintenance_reads.with(|state| {
+                let what = if state.under_way < READS_MAX { state.queue.pop_front() } else { None };
+                state.under_way += usize::from(what.is_some());
+                what
+            })?;
+            if let Some(read) = self.read_visited(&what.wanted) {
+                return Some((read, what));
             }
             // The slot has changed.
-            flash.maintenance_reads.with(|state| state.end(next.purpose, None));
+            flash.maintenance_reads.with(|state| {
+                state.under_way -= 1;
+                state.keys.remove(&what.name);
+            });
         }
     }
 
@@ -179,29 +139,22 @@ impl Handle {
     ) -> Option<(Box<FlashRead>, MaintenanceRead)> {
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it made the read");
-        let item = match self.finish_visit(read, buffer, result) {
+        let hash = match self.finish_visit(read, buffer, result) {
             FlashReadResult::More(read) if read.at.slot.same_item(what.wanted.at.slot) => {
                 return Some((read, what));
             }
-            FlashReadResult::Item(item) => {
-                flash.counters.items_read_for_store.inc();
-                Some(item)
-            }
+            FlashReadResult::Item(item) => Some(store.hash(item.key())),
             FlashReadResult::More(_) | FlashReadResult::Others(_) | FlashReadResult::Miss(_) => None,
         };
-        let is_moved = match (&item, what.purpose) {
-            (None, _) => {
-                store.drop_visited(&what.wanted);
-                true
-            }
-            (Some(item), Purpose::Move) => self.move_on_flash(flash, item).is_ok(),
-            (Some(_), Purpose::Key(_)) => true,
-        };
+        if hash.is_none() {
+            store.drop_visited(&what.wanted);
+        }
         flash.maintenance_reads.with(|state| {
-            if !is_moved {
-                state.compaction.put_back(what.wanted);
+            state.under_way -= 1;
+            match (hash, state.keys.get_mut(&what.name)) {
+                (Some(hash), Some(key)) => key.hash = Some(hash),
+                (_, _) => _ = state.keys.remove(&what.name),
             }
-            state.end(what.purpose, item.as_ref().map(|item| store.hash(item.key())));
         });
         None
     }

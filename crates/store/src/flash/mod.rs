@@ -14,7 +14,7 @@
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `maintenance_reads.rs`: those that the store itself needs.
-//! - `retirement.rs`: emptying segments for later use; `compaction.rs`: moving live items out of them without eviction.
+//! - `retirement.rs`: emptying segments for later use.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
 //! With eviction, flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by
@@ -22,7 +22,6 @@
 //! does.
 
 mod budget;
-mod compaction;
 mod counters;
 mod demotion;
 mod locations;

@@ -14,8 +14,8 @@ use fabcache_layout::{KeyHash, Slot, header};
 use smallvec::{SmallVec, smallvec};
 
 use super::page::{
-    Extent, PAGE_BYTES, Pages, Progress, RECORD_HEAD_BYTES, Record, Search as Found, copied_key, key_part,
-    name_of, pages_of_class, parts_of,
+    Extent, PAGE_BYTES, Pages, Progress, Record, Search as Found, copied_key, key_part, name_of,
+    pages_of_class, parts_of,
 };
 use super::{Flash, FlashLocation, PageBuffer};
 use crate::error::OutOfMemory;
@@ -163,12 +163,6 @@ impl FetchedItem {
 
     pub(crate) fn header(&self) -> &Item {
         &self.record.item
-    }
-
-    /// Returns the length of its record, and the record's parts, one on each page.
-    pub(super) fn record(&self) -> (usize, impl Iterator<Item = &[u8]>) {
-        let payload = self.record.at - RECORD_HEAD_BYTES..self.record.value().end;
-        (payload.len(), parts_of(payload).map(|part| &self.buffer[part]))
     }
 
     /// Returns where the item is; `None` if it goes on in other segments, which are forgotten with its slot.

@@ -30,12 +30,11 @@ impl Handle {
         self.publish_written(flash);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
-        store.unblock_compaction(flash);
         store.retry_stuck(flash);
         let free = flash.log().free_segments() + flash.retiring();
         let surplus = store.index.items().saturating_sub(store.indexed_items_max());
         if free >= FREE_MIN && surplus == 0 {
-            return flash.log().set_compacting(false, store.clock_ns());
+            return;
         }
         // Until each slot that an earlier server left is counted, segments seem to have fewer items than they have.
         store.check_all_groups(&mut || {
@@ -53,9 +52,6 @@ impl Handle {
         }
         self.retire(flash, &retiring, |id| !dead.contains(id), &mut pause);
         self.free_retired(flash);
-        if !store.evicts() && flash.log().free_segments() + flash.retiring() < FREE_MIN {
-            self.compact(flash, &mut pause);
-        }
     }
 
     fn free_retired(&self, flash: &Flash) {

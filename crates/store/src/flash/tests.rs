@@ -1,7 +1,7 @@
 //! Records through the log's buffers to pages, and back.
 
+use fabcache_layout::KeyHash;
 use fabcache_layout::item::{KEY_BYTES_MAX, NewItem};
-use fabcache_layout::{KeyHash, Slot};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -43,7 +43,8 @@ impl World {
     }
 
     fn append(&mut self, number: u64, hash: KeyHash, record: &[u8]) -> Result<(u64, Vec<u32>), NotStaged> {
-        let staged = StagedItem { offset: number, moved_from: None, ..StagedItem::moved(hash, Slot::EMPTY) };
+        let staged =
+            StagedItem { hash, offset: number, generation: 0, state: 0, page: 0, class: 0, begins: 0 };
         // In two parts, neither of which ends where a page does.
         let (head, rest) = record.split_at(record.len() / 3);
         self.log.append(&self.segments, staged, (record.len(), 1, 0), |write| {

@@ -79,7 +79,7 @@ impl Index {
     }
 
     /// Returns a hash at the place of the slot's key, which is in the group of `hash`.
-    pub fn hash_of_slot(&self, hash: KeyHash, locked: &LockedGroup<'_>, item: FlashItem) -> KeyHash {
+    pub(super) fn hash_of_slot(&self, hash: KeyHash, locked: &LockedGroup<'_>, item: FlashItem) -> KeyHash {
         let groups = locked.groups();
         let group = hash.group(self.geometry.partition_bits, groups);
         self.hash_in_group(locked.partition, (group, groups), item)

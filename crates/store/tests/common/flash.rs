@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fabcache_store::{
     Change, Detail, ExistingItem, Fetched, FlashOptions, FlashRead, FlashReadResult, Get, Handle, ItemInfo,
-    MaintenanceRead, OutOfMemory, Payload, Store, StoreOptions, StoredItem,
+    OutOfMemory, Payload, Store, StoreOptions, StoredItem,
 };
 
 use super::{SetClock, store_with};
@@ -82,24 +82,15 @@ impl Tier {
     /// Does the reads that the store itself needs.
     pub fn read_for_store(&self) {
         let mut next = self.handle.take_maintenance_read();
-        while let Some((read, what)) = next {
-            let more = self.finish_for_store(read, what);
+        while let Some((mut read, what)) = next {
+            let (device, offset) = (read.device(), read.offset() as usize);
+            let (mut buffer, range) = read.take_buffer();
+            let bytes = &mut buffer[range];
+            bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
+            let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
+            let more = self.handle.finish_maintenance_read(read, what, buffer, result);
             next = more.or_else(|| self.handle.take_maintenance_read());
         }
-    }
-
-    /// Does one of them; returns what is to be read next for it.
-    pub fn finish_for_store(
-        &self,
-        mut read: Box<FlashRead>,
-        what: MaintenanceRead,
-    ) -> Option<(Box<FlashRead>, MaintenanceRead)> {
-        let (device, offset) = (read.device(), read.offset() as usize);
-        let (mut buffer, range) = read.take_buffer();
-        let bytes = &mut buffer[range];
-        bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
-        let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
-        self.handle.finish_maintenance_read(read, what, buffer, result)
     }
 
     /// Does all writes that are due; `succeeds` tells of each, by its device and offset.
