@@ -77,9 +77,9 @@ pub const TICKET_TIME_MAX: Duration = Duration::from_secs(5);
 /// As above, for commands that may evict all memory: an operator waits for them.
 pub const LONG_TASK_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// Values from flash of at most so many bytes are copied behind their header; longer ones are sent from the pages that
-/// were read, which the unsent value keeps.
-pub const COPIED_FLASH_VALUE_BYTES_MAX: usize = 1 << 10;
+/// A value from flash is sent from the pages that were read, which it keeps until it was sent, unless these have more than so
+/// many times its bytes: then it is copied.
+pub const FLASH_BUFFER_EXCESS_MAX: usize = 4;
 
 /// Parts passed to one send call; the system accepts 1024, but gathering more than this is not worthwhile.
 pub const SEND_PARTS_MAX: usize = 64;

@@ -11,8 +11,7 @@ use fabcache_protocol::{Encoding, Item, Refusal, Reply, SavedEncoding};
 use smallvec::SmallVec;
 
 use crate::bounds::{
-    COPIED_FLASH_VALUE_BYTES_MAX, IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX,
-    TICKETS_MAX,
+    FLASH_BUFFER_EXCESS_MAX, IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX, TICKETS_MAX,
 };
 use crate::output::OutputPart;
 use crate::worker::inbox::{Answer, Inbox, Ticket};
@@ -81,7 +80,7 @@ impl PendingAnswer {
             Answer::Fetched(item, fetched, true) => {
                 encoding.value_head(&item, &mut head);
                 let fetched = fetched.into_value();
-                if fetched.len() > COPIED_FLASH_VALUE_BYTES_MAX {
+                if fetched.len().saturating_mul(FLASH_BUFFER_EXCESS_MAX) >= fetched.buffer_bytes() {
                     value = OutputPart::Fetched(fetched);
                     encoding.value_tail(&mut tail);
                 } else {

@@ -6,6 +6,7 @@ use fabcache_layout::sync::{Ordering, in_order};
 use fabcache_layout::{KeyHash, Slot, header};
 
 use super::log::{FlashWrite, NotStaged, StagedItem};
+use super::long_items::ItemPlace;
 use super::page::{LAST_CLASS, RECORD_HEAD_BYTES};
 use super::{Flash, FlashLocation, PageBuffer};
 use crate::handle::Handle;
@@ -46,8 +47,9 @@ impl Store {
             flash.counters.items_returned.inc();
             return Demotion::Returned;
         }
+        let place = self.item_place(offset);
         let mut log = flash.log();
-        if let Some(number) = log.long_items.last_write(offset) {
+        if let Some(number) = log.long_items.last_write(place) {
             return Demotion::Staged(number);
         }
         let bytes = whole_bytes(item);
@@ -62,7 +64,8 @@ impl Store {
             flash.counters.items_refused.inc();
             return Demotion::Refused;
         }
-        let staged = self.staged_item(hash, offset, state);
+        let staged =
+            StagedItem { hash, offset, generation: place.1, state: state.0, page: 0, class: 0, begins: 0 };
         let head = self.flash_header(at, item, state);
         let key_len = usize::from(item.key_len);
         let len = RECORD_HEAD_BYTES + head.as_bytes().len() + key_len + item.value_len as usize;
@@ -81,7 +84,7 @@ impl Store {
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
-                    log.long_items.note(offset, number);
+                    log.long_items.note(place, number);
                 }
                 Demotion::Staged(number)
             }
@@ -93,17 +96,10 @@ impl Store {
         }
     }
 
-    fn staged_item(&self, hash: KeyHash, offset: u64, state: State) -> StagedItem {
-        let segment = self.geometry.segment_of(offset).expect("a slot points into a segment");
-        StagedItem {
-            hash,
-            offset,
-            generation: self.segments.generation(segment),
-            state: state.0,
-            page: 0,
-            class: 0,
-            begins: 0,
-        }
+    /// Returns an item's offset, and the generation of its segment.
+    fn item_place(&self, offset: u64) -> ItemPlace {
+        let segment = self.geometry.segment_of(offset).expect("items are in the region");
+        (offset, self.segments.generation(segment))
     }
 
     /// Returns the header of an item's record.
@@ -172,13 +168,12 @@ impl Store {
 
     /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
     fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
-        let StagedItem { hash, offset, .. } = *staged;
+        let hash = staged.hash;
         let group = self.index.lock(hash);
-        let moved = flash.log().long_items.place_of(offset);
-        let (offset, generation) = moved.unwrap_or((offset, staged.generation));
-        let segment = self.geometry.segment_of(offset).expect("it was in the region");
+        let place = flash.log().long_items.place_of(staged.place());
+        let offset = place.0;
         let found = group.find(hash, |slot| slot.offset() == offset);
-        let Some(at) = found.filter(|_| self.segments.generation(segment) == generation) else {
+        let Some(at) = found.filter(|_| self.item_place(offset) == place) else {
             return false;
         };
         let item = Item::read(&self.memory, offset).expect("a slot points into the region");
@@ -202,8 +197,8 @@ impl Store {
     /// An item in memory, which is in chunks or not, is about to be one at another place, too.
     pub(crate) fn move_location(&self, from: u64, to: u64, is_chained: bool) {
         let Some(flash) = &self.flash else { return };
-        if is_chained && let Some(segment) = self.geometry.segment_of(to) {
-            flash.log().long_items.note_moved(from, (to, self.segments.generation(segment)));
+        if is_chained {
+            flash.log().long_items.note_moved(self.item_place(from), self.item_place(to));
         }
         if let Some(location) = self.location_of(flash, from) {
             self.note_location(flash, to, location);
@@ -290,7 +285,7 @@ impl Handle {
                 if !is_linked && staged.class == LAST_CLASS {
                     flash.spans.forget(staged.page);
                 }
-                flash.log().long_items.forget(staged.offset);
+                flash.log().long_items.forget(staged.place());
             }
             if let Some(id) = ended.seals {
                 flash.segments.seal(id);

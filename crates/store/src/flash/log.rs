@@ -10,7 +10,7 @@ use fabcache_layout::flash_slot::REST_BITS;
 
 use super::budget::Budget;
 use super::counters::FlashState;
-use super::long_items::LongItems;
+use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
 use super::{FlashOptions, PageBuffer};
@@ -47,6 +47,13 @@ pub(super) struct StagedItem {
     pub(super) class: u8,
     /// The first write with a part of it.
     pub(super) begins: u64,
+}
+
+impl StagedItem {
+    /// Returns where it was when it was copied.
+    pub(super) fn place(&self) -> ItemPlace {
+        (self.offset, self.generation)
+    }
 }
 
 /// Consecutive pages to be written.

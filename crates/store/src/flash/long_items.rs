@@ -11,42 +11,40 @@ pub(super) type ItemPlace = (u64, u64);
 /// The chained items that are being written.
 #[derive(Debug, Default)]
 pub(super) struct LongItems {
-    /// The last write of the item at an offset, and where the item was when it was staged.
-    staged: HashMap<u64, (u64, u64)>,
-    /// Where an item is now that was staged at an offset and has moved.
-    moved: HashMap<u64, ItemPlace>,
+    /// The last write of the item at a place, and where the item was when it was staged.
+    staged: HashMap<ItemPlace, (u64, ItemPlace)>,
+    /// Where an item is now that was staged at a place and has moved.
+    moved: HashMap<ItemPlace, ItemPlace>,
 }
 
 impl LongItems {
-    /// Notes that the item at this offset is being written.
-    pub(super) fn note(&mut self, offset: u64, number: u64) {
-        self.staged.insert(offset, (number, offset));
+    /// Notes that the item at this place is being written.
+    pub(super) fn note(&mut self, at: ItemPlace, number: u64) {
+        self.staged.insert(at, (number, at));
     }
 
-    /// Returns the last write of the item at this offset, if that is being written.
-    pub(super) fn last_write(&self, offset: u64) -> Option<u64> {
-        self.staged.get(&offset).map(|(number, _)| *number)
+    /// Returns the last write of the item at this place, if that is being written.
+    pub(super) fn last_write(&self, at: ItemPlace) -> Option<u64> {
+        self.staged.get(&at).map(|(number, _)| *number)
     }
 
-    /// The item at this offset is about to be at another place.
-    pub(super) fn note_moved(&mut self, from: u64, to: ItemPlace) {
+    /// The item at this place is about to be at another one.
+    pub(super) fn note_moved(&mut self, from: ItemPlace, to: ItemPlace) {
         if let Some((number, origin)) = self.staged.remove(&from) {
-            self.staged.insert(to.0, (number, origin));
+            self.staged.insert(to, (number, origin));
             self.moved.insert(origin, to);
         }
     }
 
-    /// Returns where an item is that was staged at this offset, if it has moved.
-    pub(super) fn place_of(&self, offset: u64) -> Option<ItemPlace> {
-        self.moved.get(&offset).copied()
+    /// Returns where the item is now that was staged at this place.
+    pub(super) fn place_of(&self, staged_at: ItemPlace) -> ItemPlace {
+        self.moved.get(&staged_at).copied().unwrap_or(staged_at)
     }
 
-    /// The item that was staged at this offset is written.
-    pub(super) fn forget(&mut self, offset: u64) {
-        let now = self.moved.remove(&offset).map_or(offset, |(now, _)| now);
-        if self.staged.get(&now).is_some_and(|(_, origin)| *origin == offset) {
-            self.staged.remove(&now);
-        }
+    /// The item that was staged at this place is written.
+    pub(super) fn forget(&mut self, staged_at: ItemPlace) {
+        let now = self.moved.remove(&staged_at).unwrap_or(staged_at);
+        self.staged.remove(&now);
     }
 }
 
@@ -57,17 +55,19 @@ mod tests {
     #[test]
     fn moved_items_are_found_until_they_are_written() {
         let mut items = LongItems::default();
-        items.note(8, 1);
-        items.note_moved(8, (16, 3));
-        items.note_moved(16, (24, 4));
-        items.note_moved(100, (200, 4));
-        assert_eq!((items.last_write(24), items.place_of(8)), (Some(1), Some((24, 4))));
-        assert_eq!((items.last_write(8), items.last_write(16), items.place_of(16)), (None, None, None));
-        // Another item has its first place meanwhile.
-        items.note(8, 2);
-        items.forget(8);
-        assert_eq!((items.last_write(24), items.place_of(8), items.last_write(8)), (None, None, Some(2)));
-        items.forget(8);
+        items.note((8, 1), 1);
+        items.note_moved((8, 1), (16, 3));
+        items.note_moved((16, 3), (24, 4));
+        items.note_moved((100, 1), (200, 4));
+        assert_eq!((items.last_write((24, 4)), items.place_of((8, 1))), (Some(1), (24, 4)));
+        assert_eq!((items.last_write((8, 1)), items.last_write((16, 3))), (None, None));
+        // Other items have its places meanwhile.
+        items.note((8, 2), 2);
+        items.note_moved((24, 5), (32, 1));
+        assert_eq!(items.place_of((8, 1)), (24, 4));
+        items.forget((8, 1));
+        assert_eq!((items.last_write((24, 4)), items.last_write((8, 2))), (None, Some(2)));
+        items.forget((8, 2));
         assert!(items.staged.is_empty() && items.moved.is_empty());
     }
 }

@@ -7,6 +7,7 @@ use fabcache_layout::reader::Location;
 use loom::thread;
 
 use super::page::PAGE_BYTES;
+use super::retirement::RetireReason;
 use super::segments::Kind;
 use super::{Demotion, Fetched, Flash, FlashOptions, FlashReadResult, FlashWrite, PageBuffer};
 use crate::models::outside::{Versions, at, both_modes, by_key, location, open, value};
@@ -124,7 +125,7 @@ fn flash_segment_is_not_freed_while_it_is_read() {
             })
         };
         set(&main, 2);
-        main.retire(flash_of(&store), &[0], |_| true, &mut || {});
+        main.retire(flash_of(&store), &[(0, RetireReason::Room)], &mut || {});
         flash_of(&store).free_retired();
         reader.join().expect("read");
         flash_of(&store).free_retired();
@@ -143,7 +144,7 @@ fn item_returns_to_flash_unless_its_segment_is_retired() {
         let retiring = {
             let store = Arc::clone(&store);
             thread::spawn(move || {
-                Handle::new(&store).retire(flash_of(&store), &[0], |_| true, &mut || {});
+                Handle::new(&store).retire(flash_of(&store), &[(0, RetireReason::Room)], &mut || {});
                 flash_of(&store).free_retired();
             })
         };

@@ -211,6 +211,11 @@ impl FetchedValue {
         self.payload.is_empty()
     }
 
+    /// Returns the length of the buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Returns the parts from byte `skip` on, one on each page.
     pub fn parts(&self, skip: usize) -> impl Iterator<Item = &[u8]> {
         parts_of(self.payload.start + skip..self.payload.end).map(|part| &self.buffer[part])
@@ -679,10 +684,10 @@ impl FlashReader {
         self.kept.lock().expect("no thread panics while it holds buffers")
     }
 
-    /// Takes a buffer, of at least so many bytes if there is one.
+    /// Takes a buffer, of so many bytes or up to twice as many if there is one.
     fn take(&self, bytes: usize) -> PageBuffer {
         let mut kept = self.kept();
-        let fitting = kept.buffers.iter().rposition(|buffer| buffer.len() >= bytes);
+        let fitting = kept.buffers.iter().rposition(|buffer| (bytes..=2 * bytes).contains(&buffer.len()));
         match fitting {
             Some(at) => {
                 let buffer = kept.buffers.swap_remove(at);

@@ -21,6 +21,17 @@ const INDEX_SHARE: (u64, u64) = (7, 8);
 /// … and at most so many bytes each.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
+/// Why a segment is retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetireReason {
+    /// No slot leads there.
+    NoItems,
+    /// Its items were flushed or are expired.
+    Invalid,
+    /// Room is needed.
+    Room,
+}
+
 impl Handle {
     /// Frees segments of flash for later use, and calls `pause` between short parts of it. Does nothing while another thread does.
     pub fn maintain_flash(&self, mut pause: impl FnMut()) {
@@ -42,15 +53,15 @@ impl Handle {
             true
         });
         // Without items, a segment may still have the pages of promoted ones.
-        let dead: Vec<u32> = flash.dead_segments(store).collect();
-        let mut retiring = dead.clone();
+        let mut retiring = flash.dead_segments(store);
         if store.evicts() {
-            let free = free + dead.len();
+            let free = free + retiring.len();
             let wanted =
                 if free < FREE_MIN { FREE_MIN + flash.segments.len() / RETIRED_DIVISOR - free } else { 0 };
-            retiring.extend(flash.oldest(wanted, surplus, &dead));
+            let oldest = flash.oldest(wanted, surplus, &retiring);
+            retiring.extend(oldest.into_iter().map(|id| (id, RetireReason::Room)));
         }
-        self.retire(flash, &retiring, |id| !dead.contains(id), &mut pause);
+        self.retire(flash, &retiring, &mut pause);
         self.free_retired(flash);
     }
 
@@ -61,20 +72,20 @@ impl Handle {
         }
     }
 
-    /// Clears the slots that lead to these segments. Those that may hold valid items count as evicted.
-    pub(super) fn retire(
-        &self,
-        flash: &Flash,
-        segments: &[u32],
-        is_valid: impl Fn(&u32) -> bool,
-        pause: &mut impl FnMut(),
-    ) {
+    /// Clears the slots that lead to these segments.
+    pub(super) fn retire(&self, flash: &Flash, segments: &[(u32, RetireReason)], pause: &mut impl FnMut()) {
         let mut has_slots = false;
-        for id in segments {
+        for (id, reason) in segments {
             let segment = flash.segments.use_of(*id);
-            has_slots |= flash.segments.retire(*id);
+            let has_items = flash.segments.retire(*id);
+            if has_items && *reason == RetireReason::NoItems {
+                // One has returned from memory since.
+                flash.segments.seal(*id);
+                continue;
+            }
+            has_slots |= has_items;
             flash.counters.segments_reclaimed.inc();
-            if is_valid(id) && segment.live > 0 {
+            if *reason == RetireReason::Room && segment.live > 0 {
                 flash.counters.segments_evicted.inc();
                 flash.counters.items_evicted.add(u64::from(segment.live));
                 flash.counters.bytes_evicted.add(segment.live_bytes());
@@ -123,18 +134,21 @@ impl Flash {
     }
 
     /// Returns the sealed segments none of whose items is valid.
-    fn dead_segments<'f>(&'f self, store: &Store) -> impl Iterator<Item = u32> + use<'f> {
+    fn dead_segments(&self, store: &Store) -> Vec<(u32, RetireReason)> {
         let (now, epoch) = (store.now(), header::flush_epoch(&store.memory));
-        let is_dead = move |segment: &SegmentUse| {
-            segment.kind == Kind::Sealed
-                && (segment.live == 0 || segment.last_expiry <= now || segment.epoch != epoch)
+        let reason = |segment: &SegmentUse| match segment.live {
+            0 => Some(RetireReason::NoItems),
+            _ if segment.last_expiry <= now || segment.epoch != epoch => Some(RetireReason::Invalid),
+            _ => None,
         };
-        self.segments.uses().filter(is_dead).map(|segment| segment.id)
+        let sealed = self.segments.uses().filter(|segment| segment.kind == Kind::Sealed);
+        sealed.filter_map(|segment| Some((segment.id, reason(&segment)?))).collect()
     }
 
     /// Returns the sealed segments that were written first, but for those `without`: so many, or those with so many items.
-    fn oldest(&self, segments: usize, mut items: u64, without: &[u32]) -> Vec<u32> {
-        let is_one = |segment: &SegmentUse| segment.kind == Kind::Sealed && !without.contains(&segment.id);
+    fn oldest(&self, segments: usize, mut items: u64, without: &[(u32, RetireReason)]) -> Vec<u32> {
+        let is_without = |id: u32| without.iter().any(|(other, _)| *other == id);
+        let is_one = |segment: &SegmentUse| segment.kind == Kind::Sealed && !is_without(segment.id);
         let mut sealed: Vec<SegmentUse> = self.segments.uses().filter(is_one).collect();
         sealed.sort_unstable_by_key(|segment| segment.sequence);
         let mut oldest = Vec::new();
