@@ -5,8 +5,7 @@
 //! - `housekeeping.rs`: periodic maintenance, and crawls; `restart.rs`: what a start over a memory file leaves to do.
 //! - `populating.rs`: maps the pages of a region that was taken over.
 //! - `worker/`: the event loop and its connections.
-//! - `commands/`: what each command does; `tickets.rs`: answers that other threads complete, as those of
-//!   `deferred_reads.rs`.
+//! - `commands/`: what each command does; `tickets.rs`: answers that are given later, as those from flash.
 //! - `watch.rs`, `prefixes.rs`, `counters.rs`, `connections.rs`: statistics and logs for clients.
 //! - `credentials.rs`, `certificates.rs`, `networks.rs`: access control; `shm.rs`, `fabric/`: access to the memory.
 //! - `flash/`: the devices of the flash tier, and the I/O on them.
@@ -19,7 +18,6 @@ pub mod commands;
 pub mod connections;
 pub mod counters;
 pub mod credentials;
-pub mod deferred_reads;
 pub mod extended_options;
 pub mod fabric;
 pub mod flash;

@@ -13,7 +13,6 @@ use crate::bounds::PINS_WANTED_EVERY;
 use crate::connections::Connections;
 use crate::counters::{ServerCounters, ServerSums};
 use crate::credentials::Credentials;
-use crate::deferred_reads::DeferredReads;
 use crate::fabric::Fabric;
 use crate::flash::FlashTier;
 use crate::housekeeping::Housekeeping;
@@ -119,8 +118,6 @@ pub struct Shared {
     pub shm_refusals: LoggedRefusals,
     /// Switches.
     pub switches: Switches,
-    /// Reads that other threads complete.
-    pub deferred_reads: DeferredReads,
     /// The state of the housekeeping thread.
     pub housekeeping: Housekeeping,
     /// Pauses of accepting at the connection limit, and their total in microseconds.
@@ -183,7 +180,6 @@ impl Shared {
             flash,
             shm_refusals: LoggedRefusals::default(),
             switches,
-            deferred_reads: DeferredReads::default(),
             housekeeping: Housekeeping::default(),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),

@@ -7,12 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabcache_protocol::{Encoding, Item, Refusal, Reply, SavedEncoding};
+use fabcache_protocol::{Encoding, Refusal, Reply, SavedEncoding};
 use smallvec::SmallVec;
 
-use crate::bounds::{
-    FLASH_BUFFER_EXCESS_MAX, IDLE_BUFFER_BYTES_MAX as COPIED_VALUE_BYTES_MAX, TICKET_TIME_MAX, TICKETS_MAX,
-};
+use crate::bounds::{FLASH_BUFFER_EXCESS_MAX, TICKET_TIME_MAX, TICKETS_MAX};
 use crate::output::OutputPart;
 use crate::worker::inbox::{Answer, Inbox, Ticket};
 use crate::worker::token::{ConnectionToken, TicketId};
@@ -66,16 +64,6 @@ impl PendingAnswer {
         let mut value = OutputPart::Bytes(Vec::new());
         match answer {
             Answer::Reply(reply) => encoding.reply(&reply, &mut head),
-            Answer::Value(item, bytes) => {
-                encoding.value_head(&Item { len: bytes.len() as u64, ..item }, &mut head);
-                if bytes.len() > COPIED_VALUE_BYTES_MAX {
-                    value = OutputPart::Bytes(bytes);
-                    encoding.value_tail(&mut tail);
-                } else {
-                    head.extend_from_slice(&bytes);
-                    encoding.value_tail(&mut head);
-                }
-            }
             Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(item), &mut head),
             Answer::Fetched(item, fetched, true) => {
                 encoding.value_head(&item, &mut head);

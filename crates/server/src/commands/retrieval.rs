@@ -8,9 +8,7 @@ use fabcache_store::{
 
 use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, flash, item, notify_lookup};
 use crate::counters::ServerCounters;
-use crate::deferred_reads::DeferredRead;
 use crate::prefixes::Request;
-use crate::tickets::PendingRequest;
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
@@ -19,13 +17,6 @@ pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
     {
         count_read(ctx, session.info.fd, get.key, result);
         return Flow::Next;
-    }
-    if let Some(len) = ctx.shared.deferred_reads.expected_len(get.key)
-        && is_plain(get)
-        && get.value
-        && get.compare.is_none()
-    {
-        return defer(ctx, session, get.key, len, encoding);
     }
     get_now(ctx, session, get, encoding)
 }
@@ -82,19 +73,6 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
         finish(ctx, session, get, encoding, read);
         return Flow::Next;
     }
-}
-
-/// Leaves the answer pending until another thread has the value, of about this length.
-#[cold]
-fn defer(ctx: &mut Context, session: &mut Session, key: &[u8], len: u64, encoding: &Encoding<'_>) -> Flow {
-    let request = PendingRequest::Read { key: key.into(), cfd: session.info.fd };
-    let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
-        return Flow::AwaitTicket;
-    };
-    session.queue.push_bytes(&mut ctx.out);
-    session.queue.push_pending(ticket.id(), len);
-    ctx.shared.deferred_reads.push(DeferredRead { ticket, key: key.into() });
-    Flow::Next
 }
 
 /// Answers a read that changes nothing. Returns the length of the value, or the kind of the miss; `None` if the general

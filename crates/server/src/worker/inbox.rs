@@ -32,8 +32,6 @@ pub struct Ticket {
 pub enum Answer {
     /// A reply.
     Reply(Reply<'static>),
-    /// An item that was found, and its value.
-    Value(Item, Vec<u8>),
     /// An item that was found on flash, and whether its value is sent.
     Fetched(Item, Box<FetchedItem>, bool),
 }
@@ -42,7 +40,6 @@ impl Answer {
     /// Returns the length of the item's value; none if it was not found.
     pub fn found(&self) -> Option<u64> {
         match self {
-            Answer::Value(_, value) => Some(value.len() as u64),
             Answer::Fetched(item, ..) => Some(item.len),
             Answer::Reply(Reply::Found(item)) => Some(item.len),
             Answer::Reply(_) => None,

@@ -18,5 +18,7 @@ mod order;
 mod pair;
 mod pressure;
 mod random;
+mod slow;
+mod slow_device;
 mod tier;
 mod watch;

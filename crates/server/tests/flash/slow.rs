@@ -1,0 +1,450 @@
+//! Devices that answer late, in another order, or not at all: what clients hear, and how many reads wait.
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fabcache_server::bounds::{
+    CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, PINNING_STILL_MAX, TICKETS_MAX,
+};
+use fabcache_testbed::cleanup::Folder;
+
+use crate::common::{Client, TestServer, UdpClient, packet, serve, wait_until};
+use crate::slow_device::SlowDevice;
+use crate::tier::{folder, letters};
+
+/// Items `on-0` … that are on flash then.
+const ITEMS: usize = 8;
+/// More than a page, so that no two items begin in the same page.
+const LEN: usize = 4100;
+/// Short items, one of which is in one page: more reads of it may be pending.
+const SHORT: [&str; 2] = ["short-0", "short-1"];
+const SHORT_LEN: usize = 500;
+const PAGE_BYTES: usize = 4096;
+
+/// A server with one worker, whose reads of flash wait for the test.
+struct SlowTier {
+    // Before the server: its end waits for reads.
+    device: SlowDevice,
+    server: TestServer,
+    /// Where the items are on the device.
+    offsets: Vec<u64>,
+    /// A short item in one page.
+    short: &'static str,
+    _folder: Folder,
+}
+
+impl SlowTier {
+    /// Starts a server; none where this user may not mount a file system.
+    fn new(flags: &str) -> Option<SlowTier> {
+        let folder = folder()?;
+        let device = SlowDevice::mount(folder.path())?;
+        let server =
+            serve(&format!("-t 1 -m 8 --eviction lru --flash {}:257m {flags}", device.path().display()));
+        let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "", _folder: folder };
+        let mut c = tier.server.connect();
+        c.fill_with("first", 9 << 20);
+        for n in 0..ITEMS {
+            c.request(format!("set on-{n} 0 0 {LEN}\r\n{}\r\n", value(n)), "STORED\r\n");
+        }
+        for name in SHORT {
+            c.request(format!("set {name} 0 0 {SHORT_LEN}\r\n{}\r\n", short()), "STORED\r\n");
+        }
+        c.request(format!("set huge 0 0 1000000\r\n{}\r\n", huge()), "STORED\r\n");
+        for round in 0.. {
+            assert!(round < 12, "items stay in memory");
+            push_out(&mut c, round);
+            let before = c.flash_reads();
+            let names = (0..ITEMS).map(|n| format!("on-{n}")).chain(SHORT.map(String::from));
+            c.say(names.map(|name| format!("mg {name} s u\r\n")).collect::<String>() + "mg huge s u\r\n");
+            let long = format!("HD s{LEN}\r\n").repeat(ITEMS);
+            let short = format!("HD s{SHORT_LEN}\r\n").repeat(SHORT.len());
+            c.hear(format!("{long}{short}HD s1000000\r\n"));
+            if c.flash_reads() == before + (ITEMS + SHORT.len() + 1) as u64 {
+                break;
+            }
+        }
+        c.request("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+        tier.device.hold();
+        for n in 0..ITEMS {
+            // It is no access, so the item stays where it is.
+            c.say(format!("mg on-{n} s u\r\n"));
+            let offset = tier.device.wait_for(1)[0];
+            tier.device.answer(offset);
+            c.hear(format!("HD s{LEN}\r\n"));
+            assert!(!tier.offsets.contains(&offset), "{offset} is another item's");
+            tier.offsets.push(offset);
+        }
+        for name in SHORT {
+            c.say(format!("mg {name} s u\r\n"));
+            tier.device.wait_for(1);
+            if tier.device.waiting_bytes() == PAGE_BYTES {
+                tier.short = name;
+            }
+            tier.device.answer_all();
+            c.hear(format!("HD s{SHORT_LEN}\r\n"));
+        }
+        assert!(!tier.short.is_empty());
+        drop(c);
+        wait_until("the connection closes", || tier.connections() == 0);
+        Some(tier)
+    }
+
+    fn connections(&self) -> u32 {
+        self.server.server().shared().connections_now.load(Ordering::Relaxed)
+    }
+
+    /// Lets the first read of an item go on.
+    #[track_caller]
+    fn answer(&self, n: usize) {
+        self.device.answer(self.offsets[n]);
+    }
+
+    /// Lets the first read of an item fail.
+    #[track_caller]
+    fn fail(&self, n: usize) {
+        self.device.fail(self.offsets[n]);
+    }
+
+    fn stop(self) {
+        self.device.pass();
+        self.server.stop();
+    }
+}
+
+/// Stores 12 MB of items, with the time to live of those that are to leave memory.
+fn push_out(c: &mut Client<TcpStream>, round: usize) {
+    for n in 0..4500 {
+        // A segment's last bytes are filled by short ones.
+        let len = [4000, 4000, 500][n % 3];
+        c.say(format!("set fill-{round}-{n} 0 0 {len} noreply\r\n{}\r\n", "-".repeat(len)));
+    }
+    c.request("mn\r\n", "MN\r\n");
+    c.settle();
+}
+
+fn value(n: usize) -> String {
+    String::from_utf8(letters(n, LEN)).expect("letters")
+}
+
+fn short() -> String {
+    String::from_utf8(letters(6, SHORT_LEN)).expect("letters")
+}
+
+fn huge() -> String {
+    String::from_utf8(letters(7, 1_000_000)).expect("letters")
+}
+
+fn found(n: usize) -> String {
+    format!("VALUE on-{n} 0 {LEN}\r\n{}\r\n", value(n))
+}
+
+/// Asserts that the client has received nothing, though the worker has served another client since.
+#[track_caller]
+fn hears_nothing(client: &mut Client<TcpStream>, server: &TestServer) {
+    for _ in 0..2 {
+        server.connect().request("get other\r\n", "END\r\n");
+    }
+    client.stream.set_nonblocking(true).expect("a socket");
+    let error = client.stream.read(&mut [0; 64]).expect_err("no answer is due");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    client.stream.set_nonblocking(false).expect("a socket");
+}
+
+#[test]
+fn reads_hold_the_positions_of_their_answers() {
+    let Some(tier) = SlowTier::new("-C") else { return };
+    let mut c = tier.server.connect();
+    c.say("get a on-1 a on-2 gone\r\nget a\r\ngets on-3 a on-4\r\nmg on-5 v\r\nget on-6\r\nmn\r\n");
+    c.hear("VALUE a 0 1\r\n1\r\n");
+    tier.device.wait_for(6);
+    hears_nothing(&mut c, &tier.server);
+    // In another order than that of the requests.
+    for n in [6, 4, 2] {
+        tier.answer(n);
+    }
+    tier.fail(3);
+    hears_nothing(&mut c, &tier.server);
+    tier.answer(1);
+    c.hear(format!("{}VALUE a 0 1\r\n1\r\n{}END\r\nVALUE a 0 1\r\n1\r\nEND\r\n", found(1), found(2)));
+    let gets = found(4).replacen(&format!(" {LEN}\r\n"), &format!(" {LEN} 0\r\n"), 1);
+    c.hear(format!("VALUE a 0 1 0\r\n1\r\n{gets}END\r\n"));
+    hears_nothing(&mut c, &tier.server);
+    tier.answer(5);
+    c.hear(format!("VA {LEN}\r\n{}\r\n{}END\r\nMN\r\n", value(5), found(6)));
+    tier.stop();
+}
+
+#[test]
+fn quiet_requests_are_decided_when_their_reads_end() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.server.connect();
+    c.say("mg on-0 v q k O1\r\nmg on-1 v q k O2\r\nmg on-2 v O3\r\nmn\r\n");
+    tier.device.wait_for(3);
+    tier.fail(2);
+    tier.fail(0);
+    hears_nothing(&mut c, &tier.server);
+    tier.answer(1);
+    c.hear(format!("VA {LEN} kon-1 O2\r\n{}\r\nEN O3\r\nMN\r\n", value(1)));
+
+    let mut c = tier.server.connect();
+    // GetQ twice, GetKQ, Get, Noop
+    let gets = [(0x09, 3), (0x09, 4), (0x0d, 5), (0x00, 6)];
+    gets.iter().for_each(|(opcode, n)| c.say(packet(*opcode, &[], format!("on-{n}").as_bytes(), &[], 0)));
+    c.say(packet(0x0a, &[], &[], &[], 0));
+    tier.device.wait_for(4);
+    tier.fail(3);
+    tier.answer(5);
+    tier.fail(6);
+    hears_nothing(&mut c, &tier.server);
+    tier.answer(4);
+    let answers = [c.hear_packet(), c.hear_packet()];
+    assert_eq!(answers.each_ref().map(|answer| answer.opcode), [0x09, 0x0d]);
+    assert_eq!(answers.each_ref().map(|answer| &*answer.key), [&b""[..], b"on-5"]);
+    assert_eq!(
+        answers.each_ref().map(|answer| &*answer.value),
+        [value(4), value(5)].each_ref().map(|value| value.as_bytes())
+    );
+    let miss = c.hear_packet();
+    assert_eq!((miss.opcode, miss.status), (0x00, 1));
+    assert_eq!(c.hear_packet().opcode, 0x0a);
+    tier.stop();
+}
+
+#[test]
+fn late_reads_are_misses_and_reach_nobody() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.server.connect();
+    let names = ["cmd_get", "get_hits", "get_misses", "cmd_meta"];
+    let before = names.map(|name| c.count("", name));
+    c.say("get a on-1 a\r\nmg on-2 v\r\nmn\r\ntouch on-3 0\r\nappend on-4 0 0 1\r\n!\r\nmn\r\n");
+    tier.device.wait_for(3);
+    c.hear("VALUE a 0 1\r\n1\r\nVALUE a 0 1\r\n1\r\nEND\r\nEN\r\nMN\r\n");
+    let late = "SERVER_ERROR the flash device does not answer\r\n";
+    c.hear(format!("{late}{late}MN\r\n"));
+    c.say("get on-1\r\n");
+    tier.device.wait_for(5);
+    let after = names.map(|name| tier.server.connect().count("", name));
+    // The earlier read of the same item.
+    tier.answer(1);
+    [2, 3, 4].iter().for_each(|n| tier.answer(*n));
+    hears_nothing(&mut c, &tier.server);
+    tier.answer(1);
+    c.hear(format!("{}END\r\n", found(1)));
+    assert_eq!([0, 1, 2, 3].map(|i| after[i] - before[i]), [4, 2, 2, 1]);
+    tier.device.pass();
+    c.request("touch on-3 0\r\n", "TOUCHED\r\n");
+    tier.stop();
+}
+
+#[test]
+fn reads_that_end_after_a_close_reach_nobody() {
+    let Some(tier) = SlowTier::new("") else { return };
+    for requests in ["mg on-1 v\r\n", "touch on-1 0\r\n", "append on-1 0 0 1\r\n!\r\n"] {
+        let mut c = tier.server.connect();
+        c.say(format!("version\r\n{requests}"));
+        tier.device.wait_for(1);
+        c.stream.peek(&mut [0]).expect("a version");
+        drop(c);
+        wait_until("the connection closes", || tier.connections() == 0);
+        let mut c = tier.server.connect();
+        c.say("mg on-2 v u\r\n");
+        tier.device.wait_for(2);
+        tier.answer(1);
+        hears_nothing(&mut c, &tier.server);
+        tier.answer(2);
+        c.hear(format!("VA {LEN}\r\n{}\r\n", value(2)));
+        drop(c);
+        wait_until("the connection closes", || tier.connections() == 0);
+    }
+    // Nothing of theirs was done.
+    let mut c = tier.server.connect();
+    c.say("get on-1\r\n");
+    tier.device.wait_for(1);
+    tier.device.answer_all();
+    c.hear(format!("{}END\r\n", found(1)));
+    tier.stop();
+}
+
+#[test]
+fn connections_with_too_many_reads_wait() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.server.connect();
+    let short_key = tier.short;
+    let keys = format!(" {short_key}").repeat(50);
+    c.say(format!("get{keys} a\r\nget{keys} a\r\nmn\r\n"));
+    tier.device.wait_for(CONNECTION_TICKETS_MAX);
+    hears_nothing(&mut c, &tier.server);
+    assert_eq!(tier.device.waiting(), CONNECTION_TICKETS_MAX);
+    tier.device.pass();
+    let found = format!("VALUE {short_key} 0 {SHORT_LEN}\r\n{}\r\n", short());
+    let answer = format!("{}VALUE a 0 1\r\n1\r\nEND\r\n", found.repeat(50));
+    c.hear(format!("{answer}{answer}MN\r\n"));
+    tier.stop();
+}
+
+#[test]
+fn expected_bytes_count_as_queued() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.server.connect();
+    c.say("get huge huge huge huge\r\nget a\r\nmn\r\n");
+    wait_until("a read waits", || tier.device.waiting() > 0);
+    hears_nothing(&mut c, &tier.server);
+    // The kernel splits a read whose bytes are not at the start of a page.
+    assert!(tier.device.waiting() <= 2, "{}", tier.device.waiting());
+    tier.device.pass();
+    let answer = format!("VALUE huge 0 1000000\r\n{}\r\n", huge());
+    c.hear(format!("{}END\r\nVALUE a 0 1\r\n1\r\nEND\r\nMN\r\n", answer.repeat(4)));
+    tier.stop();
+}
+
+/// Clients that request more reads than a worker has tickets for.
+fn greedy(tier: &SlowTier) -> Vec<Client<TcpStream>> {
+    let mut greedy: Vec<Client<TcpStream>> =
+        (0..TICKETS_MAX / CONNECTION_TICKETS_MAX + 4).map(|_| tier.server.connect()).collect();
+    greedy
+        .iter_mut()
+        .for_each(|c| c.say(format!("mg {} s u\r\n", tier.short).repeat(CONNECTION_TICKETS_MAX)));
+    // The others wait in the worker.
+    tier.device.wait_for(FLASH_READS_MAX as usize);
+    // Each has had its turns.
+    let mut c = tier.server.connect();
+    (0..100).for_each(|_| c.request("mn\r\n", "MN\r\n"));
+    greedy
+}
+
+#[test]
+fn reads_wait_within_their_line_while_the_worker_has_too_many() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut greedy = greedy(&tier);
+    let mut waiting: Vec<_> = (0..3).map(|_| tier.server.connect()).collect();
+    waiting[0].say("get a on-2 a\r\nmn\r\n");
+    waiting[1].say("get on-2 a\r\nmn\r\n");
+    waiting[2].say("mg on-2 v\r\nmn\r\n");
+    waiting[0].hear("VALUE a 0 1\r\n1\r\n");
+    waiting.iter_mut().for_each(|c| hears_nothing(c, &tier.server));
+    tier.device.pass();
+    let rest = format!("{}VALUE a 0 1\r\n1\r\nEND\r\nMN\r\n", found(2));
+    waiting[0].hear(&rest);
+    waiting[1].hear(&rest);
+    waiting[2].hear(format!("VA {LEN}\r\n{}\r\nMN\r\n", value(2)));
+    greedy.iter_mut().for_each(|c| c.hear(format!("HD s{SHORT_LEN}\r\n").repeat(CONNECTION_TICKETS_MAX)));
+    tier.stop();
+}
+
+#[test]
+fn clients_are_not_punished_while_the_device_is_slow() {
+    let Some(tier) = SlowTier::new("--stall-timeout 1 -o idle_timeout=1") else { return };
+    let long = "z".repeat(20_000);
+    let mut c = tier.server.connect();
+    // The long value behind the pending one stays pinned.
+    c.request(format!("set long 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
+    c.say("get on-1\r\nget long\r\n");
+    tier.device.wait_for(1);
+    let shared = tier.server.server().shared();
+    assert!(shared.store.usage().segments_pinned > 0);
+    let mut change = tier.server.connect();
+    change.say("touch on-2 0\r\n");
+    tier.device.wait_for(2);
+    std::thread::sleep(PINNING_STILL_MAX * 2);
+    shared.want_pins();
+    std::thread::sleep(Duration::from_millis(2500));
+    tier.device.answer_all();
+    c.hear(format!("{}END\r\nVALUE long 0 20000\r\n{long}\r\nEND\r\n", found(1)));
+    change.hear("TOUCHED\r\n");
+    wait_until("then they are idle for too long", || tier.connections() == 0);
+    tier.stop();
+}
+
+#[test]
+fn stops_answer_what_the_device_does_not() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.server.connect();
+    c.say("mg on-1 v\r\n");
+    tier.device.wait_for(1);
+    let SlowTier { device, server, .. } = tier;
+    let stopping = std::thread::spawn(move || server.stop());
+    c.hear("EN\r\n");
+    c.hear_end();
+    device.pass();
+    stopping.join().expect("stopped");
+}
+
+/// A tier whose server receives datagrams too.
+fn with_datagrams() -> Option<(SlowTier, UdpClient)> {
+    let tier = SlowTier::new("-U -1")?;
+    let udp = UdpClient::new(tier.server.addresses()[1]);
+    Some((tier, udp))
+}
+
+#[test]
+fn datagrams_are_answered_when_their_reads_end() {
+    let Some((tier, udp)) = with_datagrams() else { return };
+    udp.say(1, "mg on-1 v\r\nmg on-2 v q\r\nmn\r\nmg on-3 v\r\n");
+    udp.say(2, "set b 0 0 1\r\n2\r\ntouch on-4 0\r\nget a b\r\n");
+    tier.device.wait_for(4);
+    udp.request(4, "get a b\r\n", "VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
+    tier.answer(3);
+    tier.fail(2);
+    udp.request(5, "mn\r\n", "MN\r\n");
+    tier.answer(1);
+    assert_eq!(
+        udp.hear(1),
+        format!("VA {LEN}\r\n{}\r\nMN\r\nVA {LEN}\r\n{}\r\n", value(1), value(3)).into_bytes()
+    );
+    udp.request(6, "mn\r\n", "MN\r\n");
+    tier.answer(4);
+    assert_eq!(udp.hear(2), b"STORED\r\nTOUCHED\r\nVALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(tier.connections(), 0);
+    tier.stop();
+}
+
+#[test]
+fn datagrams_beyond_the_bound_get_no_answer() {
+    let Some((tier, udp)) = with_datagrams() else { return };
+    for id in 0..=PENDING_DATAGRAMS_MAX as u16 {
+        udp.say(id, "mg on-1 s u\r\n");
+    }
+    tier.device.wait_for(PENDING_DATAGRAMS_MAX + 1);
+    udp.request(100, "mn\r\n", "MN\r\n");
+    tier.device.answer_all();
+    let mut answered: Vec<u16> = (0..PENDING_DATAGRAMS_MAX).map(|_| udp.hear_next().0).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (0..PENDING_DATAGRAMS_MAX as u16).collect::<Vec<_>>());
+    // Then there is room again.
+    udp.say(101, "mg on-1 s u\r\n");
+    tier.device.wait_for(1);
+    tier.device.answer_all();
+    assert_eq!(udp.hear(101), format!("HD s{LEN}\r\n").into_bytes());
+    tier.stop();
+}
+
+#[test]
+fn datagrams_expire_and_stop_with_their_reads() {
+    let Some((tier, udp)) = with_datagrams() else { return };
+    udp.say(1, "mg on-1 v\r\nmn\r\n");
+    tier.device.wait_for(1);
+    assert_eq!(udp.hear(1), b"EN\r\nMN\r\n");
+    tier.device.answer_all();
+    udp.say(2, "mg on-2 v\r\n");
+    tier.device.wait_for(1);
+    let SlowTier { device, server, .. } = tier;
+    let stopping = std::thread::spawn(move || server.stop());
+    std::thread::sleep(Duration::from_millis(50));
+    device.pass();
+    assert_eq!(udp.hear(2), format!("VA {LEN}\r\n{}\r\n", value(2)).into_bytes());
+    stopping.join().expect("stopped");
+}
+
+#[test]
+fn datagrams_get_no_answer_while_the_worker_has_too_many_reads() {
+    let Some((tier, udp)) = with_datagrams() else { return };
+    let mut greedy = greedy(&tier);
+    udp.say(1, "mn\r\nmg on-2 v\r\n");
+    udp.request(2, "mn\r\n", "MN\r\n");
+    tier.device.pass();
+    greedy.iter_mut().for_each(|c| c.hear(format!("HD s{SHORT_LEN}\r\n").repeat(CONNECTION_TICKETS_MAX)));
+    udp.request(3, "mn\r\n", "MN\r\n");
+    tier.stop();
+}
