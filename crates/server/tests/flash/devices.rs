@@ -14,6 +14,8 @@ use crate::tier::{device, folder, letters};
 
 const ITEMS: usize = 2000;
 const AREA: u64 = 1 << 20;
+/// A set of a new key may remove another item's slot on flash, about one in 20,000 here: more than so many of 7000 sets never do.
+const FALSE_MATCHES_MAX: usize = 5;
 
 fn value(n: usize) -> Vec<u8> {
     letters(n, 700 + n % 5 * 1500)
@@ -30,27 +32,30 @@ fn store(c: &mut Client<std::net::TcpStream>) {
     c.request("set hot 0 0 3\r\nhot\r\n", "STORED\r\n");
 }
 
-/// Reads all items, and returns how many are missing; no value is wrong.
+/// Reads all items, and returns how many are missing; no value is wrong. No read is an access, so no item comes back to memory and
+/// pushes others out.
 fn missing(c: &mut Client<std::net::TcpStream>) -> usize {
     let mut missing = 0;
     for first in (0..ITEMS).step_by(50) {
-        let names: String = (first..first + 50).map(|n| format!(" key-{n}")).collect();
-        c.say(format!("get{names} hot\r\nmn\r\n"));
+        let requests: String = (first..first + 50).map(|n| format!("mg key-{n} v u\r\n")).collect();
+        c.say(format!("{requests}get hot\r\nmn\r\n"));
         let answer = c.hear_until_noop();
         let mut rest = answer.as_bytes();
         for n in first..first + 50 {
             let value = value(n);
-            let item = [format!("VALUE key-{n} 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+            let item = [format!("VA {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
             match rest.strip_prefix(&item[..]) {
                 Some(after) => rest = after,
-                None => missing += 1,
+                None => {
+                    rest = rest
+                        .strip_prefix(b"EN\r\n")
+                        .unwrap_or_else(|| panic!("the value of key-{n} is wrong"));
+                    missing += 1;
+                }
             }
         }
         let rest = String::from_utf8_lossy(rest).into_owned();
-        assert_eq!(
-            rest, "VALUE hot 0 3\r\nhot\r\nEND\r\nMN\r\n",
-            "a value is wrong, or memory is not served"
-        );
+        assert_eq!(rest, "VALUE hot 0 3\r\nhot\r\nEND\r\nMN\r\n", "memory is not served");
     }
     missing
 }
@@ -79,9 +84,9 @@ fn damaged(damage: impl FnOnce(&Path)) -> Option<(Process, Client<std::net::TcpS
     let mut c = connect(process.address());
     store(&mut c);
     let (lost, losses) = (missing(&mut c), c.losses() as usize);
-    assert!(lost < 20 + losses, "{lost} are missing before, and {losses} were evicted");
+    assert!(lost <= losses + FALSE_MATCHES_MAX, "{lost} are missing before, and {losses} were evicted");
     damage(&path);
-    let lost = missing(&mut c).saturating_sub(lost);
+    let lost = missing(&mut c) - lost;
     change_all(&mut c);
     for round in 0..2 {
         c.fill_with(&format!("after-{round}"), 20 << 20);
@@ -100,10 +105,18 @@ fn stop(mut process: Process, text: &str, times: usize) {
     assert_eq!(log.matches(text).count(), times, "{log}");
 }
 
-fn overwrite(path: &Path, from: u64, bytes: &[u8]) {
-    let file = OpenOptions::new().write(true).open(path).expect("the device");
-    file.write_all_at(bytes, from).expect("written");
-    file.sync_all().expect("written");
+/// Damages bytes of the device's segments, of which so many at least were lost with this many pages.
+#[track_caller]
+fn check_damaged_pages(damage: impl FnOnce(&File), lost_least: usize, pages_least: u64) {
+    let change = |path: &Path| {
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("the device");
+        damage(&file);
+        file.sync_all().expect("written");
+    };
+    let Some((process, mut c, lost)) = damaged(change) else { return };
+    assert!(lost > lost_least, "{lost} are missing");
+    assert!(c.count("fabcache", "flash_bad_pages") > pages_least);
+    stop(process, "panicked", 0);
 }
 
 #[test]
@@ -135,7 +148,7 @@ fn a_removed_file_is_used_on() {
     let Some((process, _c, lost)) = damaged(|path| std::fs::remove_file(path).expect("removed")) else {
         return;
     };
-    assert!(lost < 20, "{lost} are missing");
+    assert_eq!(lost, 0);
     stop(process, "panicked", 0);
 }
 
@@ -153,31 +166,21 @@ fn another_file_of_the_same_name_stays_untouched() {
     }) else {
         return;
     };
-    // Items that come back to memory push others out, which are not written any more.
-    assert!(lost < 100, "{lost} are missing");
+    assert_eq!(lost, 0);
     assert!(std::fs::read(&copy).expect("read") == other, "no byte of another file changes");
     stop(process, "panicked", 0);
 }
 
 #[test]
 fn zeros_and_random_bytes_are_misses() {
-    for random in [false, true] {
-        let Some((process, mut c, lost)) = damaged(|path| {
-            let bytes = if random { pattern(3, 48 << 20) } else { vec![0; 48 << 20] };
-            overwrite(path, AREA, &bytes);
-        }) else {
-            return;
-        };
-        assert!(lost > 500, "{lost} are missing");
-        assert!(c.count("fabcache", "flash_bad_pages") > 100);
-        stop(process, "panicked", 0);
+    for bytes in [vec![0; 48 << 20], pattern(3, 48 << 20)] {
+        check_damaged_pages(|file| file.write_all_at(&bytes, AREA).expect("written"), 500, 100);
     }
 }
 
 #[test]
 fn flipped_bits_lose_single_items() {
-    let Some((process, mut c, lost)) = damaged(|path| {
-        let file = OpenOptions::new().read(true).write(true).open(path).expect("the device");
+    let flip = |file: &File| {
         // One in each eighth page.
         for page in (0..6000u64).step_by(8) {
             let at = AREA + page * 4096 + page * 37 % 4096;
@@ -185,31 +188,20 @@ fn flipped_bits_lose_single_items() {
             file.read_exact_at(&mut byte, at).expect("read");
             file.write_all_at(&[byte[0] ^ 1 << (page / 8 % 8)], at).expect("written");
         }
-        file.sync_all().expect("written");
-    }) else {
-        return;
     };
-    assert!((10..1500).contains(&lost), "{lost} are missing");
-    assert!(c.count("fabcache", "flash_bad_pages") > 10);
-    stop(process, "panicked", 0);
+    check_damaged_pages(flip, 10, 10);
 }
 
 /// Pages that lie at each other's place have valid checksums, but not for there.
 #[test]
 fn exchanged_pages_are_misses() {
-    let Some((process, mut c, lost)) = damaged(|path| {
-        let file = OpenOptions::new().read(true).write(true).open(path).expect("the device");
+    let rotate = |file: &File| {
         let mut bytes = vec![0; 24 << 20];
         file.read_exact_at(&mut bytes, AREA).expect("read");
         bytes.rotate_left(4096);
         file.write_all_at(&bytes, AREA).expect("written");
-        file.sync_all().expect("written");
-    }) else {
-        return;
     };
-    assert!(lost > 500, "{lost} are missing");
-    assert!(c.count("fabcache", "flash_bad_pages") > 100);
-    stop(process, "panicked", 0);
+    check_damaged_pages(rotate, 500, 100);
 }
 
 /// What cannot be a device ends the start, and the error names it.
