@@ -21,7 +21,7 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
-use crate::ring::unless_temporary;
+use crate::ring::{submit, unless_temporary};
 
 /// A buffer with the alignment that direct I/O needs.
 pub type PageBuffer = AVec<u8, ConstAlign<4096>>;
@@ -43,7 +43,7 @@ pub struct FileRing {
 /// What a request keeps until its completion.
 struct Request {
     buffer: PageBuffer,
-    _file: Arc<File>,
+    file: Arc<File>,
     token: u64,
 }
 
@@ -114,13 +114,12 @@ impl FileRing {
         &mut self,
         file: &Arc<File>,
         offset: u64,
-        mut buffer: PageBuffer,
+        buffer: PageBuffer,
         bytes: Range<usize>,
         token: u64,
     ) -> Result<(), Unqueued> {
-        let (address, len) = part(&mut buffer, bytes);
-        let entry = opcode::Read::new(Fd(file.as_raw_fd()), address, len).offset(offset).build();
-        self.start(entry, Request { buffer, _file: Arc::clone(file), token })
+        let request = Request { buffer, file: Arc::clone(file), token };
+        self.start(request, bytes, |fd, part, len| opcode::Read::new(fd, part, len).offset(offset).build())
     }
 
     /// Writes the bytes `bytes` of the buffer to the file at `offset`.
@@ -134,17 +133,23 @@ impl FileRing {
         &mut self,
         file: &Arc<File>,
         offset: u64,
-        mut buffer: PageBuffer,
+        buffer: PageBuffer,
         bytes: Range<usize>,
         token: u64,
     ) -> Result<(), Unqueued> {
-        let (address, len) = part(&mut buffer, bytes);
-        let entry = opcode::Write::new(Fd(file.as_raw_fd()), address, len).offset(offset).build();
-        self.start(entry, Request { buffer, _file: Arc::clone(file), token })
+        let request = Request { buffer, file: Arc::clone(file), token };
+        self.start(request, bytes, |fd, part, len| opcode::Write::new(fd, part, len).offset(offset).build())
     }
 
-    /// Queues an entry of [`read`](Self::read) or [`write`](Self::write), whose memory and descriptor are the request's.
-    fn start(&mut self, entry: squeue::Entry, request: Request) -> Result<(), Unqueued> {
+    /// Queues the entry that [`read`](Self::read) or [`write`](Self::write) makes for a part of the request's buffer and its file.
+    fn start(
+        &mut self,
+        mut request: Request,
+        bytes: Range<usize>,
+        entry: impl FnOnce(Fd, *mut u8, u32) -> squeue::Entry,
+    ) -> Result<(), Unqueued> {
+        let (address, len) = part(&mut request.buffer, bytes);
+        let entry = entry(Fd(request.file.as_raw_fd()), address, len);
         let Some(index) = self.free.pop() else {
             return Err(Unqueued { buffer: request.buffer, error: io::ErrorKind::ResourceBusy.into() });
         };
@@ -163,10 +168,7 @@ impl FileRing {
     /// # Errors
     /// The system's. The requests stay queued.
     pub fn submit(&mut self) -> io::Result<()> {
-        if self.ring.submission().is_empty() {
-            return Ok(());
-        }
-        unless_temporary(self.ring.submit())
+        submit(&mut self.ring)
     }
 
     /// Submits all requests, and waits for a completion for at most `timeout`, if one is given. Returns at once if nothing

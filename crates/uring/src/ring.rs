@@ -164,11 +164,7 @@ impl Ring {
     /// # Errors
     /// The system's.
     pub fn submit(&mut self) -> io::Result<()> {
-        if self.ring.submission().is_empty() {
-            return Ok(());
-        }
-        // If the completion queue must be emptied first, the requests stay.
-        unless_temporary(self.ring.submit())
+        submit(&mut self.ring)
     }
 
     /// Submits all requests, and waits for a completion for at most `timeout`, if one is given.
@@ -272,6 +268,14 @@ impl Drop for Ring {
             self.buffers.leak();
         }
     }
+}
+
+/// Submits a ring's queued requests, if there are any. If the completion queue must be emptied first, they stay.
+pub(crate) fn submit(ring: &mut IoUring<squeue::Entry, cqueue::Entry>) -> io::Result<()> {
+    if ring.submission().is_empty() {
+        return Ok(());
+    }
+    unless_temporary(ring.submit())
 }
 
 /// Returns the error of a call, unless a later one may succeed: a signal came, time is over, or completions must be
