@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use fabcache_client::{Address, Client, Options, Protocol, ServerEndpoint, Shared
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Cpus, Process};
+use crate::server::{MeasuredProgram, Server};
 
 /// How long a server may leave a request unanswered before it counts as failed.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,6 +174,17 @@ impl Target {
         let client = target.client()?;
         target.processes = processes(&client);
         Ok(target)
+    }
+
+    /// Starts a program without items on a Unix socket, and returns the process and its target, which has no processes: each case
+    /// has its own.
+    ///
+    /// # Errors
+    /// The program does not start, or does not speak memcached's protocol.
+    pub fn start_idle(program: &MeasuredProgram, socket: &Path) -> Result<(Server, Target)> {
+        let server = Server::start_unix(program, socket, &[])?;
+        let url: Url = format!("unix://{}", socket.display()).parse()?;
+        Ok((server, Target::new(&program.name, &[url], Protocol::Auto)?.of_processes(Vec::new())))
     }
 
     /// Sets the processes of the servers, if the caller knows them.

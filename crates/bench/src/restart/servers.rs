@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use fabcache_client::Protocol;
 use fabcache_testbed::cleanup::Folder;
 
 use crate::experiment::MeasuredTarget;
 use crate::items::Items;
 use crate::server::{MeasuredProgram, Server};
-use crate::target::{ANSWER_TIMEOUT, Target, Url};
+use crate::target::{ANSWER_TIMEOUT, Target};
 
 /// Time of connecting without a delay before it is checked whether the server has ended.
 const CONNECT_TIME: Duration = Duration::from_secs(1);
@@ -80,10 +79,7 @@ impl Servers {
 
 impl RestartedServer {
     fn idle(program: &MeasuredProgram, socket: PathBuf) -> Result<RestartedServer> {
-        let server = Server::start_unix(program, &socket, &[])?;
-        let url: Url = format!("unix://{}", socket.display()).parse()?;
-        // Without processes: each round has processes of its own.
-        let target = Target::new(&program.name, &[url], Protocol::Auto)?.of_processes(Vec::new());
+        let (server, target) = Target::start_idle(program, &socket)?;
         Ok(RestartedServer { program: program.clone(), socket, target, idle: RefCell::new(Some(server)) })
     }
 

@@ -5,19 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::experiment::{self, Experiment, Plan};
-use fabcache_bench::html;
 use fabcache_bench::hybrid::flash::delayed::DelayedFiles;
 use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers, file_system};
 use fabcache_bench::hybrid::flash::{FlashTier, Measure, PageCache, table};
 use fabcache_bench::process::Cpus;
 use fabcache_bench::server::MeasuredProgram;
 
-use super::common::Bar;
-use super::output;
+use super::run::RunArguments;
 
-/// Rounds of a full run.
-const ROUNDS: u32 = 5;
 /// Sizes of values: with --quick, and otherwise.
 const VALUE_SIZES: [&[usize]; 2] = [&[4_096], &[100, 4_096, 524_288]];
 /// Spill factors: with --quick, and otherwise.
@@ -81,21 +76,8 @@ pub struct Arguments {
     /// Seconds of a round [default: 2, with --quick 0.3]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Rounds of each case on each server [default: 5, with --quick 1]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Run small and short
-    #[arg(long)]
-    quick: bool,
-    /// Compare every byte of every value
-    #[arg(long)]
-    verify: bool,
-    /// Write the results as JSON to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the results as a page: one HTML file without external resources
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArguments,
 }
 
 fn has_flash(name: &str) -> Result<bool> {
@@ -106,7 +88,7 @@ fn has_flash(name: &str) -> Result<bool> {
 impl Arguments {
     /// Returns the experiment, with running servers.
     fn experiment(&self) -> Result<FlashTier> {
-        let usual = usize::from(!self.quick);
+        let usual = usize::from(!self.run.quick);
         let or =
             |given: &[usize], usual: &[usize]| if given.is_empty() { usual.to_vec() } else { given.to_vec() };
         let threads = match self.threads {
@@ -135,7 +117,7 @@ impl Arguments {
             })
             .collect();
         let tier = FlashTier {
-            measures: match (self.measure.is_empty(), self.quick) {
+            measures: match (self.measure.is_empty(), self.run.quick) {
                 (false, _) => self.measure.clone(),
                 (true, false) => Measure::ALL.to_vec(),
                 (true, true) => vec![Measure::Get, Measure::RamHits],
@@ -148,7 +130,7 @@ impl Arguments {
             window: self.window,
             fill_megabytes_per_s: (self.fill_mb_s > 0.0).then_some(self.fill_mb_s),
             time: Duration::from_secs_f64(seconds),
-            verify: self.verify,
+            verify: self.run.verify,
             servers: Servers::start(&programs, &self.tiers, flags)?,
             page_cache: if delayed.is_some() { PageCache::Unused } else { PageCache::of(&directory) },
             directory,
@@ -164,19 +146,7 @@ impl Arguments {
 /// # Errors
 /// A server does not start or answers wrongly, or the results cannot be written.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    output::check(&[("--json", arguments.json.as_deref()), ("--report", arguments.report.as_deref())])?;
+    arguments.run.check()?;
     let tier = arguments.experiment()?;
-    let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { ROUNDS });
-    let bar = Bar::default();
-    let plan = Plan { rounds, ..Plan::default() };
-    let results = experiment::run(&tier, &tier.servers.targets(), &plan, &bar);
-    bar.finish();
-    let results = results?;
-    let text = format!("{}\n{}\n\n{}", results.run.machine, results.method, table(&results));
-    // Try all outputs, so that a failure of one does not lose the others.
-    let kept = arguments.json.as_deref().map_or(Ok(()), |path| results.save(path));
-    let page = |path| html::save(vec![(tier.name().to_owned(), results)], path);
-    let reported = arguments.report.as_deref().map_or(Ok(()), page);
-    let printed = output::print(&text);
-    kept.and(reported).and(printed)
+    arguments.run.run(&tier, &tier.servers.targets(), table)
 }

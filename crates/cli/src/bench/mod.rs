@@ -18,6 +18,7 @@ pub mod output;
 mod policies;
 mod report;
 mod restart;
+mod run;
 mod shm;
 mod sizes;
 mod store;

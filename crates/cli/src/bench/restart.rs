@@ -4,17 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use fabcache_bench::experiment::{self, Experiment, Plan};
-use fabcache_bench::html;
 use fabcache_bench::restart::servers::Servers;
 use fabcache_bench::restart::{Restart, Stop, table};
 use fabcache_bench::server::MeasuredProgram;
 
-use super::common::Bar;
-use super::output;
+use super::run::RunArguments;
 
-/// Rounds of a full run.
-const ROUNDS: u32 = 5;
 /// Numbers of items: with --quick, and otherwise.
 const ITEMS: [&[u64]; 2] = [&[10_000], &[10_000, 1_000_000]];
 
@@ -39,21 +34,8 @@ pub struct Arguments {
     /// Where the memory files are, on tmpfs or DAX; the run removes them
     #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Rounds of each case on each server [default: 5, with --quick 1]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Run small and short
-    #[arg(long)]
-    quick: bool,
-    /// Compare every byte of every value
-    #[arg(long)]
-    verify: bool,
-    /// Write the results as JSON to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the results as a page: one HTML file without external resources
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArguments,
 }
 
 /// Parses a server: a program, named after its file unless a name is given.
@@ -76,28 +58,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let [server, base] = &programs[..] {
         ensure!(server.name != base.name, "two servers have the name {}; give NAME=PROGRAM", base.name);
     }
-    output::check(&[("--json", arguments.json.as_deref()), ("--report", arguments.report.as_deref())])?;
-    let usual = ITEMS[usize::from(!arguments.quick)];
+    arguments.run.check()?;
+    let usual = ITEMS[usize::from(!arguments.run.quick)];
     let restart = Restart {
         items: if arguments.items.is_empty() { usual.to_vec() } else { arguments.items.clone() },
         stops: arguments.stop.clone(),
         value_bytes: arguments.value_bytes,
-        verify: arguments.verify,
+        verify: arguments.run.verify,
         directory: arguments.dir.clone(),
         servers: Servers::start(&programs)?,
     };
     restart.check()?;
-    let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { ROUNDS });
-    let bar = Bar::default();
-    let plan = Plan { rounds, ..Plan::default() };
-    let results = experiment::run(&restart, &restart.servers.targets(), &plan, &bar);
-    bar.finish();
-    let results = results?;
-    let text = format!("{}\n{}\n\n{}", results.run.machine, results.method, table(&results));
-    // Try all outputs, so that a failure of one does not lose the others.
-    let kept = arguments.json.as_deref().map_or(Ok(()), |path| results.save(path));
-    let page = |path| html::save(vec![(restart.name().to_owned(), results)], path);
-    let reported = arguments.report.as_deref().map_or(Ok(()), page);
-    let printed = output::print(&text);
-    kept.and(reported).and(printed)
+    arguments.run.run(&restart, &restart.servers.targets(), table)
 }

@@ -6,14 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use fabcache_client::Protocol;
 use fabcache_testbed::cleanup::Folder;
 use rustix::fs::FsWord;
 
 use super::cgroup::MemoryGroup;
 use crate::experiment::MeasuredTarget;
 use crate::server::{MeasuredProgram, Server};
-use crate::target::{Target, Url};
+use crate::target::Target;
 
 /// Added to the name of a server with RAM only.
 pub const RAM_ONLY: &str = " RAM";
@@ -209,10 +208,7 @@ impl TierServer {
         flags: Flags,
         socket: PathBuf,
     ) -> Result<TierServer> {
-        let server = Server::start_unix(&program, &socket, &[])?;
-        let url: Url = format!("unix://{}", socket.display()).parse()?;
-        // Without processes: each case has processes of its own.
-        let target = Target::new(&program.name, &[url], Protocol::Auto)?.of_processes(Vec::new());
+        let (server, target) = Target::start_idle(&program, &socket)?;
         Ok(TierServer { program, kind, has_flash, flags, socket, target, idle: RefCell::new(Some(server)) })
     }
 
