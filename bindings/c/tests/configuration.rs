@@ -58,7 +58,6 @@ fn printed(handle: &memcached_st, fresh: &memcached_st) -> String {
         let server = memcached_server_instance_by_position(handle, position);
         // SAFETY: the server lives as long as the handle.
         let server = unsafe { server.as_ref() };
-        // SAFETY: as above.
         let (name, port) = (text(memcached_server_name(server)), memcached_server_port(server));
         let kind = text(memcached_server_type(server));
         write!(printed, " {name}:{port}:{kind}").unwrap();
@@ -126,9 +125,11 @@ fn configuration_string_sets_up_the_handle() {
         }
         // SAFETY: the string has the stated length.
         let handle = unsafe { memcached(string.as_ptr().cast(), string.len()) };
-        // SAFETY: null, or a handle; the other is a handle.
-        let found = unsafe { handle.as_ref() }
-            .map_or("  no handle".into(), |handle| printed(handle, unsafe { &*fresh }));
+        // SAFETY: null, or a handle that lives until it is freed below.
+        let handle_there = unsafe { handle.as_ref() };
+        // SAFETY: `memcached_create` returned a handle, which is freed after the loop.
+        let fresh_there = unsafe { fresh.as_ref() }.expect("a handle");
+        let found = handle_there.map_or("  no handle".into(), |handle| printed(handle, fresh_there));
         assert_eq!(found, expected.join("\n"), "{line}");
         // SAFETY: null, or the handle from `memcached_create` above, used for the last time.
         unsafe { memcached_free(handle) };

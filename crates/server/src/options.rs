@@ -502,7 +502,7 @@ impl<T> FillFrom for Vec<T> {
 /// Splits PATH:SIZE at the last colon; returns the path and the size in bytes.
 ///
 /// # Errors
-/// One of them is missing, or the size is none.
+/// The path or the size is missing, or the size is wrong.
 pub(crate) fn path_and_size(option: &str, text: &str) -> anyhow::Result<(PathBuf, u64)> {
     let (path, bytes) = text.rsplit_once(':').unwrap_or((text, ""));
     if bytes.is_empty() {

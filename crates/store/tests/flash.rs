@@ -1,4 +1,4 @@
-//! The flash tier against a map: what is read is what was stored last, wherever it went meanwhile.
+//! The flash tier against a map: a read returns the value that was stored last, wherever the item went meanwhile.
 #![cfg(not(loom))]
 
 mod common;

@@ -26,7 +26,7 @@ fn tier(segments: u64, options: StoreOptions) -> Tier {
     )
 }
 
-/// Stores short items, which do not go to flash, until these have.
+/// Stores short items, which flash does not take, until the named items are there.
 fn push_out(tier: &Tier, names: &[&[u8]]) {
     for n in 0..400_000u64 {
         let key = format!("short-{n}-{}", tier.store().sums().total_items).into_bytes();
@@ -52,10 +52,10 @@ fn push_out(tier: &Tier, names: &[&[u8]]) {
     std::panic::panic_any(StaysInMemory);
 }
 
-/// Eviction keeps an item for as long as a test writes.
+/// Eviction kept an item in memory for as long as the test wrote.
 struct StaysInMemory;
 
-/// Runs a test, and again with another hash seed while an item stays in memory.
+/// Runs a test, again with another hash seed if an item stays in memory.
 fn with_items_on_flash(test: impl Fn()) {
     for _ in 0..5 {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)) {

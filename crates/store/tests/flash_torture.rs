@@ -26,7 +26,7 @@ const DEVICE_SEGMENTS: u64 = 8;
 /// How long a run may go on until it has read enough on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The versions of one key that were begun and answered. Each key has one writer.
+/// The versions of one key whose writes were begun and answered. Each key has one writer.
 #[derive(Default)]
 struct Versions {
     begun: AtomicU64,
@@ -68,7 +68,7 @@ fn check(i: usize, bytes: &[u8]) -> u64 {
 }
 
 impl Torture {
-    /// Does a read; a part of them takes some time.
+    /// Performs a read; some reads take a while.
     fn read(&self, read: &mut FlashRead, random: &mut SplitMix64) -> (PageBuffer, io::Result<usize>) {
         let (device, offset) = (read.device(), read.offset() as usize);
         let (mut buffer, range) = read.take_buffer();

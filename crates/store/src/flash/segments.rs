@@ -71,7 +71,7 @@ impl SegmentUse {
 /// All flash segments.
 #[derive(Debug)]
 pub(crate) struct FlashSegments {
-    /// The tier's id: pages of others are none of its pages.
+    /// The tier's id, which the checksum of each of its pages covers.
     tier: u64,
     segments: Box<[FlashSegment]>,
     segment_pages: u32,
@@ -150,7 +150,7 @@ impl FlashSegments {
         (device, u64::from(pages) * PAGE_BYTES as u64)
     }
 
-    /// Returns the segments in the order in which they are used at first: in turn of the devices.
+    /// Returns the segments in the order of their first use: the devices take turns.
     pub(super) fn striped(&self) -> Vec<u32> {
         let longest = self.devices.iter().map(ExactSizeIterator::len).max().unwrap_or(0) as u32;
         let nth = |n| self.devices.iter().filter_map(move |range| range.clone().nth(n as usize));
@@ -285,7 +285,7 @@ impl FlashSegments {
         self.get(id).pins.fetch_sub(1, Ordering::Release);
     }
 
-    /// Begins to retire a sealed segment: no slot will lead there that does not yet. Returns whether some do.
+    /// Begins to retire a sealed segment: from now on no further slot leads there. Returns whether some do.
     pub(super) fn retire(&self, id: u32) -> bool {
         let mut live = 0;
         let count = || live = self.get(id).live.load(Ordering::SeqCst);

@@ -17,7 +17,7 @@ pub struct Tier {
     pub clock: SetClock,
     /// The bytes of each device.
     pub devices: RefCell<Vec<Vec<u8>>>,
-    /// What becomes of each read.
+    /// The fault that each read meets.
     pub fault: RefCell<Fault>,
 }
 
@@ -72,14 +72,14 @@ impl Tier {
         self.handle.store()
     }
 
-    /// Does all writes and reads that are due, and retires segments.
+    /// Performs all writes and reads that are due, and retires segments.
     pub fn drive(&self) {
         self.write_all(|_, _| true);
         self.read_for_store();
         self.handle.maintain_flash(|| {});
     }
 
-    /// Does the reads that the store itself needs.
+    /// Performs the reads that the store itself needs.
     pub fn read_for_store(&self) {
         let mut next = self.handle.take_maintenance_read();
         while let Some((mut read, what)) = next {
@@ -93,7 +93,7 @@ impl Tier {
         }
     }
 
-    /// Does all writes that are due; `succeeds` tells of each, by its device and offset.
+    /// Performs all writes that are due; `succeeds` decides, by a write's device and offset, whether it succeeds.
     pub fn write_all(&self, mut succeeds: impl FnMut(usize, u64) -> bool) {
         while let Some(mut write) = self.store().take_flash_write() {
             let buffer = write.take_buffer();
@@ -112,7 +112,7 @@ impl Tier {
         self.finish(self.handle.read_flash(key)?, key)
     }
 
-    /// Reads what a read that was begun needs.
+    /// Completes a read, which may take several requests.
     pub fn finish(&self, mut read: Box<FlashRead>, key: &[u8]) -> Option<Fetched> {
         loop {
             let (device, offset) = (read.device(), read.offset() as usize);
