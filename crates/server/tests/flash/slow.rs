@@ -1,16 +1,15 @@
 //! Devices that answer late, in another order, or not at all: what clients hear, and how many reads wait.
 
 use std::io::{ErrorKind, Read};
-use std::net::TcpStream;
-use std::sync::atomic::Ordering;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use fabcache_server::bounds::{
-    CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, PINNING_STILL_MAX, TICKETS_MAX,
-};
+use fabcache_server::bounds::{CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, TICKETS_MAX};
 use fabcache_testbed::cleanup::Folder;
+use rustix::process::Signal;
 
-use crate::common::{Client, TestServer, UdpClient, packet, serve, wait_until};
+use crate::common::process::{Process, start};
+use crate::common::{Client, UdpClient, connect, packet, wait_until};
 use crate::slow_device::SlowDevice;
 use crate::tier::{folder, letters};
 
@@ -25,9 +24,9 @@ const PAGE_BYTES: usize = 4096;
 
 /// A server with one worker, whose reads of flash wait for the test.
 struct SlowTier {
-    // Before the server: its end waits for reads.
+    // Dropped before the server, whose end waits for reads.
     device: SlowDevice,
-    server: TestServer,
+    server: Process,
     /// Where the items are on the device.
     offsets: Vec<u64>,
     /// A short item in one page.
@@ -38,12 +37,23 @@ struct SlowTier {
 impl SlowTier {
     /// Starts a server; none where this user may not mount a file system.
     fn new(flags: &str) -> Option<SlowTier> {
-        let folder = folder()?;
-        let device = SlowDevice::mount(folder.path())?;
-        let server =
-            serve(&format!("-t 1 -m 8 --eviction lru --flash {}:257m {flags}", device.path().display()));
-        let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "", _folder: folder };
-        let mut c = tier.server.connect();
+        for _ in 0..5 {
+            let folder = folder()?;
+            let device = SlowDevice::mount(folder.path())?;
+            let path = device.path().display();
+            let server = start(&format!("-t 1 -m 8 --eviction lru --flash {path}:257m {flags}"));
+            let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "", _folder: folder };
+            if tier.move_to_flash() {
+                tier.find_places();
+                return Some(tier);
+            }
+        }
+        panic!("the device is too slow: items are evicted");
+    }
+
+    /// Stores the items, and pushes them out of memory. Returns whether none was lost.
+    fn move_to_flash(&self) -> bool {
+        let mut c = self.connect();
         c.fill_with("first", 9 << 20);
         for n in 0..ITEMS {
             c.request(format!("set on-{n} 0 0 {LEN}\r\n{}\r\n", value(n)), "STORED\r\n");
@@ -52,47 +62,61 @@ impl SlowTier {
             c.request(format!("set {name} 0 0 {SHORT_LEN}\r\n{}\r\n", short()), "STORED\r\n");
         }
         c.request(format!("set huge 0 0 1000000\r\n{}\r\n", huge()), "STORED\r\n");
-        for round in 0.. {
-            assert!(round < 12, "items stay in memory");
+        for round in 0..12 {
             push_out(&mut c, round);
             let before = c.flash_reads();
             let names = (0..ITEMS).map(|n| format!("on-{n}")).chain(SHORT.map(String::from));
-            c.say(names.map(|name| format!("mg {name} s u\r\n")).collect::<String>() + "mg huge s u\r\n");
-            let long = format!("HD s{LEN}\r\n").repeat(ITEMS);
-            let short = format!("HD s{SHORT_LEN}\r\n").repeat(SHORT.len());
-            c.hear(format!("{long}{short}HD s1000000\r\n"));
+            // It is no access, so the items stay where they are.
+            let requests: String = names.map(|name| format!("mg {name} s u\r\n")).collect();
+            c.say(format!("{requests}mg huge s u\r\nmn\r\n"));
+            if c.hear_until_noop().contains("EN\r\n") {
+                return false;
+            }
             if c.flash_reads() == before + (ITEMS + SHORT.len() + 1) as u64 {
-                break;
+                c.request("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+                return true;
             }
         }
-        c.request("set a 0 0 1\r\n1\r\n", "STORED\r\n");
-        tier.device.hold();
+        panic!("items stay in memory");
+    }
+
+    /// Lets reads wait, and notes where the items are.
+    fn find_places(&mut self) {
+        let mut c = self.connect();
+        self.device.hold();
         for n in 0..ITEMS {
-            // It is no access, so the item stays where it is.
             c.say(format!("mg on-{n} s u\r\n"));
-            let offset = tier.device.wait_for(1)[0];
-            tier.device.answer(offset);
+            let offset = self.device.wait_for(1)[0];
+            self.device.answer(offset);
             c.hear(format!("HD s{LEN}\r\n"));
-            assert!(!tier.offsets.contains(&offset), "{offset} is another item's");
-            tier.offsets.push(offset);
+            assert!(!self.offsets.contains(&offset), "{offset} is another item's");
+            self.offsets.push(offset);
         }
         for name in SHORT {
             c.say(format!("mg {name} s u\r\n"));
-            tier.device.wait_for(1);
-            if tier.device.waiting_bytes() == PAGE_BYTES {
-                tier.short = name;
+            self.device.wait_for(1);
+            if self.device.waiting_bytes() == PAGE_BYTES {
+                self.short = name;
             }
-            tier.device.answer_all();
+            self.device.answer_all();
             c.hear(format!("HD s{SHORT_LEN}\r\n"));
         }
-        assert!(!tier.short.is_empty());
+        assert!(!self.short.is_empty());
         drop(c);
-        wait_until("the connection closes", || tier.connections() == 0);
-        Some(tier)
+        wait_until("the connection closes", || self.connections() == 0);
     }
 
-    fn connections(&self) -> u32 {
-        self.server.server().shared().connections_now.load(Ordering::Relaxed)
+    fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    fn connect(&self) -> Client<TcpStream> {
+        connect(self.address())
+    }
+
+    /// Returns the number of connections; the one that asks is none of them.
+    fn connections(&self) -> u64 {
+        self.connect().count("", "curr_connections") - 1
     }
 
     /// Lets the first read of an item go on.
@@ -107,9 +131,16 @@ impl SlowTier {
         self.device.fail(self.offsets[n]);
     }
 
-    fn stop(self) {
+    fn stop(mut self) {
         self.device.pass();
-        self.server.stop();
+        self.server.signal(Signal::TERM);
+        self.wait();
+    }
+
+    /// Waits until the stopped server has ended.
+    fn wait(&mut self) {
+        assert!(self.server.wait().success(), "{}", self.server.log());
+        assert!(!self.server.log().contains("panicked"), "{}", self.server.log());
     }
 }
 
@@ -142,9 +173,9 @@ fn found(n: usize) -> String {
 
 /// Asserts that the client has received nothing, though the worker has served another client since.
 #[track_caller]
-fn hears_nothing(client: &mut Client<TcpStream>, server: &TestServer) {
+fn hears_nothing(client: &mut Client<TcpStream>, tier: &SlowTier) {
     for _ in 0..2 {
-        server.connect().request("get other\r\n", "END\r\n");
+        tier.connect().request("get other\r\n", "END\r\n");
     }
     client.stream.set_nonblocking(true).expect("a socket");
     let error = client.stream.read(&mut [0; 64]).expect_err("no answer is due");
@@ -155,22 +186,22 @@ fn hears_nothing(client: &mut Client<TcpStream>, server: &TestServer) {
 #[test]
 fn reads_hold_the_positions_of_their_answers() {
     let Some(tier) = SlowTier::new("-C") else { return };
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     c.say("get a on-1 a on-2 gone\r\nget a\r\ngets on-3 a on-4\r\nmg on-5 v\r\nget on-6\r\nmn\r\n");
     c.hear("VALUE a 0 1\r\n1\r\n");
     tier.device.wait_for(6);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     // In another order than that of the requests.
     for n in [6, 4, 2] {
         tier.answer(n);
     }
     tier.fail(3);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     tier.answer(1);
     c.hear(format!("{}VALUE a 0 1\r\n1\r\n{}END\r\nVALUE a 0 1\r\n1\r\nEND\r\n", found(1), found(2)));
     let gets = found(4).replacen(&format!(" {LEN}\r\n"), &format!(" {LEN} 0\r\n"), 1);
     c.hear(format!("VALUE a 0 1 0\r\n1\r\n{gets}END\r\n"));
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     tier.answer(5);
     c.hear(format!("VA {LEN}\r\n{}\r\n{}END\r\nMN\r\n", value(5), found(6)));
     tier.stop();
@@ -179,16 +210,16 @@ fn reads_hold_the_positions_of_their_answers() {
 #[test]
 fn quiet_requests_are_decided_when_their_reads_end() {
     let Some(tier) = SlowTier::new("") else { return };
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     c.say("mg on-0 v q k O1\r\nmg on-1 v q k O2\r\nmg on-2 v O3\r\nmn\r\n");
     tier.device.wait_for(3);
     tier.fail(2);
     tier.fail(0);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     tier.answer(1);
     c.hear(format!("VA {LEN} kon-1 O2\r\n{}\r\nEN O3\r\nMN\r\n", value(1)));
 
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     // GetQ twice, GetKQ, Get, Noop
     let gets = [(0x09, 3), (0x09, 4), (0x0d, 5), (0x00, 6)];
     gets.iter().for_each(|(opcode, n)| c.say(packet(*opcode, &[], format!("on-{n}").as_bytes(), &[], 0)));
@@ -197,7 +228,7 @@ fn quiet_requests_are_decided_when_their_reads_end() {
     tier.fail(3);
     tier.answer(5);
     tier.fail(6);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     tier.answer(4);
     let answers = [c.hear_packet(), c.hear_packet()];
     assert_eq!(answers.each_ref().map(|answer| answer.opcode), [0x09, 0x0d]);
@@ -215,7 +246,7 @@ fn quiet_requests_are_decided_when_their_reads_end() {
 #[test]
 fn late_reads_are_misses_and_reach_nobody() {
     let Some(tier) = SlowTier::new("") else { return };
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     let names = ["cmd_get", "get_hits", "get_misses", "cmd_meta"];
     let before = names.map(|name| c.count("", name));
     c.say("get a on-1 a\r\nmg on-2 v\r\nmn\r\ntouch on-3 0\r\nappend on-4 0 0 1\r\n!\r\nmn\r\n");
@@ -225,11 +256,11 @@ fn late_reads_are_misses_and_reach_nobody() {
     c.hear(format!("{late}{late}MN\r\n"));
     c.say("get on-1\r\n");
     tier.device.wait_for(5);
-    let after = names.map(|name| tier.server.connect().count("", name));
+    let after = names.map(|name| tier.connect().count("", name));
     // The earlier read of the same item.
     tier.answer(1);
     [2, 3, 4].iter().for_each(|n| tier.answer(*n));
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     tier.answer(1);
     c.hear(format!("{}END\r\n", found(1)));
     assert_eq!([0, 1, 2, 3].map(|i| after[i] - before[i]), [4, 2, 2, 1]);
@@ -242,24 +273,24 @@ fn late_reads_are_misses_and_reach_nobody() {
 fn reads_that_end_after_a_close_reach_nobody() {
     let Some(tier) = SlowTier::new("") else { return };
     for requests in ["mg on-1 v\r\n", "touch on-1 0\r\n", "append on-1 0 0 1\r\n!\r\n"] {
-        let mut c = tier.server.connect();
+        let mut c = tier.connect();
         c.say(format!("version\r\n{requests}"));
         tier.device.wait_for(1);
         c.stream.peek(&mut [0]).expect("a version");
         drop(c);
         wait_until("the connection closes", || tier.connections() == 0);
-        let mut c = tier.server.connect();
+        let mut c = tier.connect();
         c.say("mg on-2 v u\r\n");
         tier.device.wait_for(2);
         tier.answer(1);
-        hears_nothing(&mut c, &tier.server);
+        hears_nothing(&mut c, &tier);
         tier.answer(2);
         c.hear(format!("VA {LEN}\r\n{}\r\n", value(2)));
         drop(c);
         wait_until("the connection closes", || tier.connections() == 0);
     }
     // Nothing of theirs was done.
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     c.say("get on-1\r\n");
     tier.device.wait_for(1);
     tier.device.answer_all();
@@ -270,12 +301,12 @@ fn reads_that_end_after_a_close_reach_nobody() {
 #[test]
 fn connections_with_too_many_reads_wait() {
     let Some(tier) = SlowTier::new("") else { return };
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     let short_key = tier.short;
     let keys = format!(" {short_key}").repeat(50);
     c.say(format!("get{keys} a\r\nget{keys} a\r\nmn\r\n"));
     tier.device.wait_for(CONNECTION_TICKETS_MAX);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     assert_eq!(tier.device.waiting(), CONNECTION_TICKETS_MAX);
     tier.device.pass();
     let found = format!("VALUE {short_key} 0 {SHORT_LEN}\r\n{}\r\n", short());
@@ -287,10 +318,10 @@ fn connections_with_too_many_reads_wait() {
 #[test]
 fn expected_bytes_count_as_queued() {
     let Some(tier) = SlowTier::new("") else { return };
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     c.say("get huge huge huge huge\r\nget a\r\nmn\r\n");
     wait_until("a read waits", || tier.device.waiting() > 0);
-    hears_nothing(&mut c, &tier.server);
+    hears_nothing(&mut c, &tier);
     // The kernel splits a read whose bytes are not at the start of a page.
     assert!(tier.device.waiting() <= 2, "{}", tier.device.waiting());
     tier.device.pass();
@@ -302,14 +333,14 @@ fn expected_bytes_count_as_queued() {
 /// Clients that request more reads than a worker has tickets for.
 fn greedy(tier: &SlowTier) -> Vec<Client<TcpStream>> {
     let mut greedy: Vec<Client<TcpStream>> =
-        (0..TICKETS_MAX / CONNECTION_TICKETS_MAX + 4).map(|_| tier.server.connect()).collect();
+        (0..TICKETS_MAX / CONNECTION_TICKETS_MAX + 4).map(|_| tier.connect()).collect();
     greedy
         .iter_mut()
         .for_each(|c| c.say(format!("mg {} s u\r\n", tier.short).repeat(CONNECTION_TICKETS_MAX)));
     // The others wait in the worker.
     tier.device.wait_for(FLASH_READS_MAX as usize);
     // Each has had its turns.
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     (0..100).for_each(|_| c.request("mn\r\n", "MN\r\n"));
     greedy
 }
@@ -318,12 +349,12 @@ fn greedy(tier: &SlowTier) -> Vec<Client<TcpStream>> {
 fn reads_wait_within_their_line_while_the_worker_has_too_many() {
     let Some(tier) = SlowTier::new("") else { return };
     let mut greedy = greedy(&tier);
-    let mut waiting: Vec<_> = (0..3).map(|_| tier.server.connect()).collect();
+    let mut waiting: Vec<_> = (0..3).map(|_| tier.connect()).collect();
     waiting[0].say("get a on-2 a\r\nmn\r\n");
     waiting[1].say("get on-2 a\r\nmn\r\n");
     waiting[2].say("mg on-2 v\r\nmn\r\n");
     waiting[0].hear("VALUE a 0 1\r\n1\r\n");
-    waiting.iter_mut().for_each(|c| hears_nothing(c, &tier.server));
+    waiting.iter_mut().for_each(|c| hears_nothing(c, &tier));
     tier.device.pass();
     let rest = format!("{}VALUE a 0 1\r\n1\r\nEND\r\nMN\r\n", found(2));
     waiting[0].hear(&rest);
@@ -337,18 +368,14 @@ fn reads_wait_within_their_line_while_the_worker_has_too_many() {
 fn clients_are_not_punished_while_the_device_is_slow() {
     let Some(tier) = SlowTier::new("--stall-timeout 1 -o idle_timeout=1") else { return };
     let long = "z".repeat(20_000);
-    let mut c = tier.server.connect();
+    let mut c = tier.connect();
     // The long value behind the pending one stays pinned.
     c.request(format!("set long 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
     c.say("get on-1\r\nget long\r\n");
     tier.device.wait_for(1);
-    let shared = tier.server.server().shared();
-    assert!(shared.store.usage().segments_pinned > 0);
-    let mut change = tier.server.connect();
+    let mut change = tier.connect();
     change.say("touch on-2 0\r\n");
     tier.device.wait_for(2);
-    std::thread::sleep(PINNING_STILL_MAX * 2);
-    shared.want_pins();
     std::thread::sleep(Duration::from_millis(2500));
     tier.device.answer_all();
     c.hear(format!("{}END\r\nVALUE long 0 20000\r\n{long}\r\nEND\r\n", found(1)));
@@ -359,16 +386,15 @@ fn clients_are_not_punished_while_the_device_is_slow() {
 
 #[test]
 fn stops_answer_what_the_device_does_not() {
-    let Some(tier) = SlowTier::new("") else { return };
-    let mut c = tier.server.connect();
+    let Some(mut tier) = SlowTier::new("") else { return };
+    let mut c = tier.connect();
     c.say("mg on-1 v\r\n");
     tier.device.wait_for(1);
-    let SlowTier { device, server, .. } = tier;
-    let stopping = std::thread::spawn(move || server.stop());
+    tier.server.signal(Signal::TERM);
     c.hear("EN\r\n");
     c.hear_end();
-    device.pass();
-    stopping.join().expect("stopped");
+    tier.device.pass();
+    tier.wait();
 }
 
 /// A tier whose server receives datagrams too.
@@ -396,7 +422,7 @@ fn datagrams_are_answered_when_their_reads_end() {
     udp.request(6, "mn\r\n", "MN\r\n");
     tier.answer(4);
     assert_eq!(udp.hear(2), b"STORED\r\nTOUCHED\r\nVALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
-    assert_eq!(tier.connections(), 0);
+    wait_until("no connection is left", || tier.connections() == 0);
     tier.stop();
 }
 
@@ -422,19 +448,18 @@ fn datagrams_beyond_the_bound_get_no_answer() {
 
 #[test]
 fn datagrams_expire_and_stop_with_their_reads() {
-    let Some((tier, udp)) = with_datagrams() else { return };
+    let Some((mut tier, udp)) = with_datagrams() else { return };
     udp.say(1, "mg on-1 v\r\nmn\r\n");
     tier.device.wait_for(1);
     assert_eq!(udp.hear(1), b"EN\r\nMN\r\n");
     tier.device.answer_all();
     udp.say(2, "mg on-2 v\r\n");
     tier.device.wait_for(1);
-    let SlowTier { device, server, .. } = tier;
-    let stopping = std::thread::spawn(move || server.stop());
+    tier.server.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(50));
-    device.pass();
+    tier.device.pass();
     assert_eq!(udp.hear(2), format!("VA {LEN}\r\n{}\r\n", value(2)).into_bytes());
-    stopping.join().expect("stopped");
+    tier.wait();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A flash device whose reads wait until a test lets them go on: the only file of a FUSE file system that this process serves
 //! (`include/uapi/linux/fuse.h`). Its path is the mount's root. The bytes are those of a memory file.
+//!
+//! Its server must be another process: the kernel does not end a process whose threads wait for answers of that process.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
