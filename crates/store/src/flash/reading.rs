@@ -126,6 +126,8 @@ pub struct FetchedItem {
     flash: FlashItem,
     sequence: u64,
     record: Record,
+    /// Whether the read was an access.
+    is_access: bool,
     /// The key, if it is on two pages.
     copied_key: Option<Box<[u8]>>,
     buffer: LentBuffer,
@@ -506,15 +508,17 @@ impl Handle {
             flash,
             sequence,
             record,
+            is_access: access,
             copied_key,
             buffer,
             pins,
         }))
     }
 
-    /// Stores an item in memory again if it is read often, or much memory is free. Returns the item.
+    /// Stores an item in memory again if its read was an access, soon after another one or while much memory is free. Returns the
+    /// item.
     pub fn promote(&self, fetched: Box<FetchedItem>) -> Box<FetchedItem> {
-        if !self.store.takes_back(fetched.hash, fetched.header()) {
+        if !fetched.is_access || !self.store.takes_back(fetched.hash, fetched.header()) {
             return fetched;
         }
         let key = fetched.key().to_vec();
