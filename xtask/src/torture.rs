@@ -5,6 +5,8 @@
 //! use a libfabric provider, and must detect wrong values when built without the checks for whole
 //! items.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, ensure};
 use fabcache_testbed::fabric::ENVIRONMENT;
 
@@ -76,7 +78,7 @@ const WITHOUT_CHECKS_READS: &str = "100000";
 
 /// Reads over the fabric, with all guards and then without.
 fn over_fabric(args: &Args, provider: &str) -> Result<()> {
-    let torture = |flags: Option<&str>, reads: &str, test: &str| {
+    let torture = |without: &[&str], reads: &str, test: &str| -> Result<Command> {
         let mut cargo = workspace::cargo();
         cargo.args([
             "test",
@@ -87,21 +89,19 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
             "--test",
             "fabric_torture",
         ]);
-        if let Some(flags) = flags {
-            cargo.env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
-            cargo.arg("--target-dir").arg(workspace::target().join("torture-without"));
+        if !without.is_empty() {
+            workspace::leave_out(&mut cargo, without)?;
         }
         cargo.args(["--", "--ignored", "--test-threads=1", "--nocapture", test]);
         cargo.envs(ENVIRONMENT.iter().copied()).env("FABCACHE_PROVIDER", provider);
         cargo.env("FABCACHE_TORTURE_READS", reads);
-        cargo
+        Ok(cargo)
     };
-    let status = torture(None, &args.reads.to_string(), "").status().context("cargo cannot be started")?;
+    let status = torture(&[], &args.reads.to_string(), "")?.status().context("cargo cannot be started")?;
     ensure!(status.success(), "reading over the fabric failed; see above");
     for (without, test) in WITHOUT_CHECKS {
-        let flags = without.iter().map(|without| flag(without)).collect::<Vec<_>>().join(" ");
         let output =
-            torture(Some(&flags), WITHOUT_CHECKS_READS, test).output().context("cargo cannot be started")?;
+            torture(without, WITHOUT_CHECKS_READS, test)?.output().context("cargo cannot be started")?;
         let reported = [output.stdout, output.stderr].concat();
         let reported = String::from_utf8_lossy(&reported);
         let found = WRONG.iter().find(|wrong| reported.contains(*wrong));
@@ -119,13 +119,14 @@ const WRONG: &[&str] =
 
 /// Runs the tests without their guards; each must fail.
 fn check_controls() -> Result<()> {
-    let flags = CONTROLS.iter().map(|(without, ..)| flag(without)).collect::<Vec<_>>().join(" ");
+    let mut guards: Vec<&str> = CONTROLS.iter().map(|(without, ..)| *without).collect();
+    guards.dedup();
     for (without, program, test) in CONTROLS {
         let run = |arguments: &[&str]| {
             let mut cargo = workspace::cargo();
             cargo.args(["test", "--quiet", "--package", "fabcache-store", "--test", program]);
-            cargo.arg("--target-dir").arg(workspace::target().join("torture-without")).args(arguments);
-            cargo.env("RUSTFLAGS", &flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
+            cargo.args(arguments);
+            workspace::leave_out(&mut cargo, &guards)?;
             cargo.output().context("cargo cannot be started")
         };
         ensure!(run(&["--no-run"])?.status.success(), "the tests do not build without {without}");
@@ -138,8 +139,4 @@ fn check_controls() -> Result<()> {
         println!("without {without}: {test} FAILED, as it must");
     }
     Ok(())
-}
-
-fn flag(without: &str) -> String {
-    format!("--cfg fabcache_without=\"{without}\"")
 }

@@ -1,5 +1,7 @@
 //! The workspace's folders and build products.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,6 +26,23 @@ pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(folder());
     cargo
+}
+
+/// Lets cargo build this workspace's crates without some guards (`--cfg fabcache_without="X"`). Unlike RUSTFLAGS, this leaves other
+/// crates as they are, so all such builds share them.
+///
+/// # Errors
+/// The compiler's wrapper cannot be written.
+pub fn leave_out(cargo: &mut Command, guards: &[&str]) -> Result<()> {
+    let folder = target().join("without");
+    let wrapper = folder.join(guards.join("-"));
+    let flags: String = guards.iter().map(|guard| format!(" --cfg 'fabcache_without=\"{guard}\"'")).collect();
+    let written = fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&wrapper, format!("#!/bin/sh\nexec \"$@\"{flags}\n")))
+        .and_then(|()| fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)));
+    written.with_context(|| format!("{} cannot be written", wrapper.display()))?;
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    Ok(())
 }
 
 /// Builds the server for release; returns its program.
