@@ -1,4 +1,4 @@
-//! What benchmarks have alike that start the servers of each case themselves.
+//! The options and the run that restart and hybrid flash share: both start the servers of each case themselves.
 
 use std::path::PathBuf;
 

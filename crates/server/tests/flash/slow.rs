@@ -114,7 +114,7 @@ impl SlowTier {
         connect(self.address())
     }
 
-    /// Returns the number of connections; the one that asks is none of them.
+    /// Returns the number of connections without the one of this request.
     fn connections(&self) -> u64 {
         self.connect().count("", "curr_connections") - 1
     }
