@@ -77,6 +77,9 @@ pub const TICKET_TIME_MAX: Duration = Duration::from_secs(5);
 /// As above, for commands that may evict all memory: an operator waits for them.
 pub const LONG_TASK_TIME_MAX: Duration = Duration::from_secs(600);
 
+/// Reads of flash that a worker finishes in a turn: connections that read memory wait for no more than these.
+pub const FLASH_READS_PER_TURN: usize = 8;
+
 /// A value from flash is sent from the pages that were read, which it keeps until it was sent, unless these have more than so
 /// many times its bytes: then it is copied.
 pub const FLASH_BUFFER_EXCESS_MAX: usize = 4;

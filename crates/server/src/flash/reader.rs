@@ -24,8 +24,8 @@ pub struct FlashReader<R, T> {
     free: Vec<usize>,
     /// The reads that are not in the ring, with their buffers.
     waiting: VecDeque<(usize, PageBuffer)>,
-    /// Reads of files in memory, which io_uring would pass to another thread: they are done at once.
-    done: VecDeque<FileCompletion>,
+    /// Reads of files in memory, which io_uring would pass to another thread: they are done when they are taken.
+    in_memory: VecDeque<(usize, PageBuffer)>,
 }
 
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         let ring = FileRing::new(FLASH_READS_MAX)?;
         let devices = Arc::clone(devices);
         let (reads, free) = (Vec::new(), Vec::new());
-        let (waiting, done) = (VecDeque::new(), VecDeque::new());
-        Ok(FlashReader { devices, ring, reads, free, waiting, done })
+        let (waiting, in_memory) = (VecDeque::new(), VecDeque::new());
+        Ok(FlashReader { devices, ring, reads, free, waiting, in_memory })
     }
 
     /// Queues a read; [`FlashReader::submit`] starts it, in the order of the queue.
@@ -62,21 +62,29 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         self.queue(index, buffer);
     }
 
-    /// Queues a read, or does it if that does not wait.
-    fn queue(&mut self, index: usize, mut buffer: PageBuffer) {
-        let PendingRead { read, bytes, done, .. } = self.reads[index].as_ref().expect("it waits");
-        if !self.devices.is_in_memory(read.device()) {
+    /// Queues a read.
+    fn queue(&mut self, index: usize, buffer: PageBuffer) {
+        let pending = self.reads[index].as_ref().expect("it waits");
+        if self.devices.is_in_memory(pending.read.device()) {
+            self.in_memory.push_back((index, buffer));
+        } else {
             self.waiting.push_back((index, buffer));
-            return self.fill();
+            self.fill();
         }
-        let (file, offset) = (self.devices.file(read.device()), file_offset(read.offset() + *done as u64));
-        let result = file.read_at(&mut buffer[bytes.start + done..bytes.end], offset);
-        self.done.push_back(FileCompletion { token: index as u64, buffer, result });
     }
 
-    /// Returns whether reads have ended that the descriptor does not report.
+    /// Does the next read of a file in memory, if there is one.
+    fn read_memory(&mut self) -> Option<FileCompletion> {
+        let (index, mut buffer) = self.in_memory.pop_front()?;
+        let PendingRead { read, bytes, done, .. } = self.reads[index].as_ref().expect("it waits");
+        let (file, offset) = (self.devices.file(read.device()), file_offset(read.offset() + *done as u64));
+        let result = file.read_at(&mut buffer[bytes.start + done..bytes.end], offset);
+        Some(FileCompletion { token: index as u64, buffer, result })
+    }
+
+    /// Returns whether there are reads to take that the descriptor does not report.
     pub fn has_done(&self) -> bool {
-        !self.done.is_empty()
+        !self.in_memory.is_empty()
     }
 
     /// Starts the queued reads, as many as the ring holds. Due once in a turn of the worker, after [`FlashReader::take`] has
@@ -89,11 +97,11 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
     }
 
     /// Takes a read that has ended, what was kept with it, its buffer, and how many of the requested bytes were read, which are
-    /// fewer at the end of the file. Makes no system call.
+    /// fewer at the end of the file. Waits for no device.
     pub fn take(&mut self) -> Option<(R, T, PageBuffer, io::Result<usize>)> {
         loop {
-            let done = self.done.pop_front();
-            let FileCompletion { token, buffer, result } = done.or_else(|| self.ring.next_completion())?;
+            let completion = self.read_memory().or_else(|| self.ring.next_completion());
+            let FileCompletion { token, buffer, result } = completion?;
             let index = token as usize;
             let pending = self.reads[index].as_mut().expect("a read ends once");
             let result = match result {

@@ -11,7 +11,7 @@ use super::Worker;
 use super::epoll::Poll;
 use super::inbox::Ticket;
 use super::token::ConnectionToken;
-use crate::bounds::{MEMORY_WAIT_POLL, TICKET_TIME_MAX};
+use crate::bounds::{FLASH_READS_PER_TURN, MEMORY_WAIT_POLL, TICKET_TIME_MAX};
 use crate::commands::{Context, FlashWait, Role, flash};
 use crate::flash::{Devices, FlashReader};
 use crate::tickets::SavedKey;
@@ -60,6 +60,8 @@ pub struct FlashReads {
     next_number: u64,
     /// The waits of requests, and until when they last: in this order, as all are equally long.
     waits: VecDeque<(Instant, ConnectionToken, u64)>,
+    /// The last turn has left reads that have ended to this one.
+    has_left: bool,
 }
 
 impl FlashReads {
@@ -68,7 +70,8 @@ impl FlashReads {
     /// # Errors
     /// The system refuses the ring.
     pub fn new(devices: &Arc<Devices>) -> io::Result<FlashReads> {
-        Ok(FlashReads { reader: FlashReader::new(devices)?, next_number: 1, waits: VecDeque::new() })
+        let reader = FlashReader::new(devices)?;
+        Ok(FlashReads { reader, next_number: 1, waits: VecDeque::new(), has_left: false })
     }
 
     /// Begins a read.
@@ -99,7 +102,7 @@ impl FlashReads {
 
     /// Returns whether reads have ended that nothing reports.
     pub(super) fn has_done(&self) -> bool {
-        self.reader.has_done()
+        self.has_left || self.reader.has_done()
     }
 
     /// Returns when the first wait is over.
@@ -109,11 +112,16 @@ impl FlashReads {
 }
 
 impl Worker {
-    /// Does what follows the reads that have ended, and ends waits that took too long.
+    /// Does what follows the reads that have ended, up to as many as one turn takes, and ends waits that took too long.
     pub(super) fn finish_flash_reads(&mut self) {
-        while let Some(flash) = &mut self.ctx.flash
-            && let Some((read, pending, buffer, result)) = flash.reader.take()
-        {
+        let mut left = FLASH_READS_PER_TURN;
+        while let Some(flash) = &mut self.ctx.flash {
+            flash.has_left = left == 0;
+            if flash.has_left {
+                break;
+            }
+            let Some((read, pending, buffer, result)) = flash.reader.take() else { break };
+            left -= 1;
             // A request that is executed again counts its access then.
             let is_access = matches!(pending.purpose, ReadPurpose::Answer { is_access: true, .. });
             let handle = &self.ctx.handle;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::ops::{ControlFlow, Deref, Range};
+use std::ops::{ControlFlow, Deref, Range, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fabcache_layout::flash_slot::FlashItem;
@@ -14,7 +14,7 @@ use fabcache_layout::{KeyHash, Slot, header};
 use smallvec::{SmallVec, smallvec};
 
 use super::page::{
-    Extent, PAGE_BYTES, Pages, Progress, Record, Search as Found, copied_key, key_part, name_of,
+    Extent, LAST_CLASS, PAGE_BYTES, Pages, Progress, Record, Search as Found, copied_key, key_part, name_of,
     pages_of_class, parts_of,
 };
 use super::{Flash, FlashLocation, PageBuffer};
@@ -373,7 +373,9 @@ impl Handle {
     /// Returns a buffer of at least so many pages.
     fn flash_buffer(&self, pages: u32) -> PageBuffer {
         let bytes = pages as usize * PAGE_BYTES;
-        let mut buffer = self.flash_reader.take(bytes);
+        // A long item's read may go on in the buffer.
+        let bytes_max = if pages == pages_of_class(LAST_CLASS) { KEPT_BUFFER_BYTES_MAX } else { 2 * bytes };
+        let mut buffer = self.flash_reader.take(bytes..=bytes_max);
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
@@ -688,10 +690,10 @@ impl FlashReader {
         self.kept.lock().expect("no thread panics while it holds buffers")
     }
 
-    /// Takes a buffer, of so many bytes or up to twice as many if there is one.
-    fn take(&self, bytes: usize) -> PageBuffer {
+    /// Takes a buffer of so many bytes, or an empty one.
+    fn take(&self, bytes: RangeInclusive<usize>) -> PageBuffer {
         let mut kept = self.kept();
-        let fitting = kept.buffers.iter().rposition(|buffer| (bytes..=2 * bytes).contains(&buffer.len()));
+        let fitting = kept.buffers.iter().rposition(|buffer| bytes.contains(&buffer.len()));
         match fitting {
             Some(at) => {
                 let buffer = kept.buffers.swap_remove(at);
