@@ -18,7 +18,7 @@ const ITEMS: usize = 8;
 /// More than a page, so that no two items begin in the same page.
 const LEN: usize = 4100;
 /// Short items, one of which is in one page: more reads of it may be pending.
-const SHORT: [&str; 2] = ["short-0", "short-1"];
+const SHORT: [&str; 6] = ["short-0", "short-1", "short-2", "short-3", "short-4", "short-5"];
 const SHORT_LEN: usize = 500;
 const PAGE_BYTES: usize = 4096;
 

@@ -15,7 +15,7 @@ const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENTS: u64 = 40;
 const VALUE_BYTES: usize = 300;
 
-/// A clock that stands still but for the milliseconds that it is set to.
+/// A clock that a test sets, in milliseconds.
 #[derive(Clone, Debug, Default)]
 struct Clock(Arc<std::sync::atomic::AtomicU64>);
 

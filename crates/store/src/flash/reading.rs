@@ -653,8 +653,8 @@ impl Store {
     }
 }
 
-/// What the reads of one thread share: the buffers that were read into, for the next ones. Each thread has its own, so that
-/// threads do not count references in the same cache line.
+/// The buffers of one thread's reads, which further reads use again. Each thread has its own, so that threads do not count
+/// references in the same cache line.
 #[derive(Debug)]
 pub(crate) struct FlashReader {
     store: Arc<Store>,
