@@ -65,9 +65,6 @@ pub struct Args {
     /// Only run on this machine, over its software providers
     #[arg(long, conflicts_with_all = ["machine", "command"])]
     plain: bool,
-    /// Leave out this software provider, as `tcp;ofi_rxm`, over which `cargo test` runs the same tests
-    #[arg(long, value_name = "PROVIDER", value_parser = SOFTWARE.to_vec())]
-    except: Option<String>,
     /// Only run in the emulated machine, over verbs
     #[arg(long)]
     machine: bool,
@@ -143,7 +140,7 @@ impl<'a> Session<'a> {
     /// Runs the programs; returns the names of those that failed.
     fn run_plain(&self, programs: &[Program]) -> Result<Vec<String>> {
         let mut failed = Vec::new();
-        for provider in SOFTWARE.iter().filter(|provider| self.args.except.as_deref() != Some(**provider)) {
+        for provider in SOFTWARE {
             for program in programs {
                 let name = format!("{}, {provider}", program.name());
                 if is_left_out(program, provider, &name) {
