@@ -16,9 +16,12 @@ use crate::store::Store;
 const RETIRED_DIVISOR: usize = 32;
 /// … when fewer than this are free.
 const FREE_MIN: usize = 2;
-/// The part of memory that the index may take, as a fraction: items on flash take no other …
-const INDEX_SHARE: (u64, u64) = (7, 8);
-/// … and at most so many bytes each.
+/// The part (1/n) of memory that the index leaves to items in memory, as items on flash take no other …
+const UNINDEXED_DIVISOR: u64 = 8;
+/// … but of little memory more, so that items can be there until they are written: so many bytes, up to this part.
+const UNINDEXED_BYTES_MIN: u64 = 8 << 20;
+const UNINDEXED_DIVISOR_MIN: u64 = 4;
+/// Bytes of the index for an item, at most.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
 /// Why a segment is retired.
@@ -123,7 +126,9 @@ impl Store {
     /// Returns how many items the index may have, in memory and on flash: so many that some memory is left for items.
     fn indexed_items_max(&self) -> u64 {
         let bytes = u64::from(self.segments.limit()) * self.geometry.segment_bytes();
-        bytes / INDEX_SHARE.1 * INDEX_SHARE.0 / INDEXED_ITEM_BYTES_MAX
+        let unindexed =
+            (bytes / UNINDEXED_DIVISOR).max(UNINDEXED_BYTES_MIN.min(bytes / UNINDEXED_DIVISOR_MIN));
+        (bytes - unindexed) / INDEXED_ITEM_BYTES_MAX
     }
 }
 
