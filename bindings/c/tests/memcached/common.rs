@@ -23,9 +23,9 @@ use fabcache_testbed::local::LocalServer;
 /// Calls one of libmemcached's functions.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
+        #[allow(unused_unsafe, reason = "functions whose arguments are all typed are safe")]
         // SAFETY: the tests pass NULL or pointers that are valid until the call returns, with their lengths, and use
         // each handle on the thread that created it.
-        #[allow(unused_unsafe, reason = "functions whose arguments are all typed are safe")]
         unsafe {
             $name($($argument),*)
         }

@@ -488,13 +488,8 @@ impl Handle {
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it made the read");
         flash.counters.items_read.inc();
-        let is_flushed = flash.segments.epoch(pins[0].id) != header::flush_epoch(&store.memory);
-        let miss = match record.item.is_expired(store.now()) {
-            _ if is_flushed => Some(Miss::Flushed),
-            true => Some(Miss::Expired),
-            false => None,
-        };
-        if let Some(miss) = miss {
+        let epoch = header::flush_epoch(&store.memory);
+        if let Some(miss) = store.gone_on_flash(flash, &pins[0], &record.item, epoch) {
             self.flash_reader.give_back(buffer);
             store.drop_from_flash(hash, at.slot);
             return FlashReadResult::Miss(miss);
@@ -585,11 +580,7 @@ impl Handle {
                     return unread(&|_| true);
                 };
                 let flash = self.store.flash.as_ref().expect("it was read there");
-                let miss = match item.header().is_expired(self.store.now()) {
-                    _ if flash.segments.epoch(item.pins[0].id) != epoch => Some(Miss::Flushed),
-                    true => Some(Miss::Expired),
-                    false => None,
-                };
+                let miss = self.store.gone_on_flash(flash, &item.pins[0], item.header(), epoch);
                 OnFlash::Read(at, *item.header(), miss)
             }
             Some(Fetched::Others(others)) if others.hash == hash => {
@@ -624,6 +615,14 @@ impl Store {
         let has_room = free >= self.free_segments_least().max(needed);
         // Items that fail to go to flash would be lost for one that is there.
         is_recent && has_room && flash.log().is_working(self.clock_ns())
+    }
+
+    /// Returns why an item of a pinned segment is no longer valid in this flush epoch, if it is not.
+    fn gone_on_flash(&self, flash: &Flash, pin: &SegmentPin, item: &Item, epoch: u64) -> Option<Miss> {
+        if flash.segments.epoch(pin.id) != epoch {
+            return Some(Miss::Flushed);
+        }
+        item.is_expired(self.now()).then_some(Miss::Expired)
     }
 
     /// Finds a slot on flash that may be the key's, under the group's lock.
