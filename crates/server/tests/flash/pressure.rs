@@ -180,25 +180,35 @@ fn refusals<S: std::io::Read + std::io::Write>(
     refusals
 }
 
+/// Lets four clients at once send the requests of so many numbers, and checks that each gets the expected answer.
+fn expect_of_clients(
+    address: std::net::SocketAddr,
+    count: usize,
+    request: impl Fn(usize) -> Vec<u8> + Sync,
+    expected: &str,
+) {
+    const CLIENTS: usize = 4;
+    let request = &request;
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                let requests = (client..count).step_by(CLIENTS).map(request);
+                assert_eq!(refusals(&mut connect(address), requests, expected), [""; 0], "{expected}");
+            });
+        }
+    });
+}
+
 /// While flash has room, no write is refused: it waits for memory.
 #[test]
 fn without_eviction_long_values_wait_for_memory() {
-    const CLIENTS: usize = 4;
     const LONG_BYTES: usize = 300_000;
     let Some(tier) = Tier::sized("-M -t 2", 257) else { return };
-    let address = tier.server.address();
     let set = |n: usize| {
         let value = letters(n, LONG_BYTES + n);
         [format!("set long-{n} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()
     };
-    std::thread::scope(|scope| {
-        for client in 0..CLIENTS {
-            scope.spawn(move || {
-                let requests = (client..400).step_by(CLIENTS).map(set);
-                assert_eq!(refusals(&mut connect(address), requests, "STORED\r\n"), [""; 0]);
-            });
-        }
-    });
+    expect_of_clients(tier.server.address(), 400, set, "STORED\r\n");
     let mut c = tier.server.connect();
     for n in 0..400 {
         let value = String::from_utf8(letters(n, LONG_BYTES + n)).expect("letters");
@@ -211,10 +221,8 @@ fn without_eviction_long_values_wait_for_memory() {
 
 #[test]
 fn without_eviction_changes_wait_for_memory() {
-    const CLIENTS: usize = 4;
     const ITEMS: usize = 200;
     let Some(tier) = Tier::sized("-M -t 2", 513) else { return };
-    let address = tier.server.address();
     let value = String::from_utf8(letters(1, 100_000)).expect("letters");
     for (line, answer) in [
         ("set item-{n} 0 0 100000\r\n{value}\r\n", "STORED\r\n"),
@@ -227,17 +235,8 @@ fn without_eviction_changes_wait_for_memory() {
         ("incr item-{n} 1\r\n", "2\r\n"),
     ] {
         let line = line.replace("{value}", &value);
-        std::thread::scope(|scope| {
-            for client in 0..CLIENTS {
-                let numbers = (client..ITEMS).step_by(CLIENTS);
-                let requests = numbers.map(|n| line.replace("{n}", &n.to_string()).into_bytes());
-                let client = move || {
-                    let refusals = refusals(&mut connect(address), requests, answer);
-                    assert_eq!(refusals, [""; 0], "{answer}");
-                };
-                scope.spawn(client);
-            }
-        });
+        let request = |n: usize| line.replace("{n}", &n.to_string()).into_bytes();
+        expect_of_clients(tier.server.address(), ITEMS, request, answer);
     }
     check_lost(&mut tier.server.connect(), &[]);
     tier.server.stop();
