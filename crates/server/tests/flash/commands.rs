@@ -1,6 +1,6 @@
 //! Each command on an item on flash answers as on one in memory.
 
-use crate::pair::{Cas, Pair};
+use crate::pair::Pair;
 use crate::tier::retried;
 
 /// What precedes a case's item going to flash, and the requests then. `{k}` is its key, `{c}` its CAS value.
@@ -289,7 +289,7 @@ fn check_with(pair: &mut Pair, cases: &[Case]) {
         let now = pair.flash.flash_reads();
         read_there += usize::from(now > reads);
         reads = now;
-        if !(Cas { old: cas[n] }).are_alike(&answers[0], &answers[1]) {
+        if !pair.are_alike(cas[n], &answers[0], &answers[1]) {
             let alike = answers[0].bytes().zip(answers[1].bytes()).take_while(|(a, b)| a == b).count();
             let short = |text: &str, from| text.chars().skip(from).take(160).collect::<String>();
             let then = short(&replaced(&case.then, n, cas[n][0]), 0);
