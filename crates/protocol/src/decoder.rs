@@ -224,6 +224,13 @@ impl Decoder {
         used
     }
 
+    /// Decodes the last run of [`Decoder::plain_sets`] again, up to its first `taken` requests, like [`Decoder::shorten_gets`].
+    #[cold]
+    pub fn shorten_sets<'a>(&mut self, input: &'a [u8], run: &mut PlainSets<'a>, taken: usize) -> usize {
+        run.shorten(taken);
+        self.plain_sets(input, run)
+    }
+
     /// Returns whether plain requests may be decoded in a run: the protocol is known and allowed, and no part of the next
     /// request was seen. On connections of mixed protocols and in datagrams pipelines are too short to gain from runs.
     #[inline]

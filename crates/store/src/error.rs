@@ -214,6 +214,10 @@ pub enum OutOfMemory {
     /// The existing item is on flash: [`Handle::read_flash`](crate::Handle::read_flash), then try again with what was read.
     #[error("the item has to be read from flash first")]
     OnFlash,
+    /// Writes to flash are about to free memory: try again then. Only a handle that waits for them fails so
+    /// ([`Handle::wait_for_flash`](crate::Handle::wait_for_flash)).
+    #[error("memory is free when writes to flash have ended")]
+    FlashBusy,
 }
 
 /// The memory limit could not be set.

@@ -20,8 +20,7 @@ pub struct Handle {
     /// The item that was read from flash for the key that is changed next.
     pub(crate) fetched: RefCell<Option<Fetched>>,
     pub(crate) flash_reader: Arc<FlashReader>,
-    /// Whether writes take free memory only, and fail where others evict.
-    pub(crate) takes_free_only: Cell<bool>,
+    pub(crate) when_full: Cell<WhenFull>,
 }
 
 impl Handle {
@@ -34,7 +33,7 @@ impl Handle {
             scratch: Scratch::default(),
             fetched: RefCell::default(),
             flash_reader: FlashReader::new(store),
-            takes_free_only: Cell::new(false),
+            when_full: Cell::default(),
         }
     }
 
@@ -43,10 +42,40 @@ impl Handle {
         &self.store
     }
 
+    /// From now on writes fail with [`OutOfMemory::FlashBusy`](crate::OutOfMemory::FlashBusy) where writes to flash would free
+    /// memory, rather than evict.
+    pub fn wait_for_flash(&self) {
+        self.when_full.set(WhenFull::AwaitFlash);
+    }
+
+    /// Calls `write` with writes that evict though the handle waits for flash.
+    pub fn without_waiting<R>(&self, write: impl FnOnce(&Handle) -> R) -> R {
+        self.with_when_full(WhenFull::Evict, write)
+    }
+
+    pub(crate) fn with_when_full<R>(&self, when_full: WhenFull, write: impl FnOnce(&Handle) -> R) -> R {
+        let before = self.when_full.replace(when_full);
+        let result = write(self);
+        self.when_full.set(before);
+        result
+    }
+
     #[inline]
     pub(crate) fn counters(&self) -> &StoreCounters {
         self.store.counters(self.thread)
     }
+}
+
+/// What a write does when memory is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// It evicts, if eviction is on.
+    #[default]
+    Evict,
+    /// It fails while writes to flash make progress, else it evicts.
+    AwaitFlash,
+    /// It fails.
+    Fail,
 }
 
 /// A buffer that is lent and returned. Its cell also keeps a handle to one thread at a time.

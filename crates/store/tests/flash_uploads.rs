@@ -10,8 +10,19 @@ use fabcache_testbed::bytes::pattern;
 const VALUE_BYTES: usize = 300_000;
 
 #[test]
-fn refused_parts_are_written_later() {
+fn without_eviction_refused_parts_are_written_later() {
     let tier = Tier::new(4 << 20, &[200], StoreOptions { evict: false, ..StoreOptions::default() });
+    check_refused_parts(&tier, OutOfMemory::Full);
+}
+
+#[test]
+fn parts_that_wait_for_flash_are_written_later() {
+    let tier = Tier::new(4 << 20, &[200], StoreOptions::default());
+    tier.handle.wait_for_flash();
+    check_refused_parts(&tier, OutOfMemory::FlashBusy);
+}
+
+fn check_refused_parts(tier: &Tier, expected: OutOfMemory) {
     let key = |n: usize| format!("key-{n}").into_bytes();
     let mut refused = 0;
     for n in 0..100 {
@@ -26,7 +37,7 @@ fn refused_parts_are_written_later() {
                 upload.write(&tier.handle, part)
             };
             while let Err(why) = written {
-                assert!(why == OutOfMemory::Full && upload.is_blocked());
+                assert!(why == expected && upload.is_blocked());
                 refused += 1;
                 tier.drive();
                 written = upload.resume(&tier.handle);

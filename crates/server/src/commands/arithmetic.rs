@@ -53,7 +53,7 @@ pub fn arithmetic(
     });
     match &done {
         Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, arithmetic.key),
-        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        Err(why) if flash::makes_room(ctx, *why) => return Flow::AwaitMemory,
         _ => {}
     }
     notify_lookup(ctx, session.info.fd, arithmetic.key, found);

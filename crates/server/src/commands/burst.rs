@@ -5,7 +5,7 @@ use fabcache_protocol::bounds::RUN_MAX;
 use fabcache_protocol::{Command, Encoding, PlainGet, PlainSet, Request};
 use fabcache_store::{OutOfMemory, Probe, Put, StoredItem};
 
-use super::{Context, FlashWait, Role, Session, execute, expiry_at, is_too_large, retrieval, storage};
+use super::{Context, FlashWait, Role, Session, execute, expiry_at, flash, is_too_large, retrieval, storage};
 use crate::watch::topic;
 
 /// Returns whether the connection's plain requests may be executed in runs: the client has the right to them, and
@@ -62,7 +62,7 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
     done
 }
 
-/// Returns whether writes may be executed in runs: none has to wait for flash, as without eviction any may.
+/// Returns whether writes may be executed in runs: none has to read flash, as without eviction any may.
 #[inline]
 pub fn may_write(ctx: &Context, session: &Session) -> bool {
     ctx.flash.is_none()
@@ -72,8 +72,8 @@ pub fn may_write(ctx: &Context, session: &Session) -> bool {
             && !ctx.shared.store.is_short_of_memory()
 }
 
-/// Executes a run of writes.
-pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
+/// Executes a run of writes, up to one that waits for memory. Returns how many it executed.
+pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) -> usize {
     let mut probes = [Probe::NONE; RUN_MAX];
     ctx.handle.probe_many(run.iter().map(|set| set.key), &mut probes);
     let now = ctx.shared.store.now();
@@ -96,13 +96,18 @@ pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) {
         let stored = |i: usize, item: StoredItem| sets[i].stored(item.cas, out);
         let failed = handle.put_many(&puts[done..done + len], &probes[done..], stored).err();
         let stored = failed.map_or(len, |failed| failed.stored);
-        let tried = &sets[..len.min(stored + 1)];
+        let waits = failed.is_some_and(|failed| flash::makes_room(ctx, failed.why));
+        let tried = &sets[..len.min(stored + usize::from(!waits))];
         count(ctx, tried);
+        done += tried.len();
+        if waits {
+            break;
+        }
         if let Some(failed) = failed {
             refuse_no_memory(ctx, session, &sets[stored], failed.why);
         }
-        done += tried.len();
     }
+    done
 }
 
 fn count(ctx: &Context, sets: &[PlainSet<'_>]) {

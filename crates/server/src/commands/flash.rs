@@ -4,7 +4,7 @@
 //! input until the item was read, and is then executed again with what was read.
 
 use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply};
-use fabcache_store::{Fetched, FetchedItem, Handle};
+use fabcache_store::{Fetched, FetchedItem, Handle, OutOfMemory};
 
 use super::retrieval::Token;
 use super::{Context, Flow, Session, item, refused, retrieval};
@@ -84,11 +84,14 @@ pub fn before(
     None
 }
 
-/// Returns whether memory that a write found full will be free when writes to flash have ended. With eviction it is free
-/// without them.
+/// Returns whether memory that a write did not get may be free when writes to flash have ended.
 #[cold]
-pub fn makes_room(ctx: &Context) -> bool {
-    !ctx.shared.settings.evict && ctx.shared.store.is_flash_progressing()
+pub fn makes_room(ctx: &Context, why: OutOfMemory) -> bool {
+    match why {
+        OutOfMemory::FlashBusy => true,
+        OutOfMemory::Full => !ctx.shared.settings.evict && ctx.shared.store.is_flash_progressing(),
+        OutOfMemory::GroupFull | OutOfMemory::OnFlash => false,
+    }
 }
 
 /// Returns whether the answer depends on earlier reads of the item: it shows whether and when there was one.
@@ -147,7 +150,7 @@ pub fn answer(
     if is_meta && info.stale && !info.token_sent {
         let key = fetched.key().to_vec();
         handle.use_fetched(Fetched::Item(fetched));
-        let token = retrieval::take_token(handle, &key);
+        let token = handle.without_waiting(|handle| retrieval::take_token(handle, &key));
         (shown.won, shown.token_sent) = (token == Token::Won, token == Token::Sent);
         fetched = match handle.take_fetched() {
             Some(Fetched::Item(fetched)) => fetched,

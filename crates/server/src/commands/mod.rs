@@ -334,7 +334,7 @@ fn refused(refusal: Refusal) -> Reply<'static> {
 /// The answer to a write that found no room.
 fn no_room(why: OutOfMemory) -> Reply<'static> {
     match why {
-        OutOfMemory::Full | OutOfMemory::OnFlash => Reply::OutOfMemory,
+        OutOfMemory::Full | OutOfMemory::OnFlash | OutOfMemory::FlashBusy => Reply::OutOfMemory,
         OutOfMemory::GroupFull => {
             refused(Refusal::Server("out of memory: too many keys have similar hashes"))
         }

@@ -56,7 +56,7 @@ pub fn delete(
     });
     match &done {
         Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, delete.key),
-        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        Err(why) if flash::makes_room(ctx, *why) => return Flow::AwaitMemory,
         _ => {}
     }
     ctx.shared.prefixes.count(delete.key, Request::Delete);

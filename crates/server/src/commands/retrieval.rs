@@ -40,8 +40,8 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
         match failed {
             None => {}
             Some(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, get.key),
-            Some(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
-            Some(OutOfMemory::Full | OutOfMemory::GroupFull) => {
+            Some(why) if flash::makes_room(ctx, why) => return Flow::AwaitMemory,
+            Some(_) => {
                 count(ctx, session, get, encoding, Err(Miss::Absent), 0);
                 encoding.reply(&Reply::OutOfMemory, &mut ctx.out);
                 return Flow::Next;
@@ -324,7 +324,7 @@ pub(super) fn take_token(handle: &Handle, key: &[u8]) -> Token {
         Ok((token, _)) => token,
         // Another one changed it, and it is on flash again.
         Err(OutOfMemory::OnFlash) => Token::Sent,
-        Err(OutOfMemory::Full | OutOfMemory::GroupFull) => Token::None,
+        Err(_) => Token::None,
     }
 }
 
@@ -480,7 +480,7 @@ pub fn touch(ctx: &mut Context, session: &mut Session, touch: &Touch<'_>, encodi
     });
     match &done {
         Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, touch.key),
-        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        Err(why) if flash::makes_room(ctx, *why) => return Flow::AwaitMemory,
         _ => {}
     }
     ctx.counters().cmd_touch.inc();

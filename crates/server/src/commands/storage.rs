@@ -134,7 +134,9 @@ fn write_plain(
     if done == Err(OutOfMemory::OnFlash) {
         return flash::await_item(ctx, session, store.key);
     }
-    if done == Err(OutOfMemory::Full) && flash::makes_room(ctx) {
+    if let Err(why) = done
+        && flash::makes_room(ctx, why)
+    {
         return Flow::AwaitMemory;
     }
     ctx.counters().cmd_set.inc();
@@ -231,7 +233,7 @@ pub fn resume(ctx: &mut Context, session: &mut Session) -> Flow {
 /// Refuses a value whose part could not be written, unless writes to flash make room for it.
 fn wait_or_refuse(ctx: &mut Context, session: &mut Session, written: Result<(), OutOfMemory>) -> Flow {
     let Err(why) = written else { return Flow::Next };
-    if flash::makes_room(ctx) {
+    if flash::makes_room(ctx, why) {
         return Flow::AwaitMemory;
     }
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else {
@@ -267,7 +269,7 @@ pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
         if ctx.flash.is_some() { flash::before(ctx, session, CommandKind::Write, &encoding) } else { None };
     let flow = waits.unwrap_or_else(|| match upload.complete(&ctx.handle) {
         Ok(value) => write(ctx, session, key, store, Value::CompletedUpload(value), &encoding),
-        Err(_) if flash::makes_room(ctx) => Flow::AwaitMemory,
+        Err(why) if flash::makes_room(ctx, why) => Flow::AwaitMemory,
         Err(why) => {
             refuse_no_memory(ctx, *cfd, key, store, len, &encoding, why);
             Flow::Next
@@ -314,7 +316,7 @@ fn write(
     };
     match &done {
         Err(OutOfMemory::OnFlash) => return flash::await_item(ctx, session, key),
-        Err(OutOfMemory::Full) if flash::makes_room(ctx) => return Flow::AwaitMemory,
+        Err(why) if flash::makes_room(ctx, *why) => return Flow::AwaitMemory,
         _ => {}
     }
     ctx.counters().cmd_set.inc();

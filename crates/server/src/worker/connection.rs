@@ -670,9 +670,12 @@ impl Connection {
                 if burst::may_write(ctx, session) =>
             {
                 let mut run = PlainSets::new(max);
-                let used = self.decoder.plain_sets(input, &mut run);
-                burst::sets(ctx, session, run.requests());
-                (used, run.requests().len())
+                let mut used = self.decoder.plain_sets(input, &mut run);
+                let executed = burst::sets(ctx, session, run.requests());
+                if executed < run.requests().len() {
+                    used = self.decoder.shorten_sets(input, &mut run, executed);
+                }
+                (used, executed)
             }
             _ => return 0,
         };

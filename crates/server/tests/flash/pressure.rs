@@ -199,11 +199,20 @@ fn expect_of_clients(
     });
 }
 
-/// While flash has room, no write is refused: it waits for memory.
+#[test]
+fn long_values_wait_for_memory() {
+    check_long_values("-t 2");
+}
+
 #[test]
 fn without_eviction_long_values_wait_for_memory() {
+    check_long_values("-M -t 2");
+}
+
+/// Checks that no value is refused or lost while flash has room.
+fn check_long_values(flags: &str) {
     const LONG_BYTES: usize = 300_000;
-    let Some(tier) = Tier::sized("-M -t 2", 257) else { return };
+    let Some(tier) = Tier::sized(flags, 257) else { return };
     let set = |n: usize| {
         let value = letters(n, LONG_BYTES + n);
         [format!("set long-{n} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()

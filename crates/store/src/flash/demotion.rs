@@ -243,7 +243,6 @@ impl Store {
     }
 
     /// Returns whether memory will become free because writes to flash make progress.
-    #[cfg(not(loom))]
     pub fn is_flash_progressing(&self) -> bool {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))
     }

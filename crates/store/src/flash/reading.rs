@@ -19,7 +19,7 @@ use super::page::{
 };
 use super::{Flash, FlashLocation, PageBuffer};
 use crate::error::OutOfMemory;
-use crate::handle::Handle;
+use crate::handle::{Handle, WhenFull};
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
 use crate::index::lookup::Search;
@@ -520,9 +520,7 @@ impl Handle {
         }
         let key = fetched.key().to_vec();
         self.use_fetched(Fetched::Item(fetched));
-        self.takes_free_only.set(true);
-        let _ = self.store_fetched(&key);
-        self.takes_free_only.set(false);
+        let _ = self.with_when_full(WhenFull::Fail, |handle| handle.store_fetched(&key));
         match self.take_fetched() {
             Some(Fetched::Item(fetched)) => fetched,
             _ => unreachable!("it was given just now"),

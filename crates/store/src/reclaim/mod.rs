@@ -23,7 +23,7 @@ use crate::bounds::{
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
-use crate::handle::Handle;
+use crate::handle::{Handle, WhenFull};
 use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
 use choice::VictimSearch;
@@ -65,9 +65,10 @@ impl Handle {
     /// value may need several segments, and returns them if it does not get all.
     ///
     /// # Errors
-    /// There is nothing left to take back, or the handle takes free memory only.
+    /// There is nothing left to take back, the handle takes free memory only, or it waits for flash.
     pub(crate) fn make_room(&self, claim: ClaimPurpose, tries: usize) -> Result<(), OutOfMemory> {
-        if self.takes_free_only.get() {
+        let when_full = self.when_full.get();
+        if when_full == WhenFull::Fail {
             return Err(OutOfMemory::Full);
         }
         let mut steps = 0;
@@ -85,6 +86,9 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             let is_blocked = match step {
                 StepOutcome::Freed | StepOutcome::Worked => false,
+                _ if when_full == WhenFull::AwaitFlash && self.store.is_flash_progressing() => {
+                    return Err(OutOfMemory::FlashBusy);
+                }
                 StepOutcome::Waiting | StepOutcome::Nothing if self.store.evicts() => !reclaim.skip_flash(),
                 StepOutcome::Waiting | StepOutcome::Nothing => true,
             };
