@@ -18,7 +18,7 @@ const SEGMENT_BYTES_MIN: u64 = 8 << 10;
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 2 << 20;
 /// Memory for each partition until there are [`PARTITIONS_WANTED`]: a table of several groups, so that one group more or
 /// less matters little, where items have a kilobyte.
-const PARTITION_MEMORY_BYTES: u64 = 2 << 20;
+const PARTITION_MEMORY_BYTES: u64 = 3 << 19;
 /// Few enough that the directory stays in the cache, many enough that rebuilding one table costs little memory.
 const PARTITIONS_WANTED: u64 = 1024;
 /// Enough that writers rarely meet in one partition's count.
@@ -308,12 +308,12 @@ mod tests {
     fn segments_are_found_by_offset() {
         let g = Geometry::of(64 << 20, 64 << 20).expect("large enough");
         assert_eq!(g.segment_bytes(), 128 << 10);
-        assert_eq!(g.segments, 511);
+        assert_eq!(g.segments, 510);
         assert_eq!(g.segment_of(g.first_segment - 1), None);
-        for segment in [0, 1, 510] {
+        for segment in [0, 1, 509] {
             assert_eq!(g.segment_of(g.segment_offset(segment)), Some(segment));
             assert_eq!(g.segment_of(g.segment_end(segment) - 1), Some(segment));
         }
-        assert_eq!(g.segment_of(g.segment_end(510)), None);
+        assert_eq!(g.segment_of(g.segment_end(509)), None);
     }
 }

@@ -45,7 +45,7 @@ mod tests;
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
 use fabcache_layout::geometry::Geometry;
-use fabcache_layout::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
+use fabcache_layout::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use crate::bounds::{FLASH_READS_BETWEEN_DIVISOR, FLASH_READS_BETWEEN_MIN, ITEM_BYTES_MIN};
 use crate::error::CreateError;
@@ -107,6 +107,8 @@ pub(crate) struct Flash {
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
     item_bytes_min: AtomicU32,
+    /// The most items that the index has had.
+    items_most: AtomicU64,
     /// The first sequence that no earlier server used.
     first_sequence: u64,
     /// Of the devices, at this opening.
@@ -146,6 +148,7 @@ impl Flash {
             retirement: Mutex::new(()),
             leaving: AtomicUsize::new(0),
             item_bytes_min: AtomicU32::new(options.item_bytes_min),
+            items_most: AtomicU64::new(0),
             first_sequence: 1,
             #[cfg(not(loom))]
             set_id: options.set_id,

@@ -1,10 +1,11 @@
 //! Retirement: segments are emptied for later use.
 //!
 //! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that
-//! is not enough the ones that were written first. These go, too, when the index has as many items as memory suffices for. A pass
-//! over the index clears their slots, for several segments at a time: it takes as long as the index is large.
+//! is not enough the ones that were written first. These go, too, when the index takes as much memory as it may. A pass over the
+//! index clears their slots, for several segments at a time: it takes as long as the index is large.
 
 use fabcache_layout::header;
+use fabcache_layout::sync::Ordering;
 
 use super::Flash;
 use super::segments::{Kind, SegmentUse};
@@ -21,6 +22,8 @@ const UNINDEXED_DIVISOR: u64 = 8;
 /// … but of little memory more, so that items can be there until they are written: so many bytes, up to this part.
 const UNINDEXED_BYTES_MIN: u64 = 8 << 20;
 const UNINDEXED_DIVISOR_MIN: u64 = 4;
+/// For each percent that the index takes beyond its part, it may have so many percent fewer items.
+const EXCESS_POWER: i32 = 2;
 /// Bytes of the index for an item, at most.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
@@ -46,7 +49,7 @@ impl Handle {
         self.free_retired(flash);
         store.retry_stuck(flash);
         let free = flash.log().free_segments() + flash.retiring();
-        let surplus = store.index.items().saturating_sub(store.indexed_items_max());
+        let surplus = store.surplus_items(flash);
         if free >= FREE_MIN && surplus == 0 {
             return;
         }
@@ -123,12 +126,22 @@ impl Store {
         }
     }
 
-    /// Returns how many items the index may have, in memory and on flash: so many that some memory is left for items.
-    fn indexed_items_max(&self) -> u64 {
-        let bytes = u64::from(self.segments.limit()) * self.geometry.segment_bytes();
+    /// Returns by how many items the index, with those in memory and on flash, is too large to leave some memory to items.
+    fn surplus_items(&self, flash: &Flash) -> u64 {
+        let items = self.index.items();
+        flash.items_most.fetch_max(items, Ordering::Relaxed);
+        let [bytes, limit] = [self.segments.index_segments(), self.segments.limit()]
+            .map(|segments| u64::from(segments) * self.geometry.segment_bytes());
         let unindexed =
-            (bytes / UNINDEXED_DIVISOR).max(UNINDEXED_BYTES_MIN.min(bytes / UNINDEXED_DIVISOR_MIN));
-        (bytes - unindexed) / INDEXED_ITEM_BYTES_MAX
+            (limit / UNINDEXED_DIVISOR).max(UNINDEXED_BYTES_MIN.min(limit / UNINDEXED_DIVISOR_MIN));
+        let bytes_max = limit - unindexed;
+        if bytes <= bytes_max {
+            return 0;
+        }
+        // The index does not shrink, and its chains grow while items come and go, the less the fewer items it has.
+        let most = flash.items_most.load(Ordering::Relaxed).max(bytes / INDEXED_ITEM_BYTES_MAX);
+        let items_max = most as f64 * (bytes_max as f64 / bytes as f64).powi(EXCESS_POWER);
+        items.saturating_sub(items_max as u64)
     }
 }
 

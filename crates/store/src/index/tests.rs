@@ -426,7 +426,7 @@ fn walk_visits_each_key_once_while_tables_grow() {
 #[test]
 fn failed_growth_keeps_the_tables() {
     let mut world = World::new(64 << 20);
-    let some: Vec<KeyHash> = hashes(8_150).collect();
+    let some: Vec<KeyHash> = hashes(16_300).collect();
     for hash in &some {
         world.insert(*hash);
     }
