@@ -63,7 +63,7 @@ fn tier(servers: Servers, directory: PathBuf) -> FlashTier {
         verify: true,
         page_cache: PageCache::of(&directory),
         directory,
-        delayed: None,
+        slow_devices: None,
         servers,
     }
 }

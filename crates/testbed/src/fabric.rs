@@ -5,10 +5,10 @@
 //! of their own. `cargo xtask rdma` runs the same tests over other providers.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::report::{not_run, report};
 use crate::server::ServerProcess;
 
 /// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
@@ -37,7 +37,7 @@ pub fn run_ignored_tests<E: Display>(library: Result<(), E>) {
     let program = std::env::current_exe().expect("the system knows this program");
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if let Err(why) = library {
-        report(&format!("NOT RUN: the tests of {name} that need libfabric: {why}"));
+        not_run(&format!("the tests of {name} that need libfabric"), &why);
         return;
     }
     let mut command = Command::new(&program);
@@ -53,10 +53,4 @@ pub fn run_ignored_tests<E: Display>(library: Result<(), E>) {
     );
     let result = output.lines().rfind(|line| line.contains("test result: ")).unwrap_or_default();
     report(&format!("{name} over {PROVIDER}: {}", result.trim()));
-}
-
-/// Writes a line that the test runner does not capture.
-fn report(line: &str) {
-    // Nobody may read it.
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

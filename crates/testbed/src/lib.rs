@@ -10,6 +10,8 @@
 //! | [`ports`] | free ports |
 //! | [`bytes`] | values whose bytes can be checked |
 //! | [`random`] | reproducible random numbers |
+//! | [`report`] | lines that the test runner does not capture |
+//! | `slow_devices` | flash devices as slow as wanted, by FUSE (feature `slow-devices`) |
 //! | [`statistics`] | the median |
 //! | [`wait`] | waiting for a condition, with one time limit |
 
@@ -21,6 +23,9 @@ pub mod fabric;
 pub mod local;
 pub mod ports;
 pub mod random;
+pub mod report;
 pub mod server;
+#[cfg(feature = "slow-devices")]
+pub mod slow_devices;
 pub mod statistics;
 pub mod wait;

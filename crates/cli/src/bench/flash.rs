@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use fabcache_bench::hybrid::flash::delayed::DelayedFiles;
 use fabcache_bench::hybrid::flash::servers::{Flags, Kind, Servers, file_system};
 use fabcache_bench::hybrid::flash::{FlashTier, Measure, PageCache, table};
 use fabcache_bench::process::Cpus;
 use fabcache_bench::server::MeasuredProgram;
+use fabcache_testbed::slow_devices::SlowDevices;
 
 use super::run::RunArguments;
 
@@ -100,8 +100,8 @@ impl Arguments {
         let seconds = self.seconds.unwrap_or(SECONDS[usual]);
         ensure!((0.01..=3_600.0).contains(&seconds), "--seconds {seconds}: give from 0.01 to 3600");
         let delay = self.device_delay.map(Duration::from_micros);
-        let delayed = delay.map(DelayedFiles::mount).transpose()?;
-        let directory = delayed.as_ref().map_or(&*self.flash_dir, DelayedFiles::path).to_owned();
+        let slow_devices = delay.map(SlowDevices::mount).transpose()?;
+        let directory = slow_devices.as_ref().map_or(&*self.flash_dir, SlowDevices::path).to_owned();
         file_system(&directory)?;
         let flags =
             Flags { threads, ext_threads: self.ext_threads.into(), ext_io_depth: self.ext_io_depth.into() };
@@ -132,9 +132,9 @@ impl Arguments {
             time: Duration::from_secs_f64(seconds),
             verify: self.run.verify,
             servers: Servers::start(&programs, &self.tiers, flags)?,
-            page_cache: if delayed.is_some() { PageCache::Unused } else { PageCache::of(&directory) },
+            page_cache: if slow_devices.is_some() { PageCache::Unused } else { PageCache::of(&directory) },
             directory,
-            delayed,
+            slow_devices,
         };
         tier.check()?;
         Ok(tier)

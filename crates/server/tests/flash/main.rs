@@ -19,6 +19,5 @@ mod pair;
 mod pressure;
 mod random;
 mod slow;
-mod slow_device;
 mod tier;
 mod watch;

@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use fabcache_server::bounds::{CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, TICKETS_MAX};
-use fabcache_testbed::cleanup::Folder;
+use fabcache_server::flash::HEADER_AREA_BYTES;
+use fabcache_testbed::slow_devices::SlowDevices;
 use rustix::process::Signal;
 
 use crate::common::process::{Process, start};
 use crate::common::{Client, UdpClient, connect, packet, wait_until};
-use crate::slow_device::SlowDevice;
-use crate::tier::{folder, letters};
+use crate::tier::{device, has_io_uring, letters};
 
 /// Items `on-0` … that are on flash then.
 const ITEMS: usize = 8;
@@ -25,24 +25,20 @@ const PAGE_BYTES: usize = 4096;
 /// A server with one worker, whose reads of flash wait for the test.
 struct SlowTier {
     // Dropped before the server, whose end waits for reads.
-    device: SlowDevice,
+    device: SlowDevices,
     server: Process,
     /// Where the items are on the device.
     offsets: Vec<u64>,
     /// A short item in one page.
     short: &'static str,
-    _folder: Folder,
 }
 
 impl SlowTier {
     /// Starts a server; none where this user may not mount a file system.
     fn new(flags: &str) -> Option<SlowTier> {
         for _ in 0..5 {
-            let folder = folder()?;
-            let device = SlowDevice::mount(folder.path())?;
-            let path = device.path().display();
-            let server = start(&format!("-t 1 -m 8 --eviction lru --flash {path}:257m {flags}"));
-            let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "", _folder: folder };
+            let (device, server) = start_on_slow_device(flags)?;
+            let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "" };
             if tier.move_to_flash() {
                 tier.find_places();
                 return Some(tier);
@@ -83,10 +79,10 @@ impl SlowTier {
     /// Lets reads wait, and notes where the items are.
     fn find_places(&mut self) {
         let mut c = self.connect();
-        self.device.hold();
+        self.device.hold_reads(HEADER_AREA_BYTES);
         for n in 0..ITEMS {
             c.say(format!("mg on-{n} s u\r\n"));
-            let offset = self.device.wait_for(1)[0];
+            let offset = self.device.wait_for_held(1)[0];
             self.device.answer(offset);
             c.hear(format!("HD s{LEN}\r\n"));
             assert!(!self.offsets.contains(&offset), "{offset} is another item's");
@@ -94,8 +90,8 @@ impl SlowTier {
         }
         for name in SHORT {
             c.say(format!("mg {name} s u\r\n"));
-            self.device.wait_for(1);
-            if self.device.waiting_bytes() == PAGE_BYTES {
+            self.device.wait_for_held(1);
+            if self.device.held_bytes() == PAGE_BYTES {
                 self.short = name;
             }
             self.device.answer_all();
@@ -132,7 +128,7 @@ impl SlowTier {
     }
 
     fn stop(mut self) {
-        self.device.pass();
+        self.device.release();
         self.server.signal(Signal::TERM);
         self.wait();
     }
@@ -142,6 +138,17 @@ impl SlowTier {
         assert!(self.server.wait().success(), "{}", self.server.log());
         assert!(!self.server.log().contains("panicked"), "{}", self.server.log());
     }
+}
+
+/// Starts a server on a device that waits for the test; none where this user may not mount a file system.
+fn start_on_slow_device(flags: &str) -> Option<(SlowDevices, Process)> {
+    if !has_io_uring() {
+        return None;
+    }
+    let slow = SlowDevices::for_test(Duration::ZERO)?;
+    let flag = device(&slow.path().join("device"));
+    let server = start(&format!("-t 1 -m 8 --eviction lru {flag} {flags}"));
+    Some((slow, server))
 }
 
 /// Stores 12 MB of items, with the time to live of those that are to leave memory.
@@ -189,7 +196,7 @@ fn reads_hold_the_positions_of_their_answers() {
     let mut c = tier.connect();
     c.say("get a on-1 a on-2 gone\r\nget a\r\ngets on-3 a on-4\r\nmg on-5 v\r\nget on-6\r\nmn\r\n");
     c.hear("VALUE a 0 1\r\n1\r\n");
-    tier.device.wait_for(6);
+    tier.device.wait_for_held(6);
     hears_nothing(&mut c, &tier);
     // In another order than that of the requests.
     for n in [6, 4, 2] {
@@ -212,7 +219,7 @@ fn quiet_requests_are_decided_when_their_reads_end() {
     let Some(tier) = SlowTier::new("") else { return };
     let mut c = tier.connect();
     c.say("mg on-0 v q k O1\r\nmg on-1 v q k O2\r\nmg on-2 v O3\r\nmn\r\n");
-    tier.device.wait_for(3);
+    tier.device.wait_for_held(3);
     tier.fail(2);
     tier.fail(0);
     hears_nothing(&mut c, &tier);
@@ -224,7 +231,7 @@ fn quiet_requests_are_decided_when_their_reads_end() {
     let gets = [(0x09, 3), (0x09, 4), (0x0d, 5), (0x00, 6)];
     gets.iter().for_each(|(opcode, n)| c.say(packet(*opcode, &[], format!("on-{n}").as_bytes(), &[], 0)));
     c.say(packet(0x0a, &[], &[], &[], 0));
-    tier.device.wait_for(4);
+    tier.device.wait_for_held(4);
     tier.fail(3);
     tier.answer(5);
     tier.fail(6);
@@ -250,12 +257,12 @@ fn late_reads_are_misses_and_reach_nobody() {
     let names = ["cmd_get", "get_hits", "get_misses", "cmd_meta"];
     let before = names.map(|name| c.count("", name));
     c.say("get a on-1 a\r\nmg on-2 v\r\nmn\r\ntouch on-3 0\r\nappend on-4 0 0 1\r\n!\r\nmn\r\n");
-    tier.device.wait_for(3);
+    tier.device.wait_for_held(3);
     c.hear("VALUE a 0 1\r\n1\r\nVALUE a 0 1\r\n1\r\nEND\r\nEN\r\nMN\r\n");
     let late = "SERVER_ERROR the flash device does not answer\r\n";
     c.hear(format!("{late}{late}MN\r\n"));
     c.say("get on-1\r\n");
-    tier.device.wait_for(5);
+    tier.device.wait_for_held(5);
     let after = names.map(|name| tier.connect().count("", name));
     // The earlier read of the same item.
     tier.answer(1);
@@ -264,7 +271,7 @@ fn late_reads_are_misses_and_reach_nobody() {
     tier.answer(1);
     c.hear(format!("{}END\r\n", found(1)));
     assert_eq!([0, 1, 2, 3].map(|i| after[i] - before[i]), [4, 2, 2, 1]);
-    tier.device.pass();
+    tier.device.release();
     c.request("touch on-3 0\r\n", "TOUCHED\r\n");
     tier.stop();
 }
@@ -275,13 +282,13 @@ fn reads_that_end_after_a_close_reach_nobody() {
     for requests in ["mg on-1 v\r\n", "touch on-1 0\r\n", "append on-1 0 0 1\r\n!\r\n"] {
         let mut c = tier.connect();
         c.say(format!("version\r\n{requests}"));
-        tier.device.wait_for(1);
+        tier.device.wait_for_held(1);
         c.stream.peek(&mut [0]).expect("a version");
         drop(c);
         wait_until("the connection closes", || tier.connections() == 0);
         let mut c = tier.connect();
         c.say("mg on-2 v u\r\n");
-        tier.device.wait_for(2);
+        tier.device.wait_for_held(2);
         tier.answer(1);
         hears_nothing(&mut c, &tier);
         tier.answer(2);
@@ -292,7 +299,7 @@ fn reads_that_end_after_a_close_reach_nobody() {
     // Nothing of theirs was done.
     let mut c = tier.connect();
     c.say("get on-1\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     tier.device.answer_all();
     c.hear(format!("{}END\r\n", found(1)));
     tier.stop();
@@ -305,10 +312,10 @@ fn connections_with_too_many_reads_wait() {
     let short_key = tier.short;
     let keys = format!(" {short_key}").repeat(50);
     c.say(format!("get{keys} a\r\nget{keys} a\r\nmn\r\n"));
-    tier.device.wait_for(CONNECTION_TICKETS_MAX);
+    tier.device.wait_for_held(CONNECTION_TICKETS_MAX);
     hears_nothing(&mut c, &tier);
-    assert_eq!(tier.device.waiting(), CONNECTION_TICKETS_MAX);
-    tier.device.pass();
+    assert_eq!(tier.device.held(), CONNECTION_TICKETS_MAX);
+    tier.device.release();
     let found = format!("VALUE {short_key} 0 {SHORT_LEN}\r\n{}\r\n", short());
     let answer = format!("{}VALUE a 0 1\r\n1\r\nEND\r\n", found.repeat(50));
     c.hear(format!("{answer}{answer}MN\r\n"));
@@ -320,11 +327,11 @@ fn expected_bytes_count_as_queued() {
     let Some(tier) = SlowTier::new("") else { return };
     let mut c = tier.connect();
     c.say("get huge huge huge huge\r\nget a\r\nmn\r\n");
-    wait_until("a read waits", || tier.device.waiting() > 0);
+    wait_until("a read waits", || tier.device.held() > 0);
     hears_nothing(&mut c, &tier);
     // The kernel splits a read whose bytes are not at the start of a page.
-    assert!(tier.device.waiting() <= 2, "{}", tier.device.waiting());
-    tier.device.pass();
+    assert!(tier.device.held() <= 2, "{}", tier.device.held());
+    tier.device.release();
     let answer = format!("VALUE huge 0 1000000\r\n{}\r\n", huge());
     c.hear(format!("{}END\r\nVALUE a 0 1\r\n1\r\nEND\r\nMN\r\n", answer.repeat(4)));
     tier.stop();
@@ -338,7 +345,7 @@ fn greedy(tier: &SlowTier) -> Vec<Client<TcpStream>> {
         .iter_mut()
         .for_each(|c| c.say(format!("mg {} s u\r\n", tier.short).repeat(CONNECTION_TICKETS_MAX)));
     // The others wait in the worker.
-    tier.device.wait_for(FLASH_READS_MAX as usize);
+    tier.device.wait_for_held(FLASH_READS_MAX as usize);
     // Each has had its turns.
     let mut c = tier.connect();
     (0..100).for_each(|_| c.request("mn\r\n", "MN\r\n"));
@@ -355,7 +362,7 @@ fn reads_wait_within_their_line_while_the_worker_has_too_many() {
     waiting[2].say("mg on-2 v\r\nmn\r\n");
     waiting[0].hear("VALUE a 0 1\r\n1\r\n");
     waiting.iter_mut().for_each(|c| hears_nothing(c, &tier));
-    tier.device.pass();
+    tier.device.release();
     let rest = format!("{}VALUE a 0 1\r\n1\r\nEND\r\nMN\r\n", found(2));
     waiting[0].hear(&rest);
     waiting[1].hear(&rest);
@@ -372,10 +379,10 @@ fn clients_are_not_punished_while_the_device_is_slow() {
     // The long value behind the pending one stays pinned.
     c.request(format!("set long 0 0 20000\r\n{long}\r\n"), "STORED\r\n");
     c.say("get on-1\r\nget long\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     let mut change = tier.connect();
     change.say("touch on-2 0\r\n");
-    tier.device.wait_for(2);
+    tier.device.wait_for_held(2);
     std::thread::sleep(Duration::from_millis(2500));
     tier.device.answer_all();
     c.hear(format!("{}END\r\nVALUE long 0 20000\r\n{long}\r\nEND\r\n", found(1)));
@@ -389,11 +396,11 @@ fn stops_answer_what_the_device_does_not() {
     let Some(mut tier) = SlowTier::new("") else { return };
     let mut c = tier.connect();
     c.say("mg on-1 v\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     tier.server.signal(Signal::TERM);
     c.hear("EN\r\n");
     c.hear_end();
-    tier.device.pass();
+    tier.device.release();
     tier.wait();
 }
 
@@ -409,7 +416,7 @@ fn datagrams_are_answered_when_their_reads_end() {
     let Some((tier, udp)) = with_datagrams() else { return };
     udp.say(1, "mg on-1 v\r\nmg on-2 v q\r\nmn\r\nmg on-3 v\r\n");
     udp.say(2, "set b 0 0 1\r\n2\r\ntouch on-4 0\r\nget a b\r\n");
-    tier.device.wait_for(4);
+    tier.device.wait_for_held(4);
     udp.request(4, "get a b\r\n", "VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n");
     tier.answer(3);
     tier.fail(2);
@@ -432,7 +439,7 @@ fn datagrams_beyond_the_bound_get_no_answer() {
     for id in 0..=PENDING_DATAGRAMS_MAX as u16 {
         udp.say(id, "mg on-1 s u\r\n");
     }
-    tier.device.wait_for(PENDING_DATAGRAMS_MAX + 1);
+    tier.device.wait_for_held(PENDING_DATAGRAMS_MAX + 1);
     udp.request(100, "mn\r\n", "MN\r\n");
     tier.device.answer_all();
     let mut answered: Vec<u16> = (0..PENDING_DATAGRAMS_MAX).map(|_| udp.hear_next().0).collect();
@@ -440,7 +447,7 @@ fn datagrams_beyond_the_bound_get_no_answer() {
     assert_eq!(answered, (0..PENDING_DATAGRAMS_MAX as u16).collect::<Vec<_>>());
     // Then there is room again.
     udp.say(101, "mg on-1 s u\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     tier.device.answer_all();
     assert_eq!(udp.hear(101), format!("HD s{LEN}\r\n").into_bytes());
     tier.stop();
@@ -450,14 +457,14 @@ fn datagrams_beyond_the_bound_get_no_answer() {
 fn datagrams_expire_and_stop_with_their_reads() {
     let Some((mut tier, udp)) = with_datagrams() else { return };
     udp.say(1, "mg on-1 v\r\nmn\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     assert_eq!(udp.hear(1), b"EN\r\nMN\r\n");
     tier.device.answer_all();
     udp.say(2, "mg on-2 v\r\n");
-    tier.device.wait_for(1);
+    tier.device.wait_for_held(1);
     tier.server.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(50));
-    tier.device.pass();
+    tier.device.release();
     assert_eq!(udp.hear(2), format!("VA {LEN}\r\n{}\r\n", value(2)).into_bytes());
     tier.wait();
 }
@@ -468,8 +475,28 @@ fn datagrams_get_no_answer_while_the_worker_has_too_many_reads() {
     let mut greedy = greedy(&tier);
     udp.say(1, "mn\r\nmg on-2 v\r\n");
     udp.request(2, "mn\r\n", "MN\r\n");
-    tier.device.pass();
+    tier.device.release();
     greedy.iter_mut().for_each(|c| c.hear(format!("HD s{SHORT_LEN}\r\n").repeat(CONNECTION_TICKETS_MAX)));
     udp.request(3, "mn\r\n", "MN\r\n");
     tier.stop();
+}
+
+#[test]
+fn while_writes_stall_memory_evicts() {
+    let Some((slow, mut server)) = start_on_slow_device("") else { return };
+    slow.hold_writes(HEADER_AREA_BYTES);
+    let mut c = connect(server.address());
+    c.fill_with("before", 20 << 20);
+    assert!(slow.held() > 0);
+    assert_eq!(c.count("fabcache", "flash_items"), 0);
+    assert!(c.count("", "evictions") > 0);
+    c.request("set a 0 0 1\r\n1\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+    slow.release();
+    wait_until("the held writes end", || c.count("fabcache", "flash_items") > 0);
+    let items = c.count("fabcache", "flash_items");
+    c.fill_with("after", 20 << 20);
+    c.settle();
+    assert!(c.count("fabcache", "flash_items") > items);
+    server.signal(Signal::TERM);
+    assert!(server.wait().success(), "{}", server.log());
 }

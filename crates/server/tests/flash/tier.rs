@@ -33,13 +33,14 @@ impl Tier {
     }
 }
 
+/// Returns whether the system lets the server use io_uring for files.
+pub fn has_io_uring() -> bool {
+    probe_files().inspect_err(|error| eprintln!("no test: io_uring is not available: {error}")).is_ok()
+}
+
 /// A folder on a file system for flash devices; none where io_uring is refused.
 pub fn folder() -> Option<Folder> {
-    if let Err(error) = probe_files() {
-        eprintln!("no test: io_uring is not available: {error}");
-        return None;
-    }
-    Some(Folder::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")), "flash").expect("a folder"))
+    has_io_uring().then(|| Folder::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")), "flash").expect("a folder"))
 }
 
 /// The flag of a device with 16 flash segments.

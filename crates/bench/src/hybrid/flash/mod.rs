@@ -4,12 +4,10 @@
 //! over several connections, each with several requests in flight, so that the servers' reads of the device overlap.
 //!
 //! - `servers.rs`: starts the servers; `cgroup.rs`: limits their memory, and with it the page cache.
-//! - `delayed.rs`: devices in memory that are as slow as wanted.
 //! - `filled.rs`: a server with its items; `hits.rs`: hits in RAM beside reads from the device.
 //! - `table.rs`: the results.
 
 pub mod cgroup;
-pub mod delayed;
 mod filled;
 mod hits;
 pub mod servers;
@@ -19,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fabcache_testbed::slow_devices::SlowDevices;
 
 use self::cgroup::MemoryGroup;
-use self::delayed::DelayedFiles;
 use self::filled::Filled;
 use self::hits::RamHits;
 use self::servers::{Amount, Servers};
@@ -114,7 +112,7 @@ pub struct FlashTier {
     /// Where the files of the devices are.
     pub directory: PathBuf,
     /// What is mounted there, if reads and writes are to take longer.
-    pub delayed: Option<DelayedFiles>,
+    pub slow_devices: Option<SlowDevices>,
     /// The servers.
     pub servers: Servers,
     /// How the page cache is limited.
@@ -250,8 +248,8 @@ impl Experiment for FlashTier {
     }
 
     fn method(&self) -> String {
-        let file_system = match &self.delayed {
-            Some(delayed) => format!("a FUSE mount (memory, each request takes {:?} more)", delayed.delay()),
+        let file_system = match &self.slow_devices {
+            Some(slow) => format!("a FUSE mount (memory, each request takes {:?} more)", slow.delay()),
             None => servers::file_system(&self.directory).unwrap_or_default(),
         };
         let limit = self.page_cache.described();
