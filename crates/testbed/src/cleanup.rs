@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -101,13 +102,18 @@ impl Registry {
                 let _ = pidfd_send_signal(server, Signal::KILL);
             }
         }
-        for folder in &self.folders {
-            let _ = std::fs::remove_dir_all(folder);
-        }
+        self.folders.iter().for_each(|folder| remove(folder));
     }
 }
 
-/// A folder that only this user can enter, for sockets and logs. Removed when dropped.
+/// Removes a folder, after unmounting what is mounted there, even if a process uses it.
+fn remove(folder: &Path) {
+    // Fails where nothing is mounted.
+    let _ = unmount(folder, UnmountFlags::DETACH);
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// A folder that only this user can enter, for sockets and logs. Dropped, it is unmounted and removed.
 ///
 /// Its path is short: a Unix socket's path holds no more than 107 bytes.
 #[derive(Debug)]
@@ -147,7 +153,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        remove(&self.0);
         registry().folders.retain(|known| *known != self.0);
     }
 }

@@ -23,7 +23,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::MemfdFlags;
-use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cleanup::Folder;
 use crate::report::not_run;
@@ -39,7 +38,7 @@ const REQUESTS_MAX: u16 = 4096;
 /// A mounted folder whose files are such devices. Dropped, it answers all requests and is unmounted.
 #[derive(Debug)]
 pub struct SlowDevices {
-    // Declared first: the folder is removed once nothing is mounted there.
+    // Declared first: it unmounts through fusermount3 where this user may not. The folder unmounts what a server has open.
     _session: BackgroundSession,
     folder: Folder,
     requests: Arc<Requests>,
@@ -164,8 +163,6 @@ impl SlowDevices {
 impl Drop for SlowDevices {
     fn drop(&mut self) {
         self.release();
-        // The session does not unmount files that a server still has open. A user who may not unmount has fusermount3 do it.
-        let _ = unmount(self.path(), UnmountFlags::DETACH);
     }
 }
 
