@@ -235,10 +235,15 @@ impl Observer for StoreObserver {
     fn evicted(&self, key: &[u8], info: &ItemInfo) {
         let Some(shared) = self.0.upgrade() else { return };
         shared.notify_watchers(topic::EVICTIONS, || {
-            let fetch = if info.fetched { "yes" } else { "no" };
-            let ttl = info.ttl.map_or(-1, i64::from);
-            let (key, la, size) = (encoded(key), info.idle, info.len);
-            format!("type=eviction key={key} fetch={fetch} ttl={ttl} la={la} clsid={ITEM_CLASS} size={size}")
+            format!("type=eviction {} size={}", item_fields(key, info), info.len)
+        });
+    }
+
+    fn demoted(&self, key: &[u8], info: &ItemInfo) {
+        let Some(shared) = self.0.upgrade() else { return };
+        // Flash has no buckets: memcached's default one.
+        shared.notify_watchers(topic::EVICTIONS, || {
+            format!("type=extwrite {} bucket=0", item_fields(key, info))
         });
     }
 
@@ -263,6 +268,13 @@ impl Observer for StoreObserver {
             flash.reads_control.notify();
         }
     }
+}
+
+/// Returns the fields that watchers see of each item that leaves memory.
+fn item_fields(key: &[u8], info: &ItemInfo) -> String {
+    let fetch = if info.fetched { "yes" } else { "no" };
+    let ttl = info.ttl.map_or(-1, i64::from);
+    format!("key={} fetch={fetch} ttl={ttl} la={} clsid={ITEM_CLASS}", encoded(key), info.idle)
 }
 
 fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {

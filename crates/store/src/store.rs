@@ -191,13 +191,16 @@ pub struct Store {
     pub(crate) backing: Box<dyn Backing>,
 }
 
-/// Receives evictions.
+/// Receives items that leave memory, and learns what to do for the store.
 pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Whether there is a listener now.
     fn is_listening(&self) -> bool;
 
     /// An item was evicted. Called under a lock: be quick.
     fn evicted(&self, key: &[u8], info: &ItemInfo);
+
+    /// An item left memory for flash. Called under a lock: be quick.
+    fn demoted(&self, _key: &[u8], _info: &ItemInfo) {}
 
     /// Writers will soon write to untouched memory: [`Handle::touch_ahead`](crate::Handle::touch_ahead) is due.
     fn memory_is_untouched(&self) {}

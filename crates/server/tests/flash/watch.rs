@@ -1,6 +1,8 @@
 //! Watchers of a server with items on flash: one line for each lookup and change, as for an item in memory.
 
+use std::io::Read;
 use std::net::TcpStream;
+use std::thread::JoinHandle;
 
 use crate::common::Client;
 use crate::tier::{Tier, letters};
@@ -123,29 +125,67 @@ fn mutations_and_deletions_are_seen_once() {
     tier.server.stop();
 }
 
-/// An item that goes to flash is no eviction; with flash that takes no short items, each item that leaves is one.
+/// Collects the lines about items `key-N`, without times and numbers, until the server stops.
+fn watched(tier: &Tier) -> JoinHandle<Vec<String>> {
+    let mut watcher = watcher(tier, "evictions");
+    std::thread::spawn(move || {
+        let mut lines = String::new();
+        watcher.stream.read_to_string(&mut lines).expect("lines until the end");
+        assert!(!lines.contains("[skipped"), "the watcher is fast enough");
+        let ours = lines.lines().filter(|line| line.contains(" key=key-"));
+        ours.map(|line| line.split(' ').skip(2).collect::<Vec<_>>().join(" ")).collect()
+    })
+}
+
+/// Returns whether this is the line of an item of [`store`] that leaves memory: its first and last words, and `fetch=…`.
+fn is_line(line: &str, kind: &str, n: usize, fetch: &str, last: &str) -> bool {
+    let (before, after) =
+        (format!("type={kind} key=key-{n} fetch={fetch} ttl=-1 la="), format!(" clsid=1 {last}"));
+    let idle = line.strip_prefix(&before).and_then(|rest| rest.strip_suffix(&after));
+    idle.is_some_and(|idle| idle.parse::<u32>().is_ok())
+}
+
 #[test]
-fn evictions_are_items_that_flash_did_not_take() {
-    for (flags, are_evicted) in [("-t 1", false), ("-t 1 --flash-item-size 2000", true)] {
-        let Some(tier) = Tier::new(flags) else { return };
-        let mut w = watcher(&tier, "evictions");
-        let mut c = tier.server.connect();
-        store(&mut c, "key");
-        let evictions = c.count("", "evictions");
-        assert!(c.count("fabcache", "flash_items_demoted") > 1000);
-        // The lines are sent before the counter shows them.
-        let lines: Vec<String> = (0..evictions).map(|_| w.hear_until("\n")).collect();
-        let ours = lines.iter().filter(|line| line.contains("type=eviction key=key-")).count();
-        if are_evicted {
-            assert!(ours > ITEMS / 2, "{ours} of {ITEMS} are evicted");
-            let line = lines.iter().find(|line| line.contains(" key=key-")).expect("there are");
-            for field in [" fetch=no", " ttl=", " la=", " clsid=1", &format!(" size={LEN}")] {
-                assert!(line.contains(field), "{line}");
-            }
-        } else {
-            let refused = c.count("fabcache", "flash_items_refused");
-            assert!(evictions <= refused, "{evictions} evictions, and flash refused {refused}");
-        }
-        tier.server.stop();
+fn items_that_go_to_flash_are_seen_each_time() {
+    let Some(tier) = Tier::new("-t 1 --eviction lru") else { return };
+    let lines = watched(&tier);
+    let mut c = tier.server.connect();
+    store(&mut c, "key");
+    // The second read brings it to memory.
+    for n in (0..ITEMS).flat_map(|n| [n, n]) {
+        c.say(format!("get key-{n}\r\nmn\r\n"));
+        c.hear_until_noop();
     }
+    c.fill_with("more", 20 << 20);
+    c.settle();
+    assert!(c.count("fabcache", "flash_items_demoted_unwritten") > 0);
+    tier.server.stop();
+    let lines = lines.join().expect("no panic");
+    let count = |fetch: &str| {
+        let is_seen = |n: &usize| {
+            let about: Vec<_> =
+                lines.iter().filter(|line| line.contains(&format!(" key=key-{n} "))).collect();
+            assert!(about.len() <= 2, "{about:?}");
+            about.iter().any(|line| is_line(line, "extwrite", *n, fetch, "bucket=0"))
+        };
+        (0..ITEMS).filter(is_seen).count()
+    };
+    assert!(count("no") > ITEMS / 2, "{lines:?}");
+    assert!(count("yes") > ITEMS / 2, "{lines:?}");
+}
+
+#[test]
+fn items_that_flash_does_not_take_are_seen_as_evictions() {
+    let Some(tier) = Tier::new("-t 1 --flash-item-size 2000") else { return };
+    let lines = watched(&tier);
+    let mut c = tier.server.connect();
+    store(&mut c, "key");
+    assert!(c.count("fabcache", "flash_items_demoted") > 1000);
+    tier.server.stop();
+    let lines = lines.join().expect("no panic");
+    let size = format!("size={LEN}");
+    let is_seen = |n: &usize| lines.iter().any(|line| is_line(line, "eviction", *n, "no", &size));
+    let seen = (0..ITEMS).filter(is_seen).count();
+    assert!(seen > ITEMS / 2, "{seen} of {ITEMS} are evicted");
+    assert_eq!(lines.len(), seen, "{lines:?}");
 }

@@ -162,6 +162,7 @@ impl Store {
 
     /// Ends an item in memory whose record is on flash, and links that.
     fn relink_on_flash(&self, group: &LockedGroup<'_>, at: SlotSnapshot, item: &Item, slot: Slot) {
+        self.report_item(at, item, |observer, key, info| observer.demoted(key, info));
         let end = || self.relink_copy(group, at, item, slot);
         in_order("chunks_last", end, || self.kill_chunks(at.slot.offset(), item));
     }

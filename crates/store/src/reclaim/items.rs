@@ -12,9 +12,9 @@ use crate::eviction::Eviction;
 use crate::flash::Demotion;
 use crate::index::SlotSnapshot;
 use crate::index::group::LockedGroup;
-use crate::info::{Detail, Expiry, Miss};
+use crate::info::{Detail, Expiry, ItemInfo, Miss};
 use crate::segments::{ClaimPurpose, Queue};
-use crate::store::Store;
+use crate::store::{Observer, Store};
 
 impl Store {
     /// Passes over the item at the victim's position; returns its bytes.
@@ -236,13 +236,22 @@ impl Store {
     }
 
     fn report_eviction(&self, at: SlotSnapshot, item: &Item) {
-        let now = self.now();
-        let offset = at.slot.offset();
-        self.evicted_idle.store(now.saturating_sub(self.accessed(offset, item.state)), Ordering::Relaxed);
+        let idle = self.now().saturating_sub(self.accessed(at.slot.offset(), item.state));
+        self.evicted_idle.store(idle, Ordering::Relaxed);
+        self.report_item(at, item, |observer, key, info| observer.evicted(key, info));
+    }
+
+    /// Passes an item's key and metadata to the observer, if that listens. The caller holds the lock of the item's slot.
+    pub(crate) fn report_item(
+        &self,
+        at: SlotSnapshot,
+        item: &Item,
+        report: impl FnOnce(&dyn Observer, &[u8], &ItemInfo),
+    ) {
         if let Some(observer) = self.observer.get().filter(|observer| observer.is_listening()) {
             let mut key = [0; KEY_BYTES_MAX];
-            let key = self.copy_key(offset, item, &mut key);
-            observer.evicted(key, &self.info(at.slot, item, now, Detail::Full));
+            let key = self.copy_key(at.slot.offset(), item, &mut key);
+            report(&**observer, key, &self.info(at.slot, item, self.now(), Detail::Full));
         }
     }
 
