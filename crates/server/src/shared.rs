@@ -77,8 +77,6 @@ pub struct Switches {
     pub crawler_tocrawl: AtomicU32,
     /// `slabs automove`.
     pub automove: AtomicU32,
-    /// `extstore item_size`: values shorter than this are evicted instead of written to flash.
-    pub flash_item_bytes_min: AtomicU32,
 }
 
 /// The state of all workers together.
@@ -159,11 +157,12 @@ impl Shared {
             crawler_sleep: AtomicU32::new(given("lru_crawler_sleep", 100)),
             crawler_tocrawl: AtomicU32::new(given("lru_crawler_tocrawl", 0)),
             automove: AtomicU32::new(settings.extended.slab_automove.unwrap_or(1)),
-            flash_item_bytes_min: AtomicU32::new(match &settings.flash {
-                Some(flash) => flash.item_bytes_min,
-                None => settings.extended.ext_item_bytes.unwrap_or(MEMCACHED_EXT_ITEM_SIZE),
-            }),
         };
+        if settings.flash.is_none() {
+            store.set_flash_item_bytes_min(
+                settings.extended.ext_item_bytes.unwrap_or(MEMCACHED_EXT_ITEM_SIZE),
+            );
+        }
         Shared {
             started: Instant::now(),
             counters: inboxes.iter().map(|_| CachePadded::default()).collect(),

@@ -181,6 +181,8 @@ pub struct Store {
     pub(crate) observer: OnceLock<Box<dyn Observer>>,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) flash: Option<Box<Flash>>,
+    /// Without a flash tier it has no effect.
+    pub(crate) flash_item_bytes_min: AtomicU32,
     /// How the store began, and how long that took.
     #[cfg(not(loom))]
     pub(crate) opening: (Opening, Duration),
@@ -362,6 +364,9 @@ impl Store {
             observer: OnceLock::new(),
             recovery: parts.recovery.map(Box::new),
             flash: parts.flash.map(Box::new),
+            flash_item_bytes_min: AtomicU32::new(
+                options.flash.as_ref().map_or(0, |flash| flash.item_bytes_min),
+            ),
             #[cfg(not(loom))]
             opening: (Opening::New, Duration::ZERO),
             #[cfg(not(loom))]

@@ -245,7 +245,6 @@ fn extstore(ctx: &Context, words: Words<'_>) -> &'static [u8] {
         }
         [b"item_size", bytes] => match parse_u32(bytes) {
             Some(bytes) => {
-                ctx.shared.switches.flash_item_bytes_min.store(bytes, Ordering::Relaxed);
                 ctx.shared.store.set_flash_item_bytes_min(bytes);
                 b"OK"
             }

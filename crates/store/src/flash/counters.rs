@@ -206,11 +206,14 @@ impl Flash {
 }
 
 impl Store {
-    /// Evicts items of fewer bytes rather than writing them to flash.
+    /// Returns below how many bytes items are evicted rather than written to flash.
+    pub fn flash_item_bytes_min(&self) -> u32 {
+        self.flash_item_bytes_min.load(Ordering::Relaxed)
+    }
+
+    /// Sets below how many bytes items are evicted rather than written to flash.
     pub fn set_flash_item_bytes_min(&self, bytes: u32) {
-        if let Some(flash) = &self.flash {
-            flash.set_item_bytes_min(bytes);
-        }
+        self.flash_item_bytes_min.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the sums of the flash tier, if there is one.

@@ -2,7 +2,7 @@
 
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{self, Item, NewItem, State};
-use fabcache_layout::sync::{Ordering, in_order};
+use fabcache_layout::sync::in_order;
 use fabcache_layout::{KeyHash, Slot, header};
 
 use super::log::{FlashWrite, NotStaged, StagedItem};
@@ -58,7 +58,7 @@ impl Store {
         // The record belongs to the flush epoch in which the item is valid.
         let epoch = header::flush_epoch(&self.memory);
         let is_admitted = item.state.in_epoch(epoch)
-            && bytes >= u64::from(flash.item_bytes_min.load(Ordering::Relaxed))
+            && bytes >= u64::from(self.flash_item_bytes_min())
             && log.admits(was_read, now_ns);
         if !is_admitted {
             flash.counters.items_refused.inc();

@@ -45,7 +45,7 @@ mod tests;
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
 use fabcache_layout::geometry::Geometry;
-use fabcache_layout::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use fabcache_layout::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use crate::bounds::{FLASH_READS_BETWEEN_DIVISOR, FLASH_READS_BETWEEN_MIN, ITEM_BYTES_MIN};
 use crate::error::CreateError;
@@ -106,7 +106,6 @@ pub(crate) struct Flash {
     retirement: Mutex<()>,
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
-    item_bytes_min: AtomicU32,
     /// The most items that the index has had.
     items_most: AtomicU64,
     /// The first sequence that no earlier server used.
@@ -147,7 +146,6 @@ impl Flash {
             publishing: Mutex::new(()),
             retirement: Mutex::new(()),
             leaving: AtomicUsize::new(0),
-            item_bytes_min: AtomicU32::new(options.item_bytes_min),
             items_most: AtomicU64::new(0),
             first_sequence: 1,
             #[cfg(not(loom))]
@@ -197,11 +195,6 @@ impl Flash {
             self.spans.count_found(item, &self.segments);
         }
         is_there
-    }
-
-    /// Items of fewer bytes are evicted rather than written to flash.
-    pub(crate) fn set_item_bytes_min(&self, bytes: u32) {
-        self.item_bytes_min.store(bytes, Ordering::Relaxed);
     }
 }
 

@@ -135,7 +135,7 @@ fn lru(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
 
 /// memcached's options for flash. `ext_item_size` is what counts here; the others are as given.
 fn extstore(ctx: &Context, settings: &Settings, report: &mut Report<'_>) {
-    report.stat("ext_item_size", ctx.shared.switches.flash_item_bytes_min.load(Ordering::Relaxed));
+    report.stat("ext_item_size", ctx.shared.store.flash_item_bytes_min());
     for (name, default) in
         [("ext_item_age", "4294967295"), ("ext_low_ttl", "0"), ("ext_recache_rate", "2000")]
     {
