@@ -197,6 +197,7 @@ pub(super) struct Log {
     ended: BTreeMap<u64, EndedWrite>,
     /// The last failed writes.
     failed: VecDeque<u64>,
+    /// The end of the pause after a failed write; 0 once a write has succeeded.
     failed_until_ns: u64,
     /// When the oldest write began to wait, or the one before it was published.
     progress_ns: u64,
@@ -239,8 +240,8 @@ impl Log {
         ((self.ready.len() + self.in_flight) as u64, state)
     }
 
-    /// Returns whether devices take what is staged: no write has failed lately, and writes make progress.
-    pub(super) fn is_working(&self, now_ns: u64) -> bool {
+    /// Returns whether a staged item is likely to be written: the last write succeeded, and none is stalled.
+    pub(super) fn is_healthy(&self, now_ns: u64) -> bool {
         self.failed_until_ns == 0 && !self.is_stalled(now_ns)
     }
 
@@ -290,9 +291,8 @@ impl Log {
 
     /// Returns whether an item that was read or not may be written now.
     pub(super) fn admits(&mut self, was_read: bool, now_ns: u64) -> bool {
-        let is_failing = self.failed_until_ns > now_ns;
         // Until all of flash was written there is nothing to lose by it.
-        !is_failing && (self.fresh > 0 || self.budget.allows(was_read, now_ns))
+        !self.is_paused(now_ns) && (self.fresh > 0 || self.budget.allows(was_read, now_ns))
     }
 
     /// Returns whether items are staged that are not published.
@@ -300,9 +300,15 @@ impl Log {
         self.has_writes() || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
     }
 
-    /// Returns whether writes neither fail nor stall, and a segment is free.
-    pub(super) fn is_accepting(&self, now_ns: u64) -> bool {
-        self.failed_until_ns <= now_ns && !self.is_stalled(now_ns) && !self.free.is_empty()
+    /// Returns whether an item may be staged: no write is stalled, a segment is free, and the pause after a failed write is over.
+    /// Only the writes of then show whether the devices work again ([`Log::is_healthy`]).
+    pub(super) fn may_stage(&self, now_ns: u64) -> bool {
+        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && !self.free.is_empty()
+    }
+
+    /// Returns whether a write has failed so lately that no item is staged.
+    fn is_paused(&self, now_ns: u64) -> bool {
+        self.failed_until_ns > now_ns
     }
 
     fn has_writes(&self) -> bool {
@@ -635,15 +641,8 @@ mod tests {
 
     #[test]
     fn page_has_one_record_of_a_key() {
-        let segments = FlashSegments::new(1, &[4 << 20], 1 << 20);
-        let options = FlashOptions {
-            device_bytes: vec![4 << 20],
-            segment_bytes: 1 << 20,
-            item_bytes_min: 0,
-            write_bytes_per_second: None,
-            set_id: 1,
-            previous_set_id: None,
-        };
+        let options = FlashOptions::of_device(4, 1 << 20);
+        let segments = FlashSegments::new(1, &options.device_bytes, options.segment_bytes);
         let mut log = Log::new(&options, &segments, true);
         let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));
         let first = pages[0];

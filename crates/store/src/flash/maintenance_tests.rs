@@ -44,19 +44,11 @@ impl World {
     /// Returns a store some of whose items are on flash.
     fn new(evict: bool) -> World {
         let clock = Clock::default();
-        let flash = FlashOptions {
-            device_bytes: vec![SEGMENTS * SEGMENT_BYTES],
-            segment_bytes: SEGMENT_BYTES,
-            item_bytes_min: 0,
-            write_bytes_per_second: None,
-            set_id: 1,
-            previous_set_id: None,
-        };
         let store = Store::open(StoreOptions {
             memory_bytes: 2 << 20,
             memory_bytes_max: 2 << 20,
             evict,
-            flash: Some(flash),
+            flash: Some(FlashOptions::of_device(SEGMENTS, SEGMENT_BYTES)),
             time: Box::new(clock.clone()),
             ..StoreOptions::default()
         });

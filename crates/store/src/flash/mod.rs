@@ -89,6 +89,21 @@ pub struct FlashOptions {
     pub previous_set_id: Option<u128>,
 }
 
+#[cfg(test)]
+impl FlashOptions {
+    /// Returns the options of one new device with so many segments.
+    fn of_device(segments: u64, segment_bytes: u64) -> FlashOptions {
+        FlashOptions {
+            device_bytes: vec![segments * segment_bytes],
+            segment_bytes,
+            item_bytes_min: 0,
+            write_bytes_per_second: None,
+            set_id: 1,
+            previous_set_id: None,
+        }
+    }
+}
+
 /// The flash tier's part of a store.
 #[derive(Debug)]
 pub(crate) struct Flash {

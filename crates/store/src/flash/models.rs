@@ -18,16 +18,9 @@ use crate::{Change, Detail, Get, Handle, NewValue, OutOfMemory, Payload, Store, 
 type Device = Arc<std::sync::Mutex<Vec<u8>>>;
 
 fn store() -> (Arc<Store>, Device) {
-    let device_bytes = (4 * PAGE_BYTES) as u64;
-    let store = store_with_flash(FlashOptions {
-        device_bytes: vec![device_bytes],
-        segment_bytes: PAGE_BYTES as u64,
-        item_bytes_min: 0,
-        write_bytes_per_second: None,
-        set_id: 1,
-        previous_set_id: None,
-    });
-    (store, Arc::new(std::sync::Mutex::new(vec![0; device_bytes as usize])))
+    const SEGMENTS: usize = 4;
+    let store = store_with_flash(FlashOptions::of_device(SEGMENTS as u64, PAGE_BYTES as u64));
+    (store, Arc::new(std::sync::Mutex::new(vec![0; SEGMENTS * PAGE_BYTES])))
 }
 
 fn flash_of(store: &Store) -> &Flash {

@@ -612,7 +612,7 @@ impl Store {
         }
         let has_room = free >= self.free_segments_least().max(needed);
         // Items that fail to go to flash would be lost for one that is there.
-        is_recent && has_room && flash.log().is_working(self.clock_ns())
+        is_recent && has_room && flash.log().is_healthy(self.clock_ns())
     }
 
     /// Returns why an item of a pinned segment is no longer valid in this flush epoch, if it is not.

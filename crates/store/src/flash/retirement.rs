@@ -121,7 +121,7 @@ impl Handle {
 impl Store {
     /// Lets reclaim try again what it could not empty without eviction, while flash refused items.
     fn retry_stuck(&self, flash: &Flash) {
-        if !self.evicts() && flash.log().is_accepting(self.clock_ns()) {
+        if !self.evicts() && flash.log().may_stage(self.clock_ns()) {
             self.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
         }
     }

@@ -29,14 +29,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let options = FlashOptions {
-            device_bytes: vec![SEGMENTS * SEGMENT_BYTES],
-            segment_bytes: SEGMENT_BYTES,
-            item_bytes_min: 0,
-            write_bytes_per_second: None,
-            set_id: 0,
-            previous_set_id: None,
-        };
+        let options = FlashOptions::of_device(SEGMENTS, SEGMENT_BYTES);
         let segments = FlashSegments::new(TIER, &options.device_bytes, SEGMENT_BYTES);
         let log = Log::new(&options, &segments, true);
         World { segments, log, device: vec![0; (SEGMENTS * SEGMENT_BYTES) as usize], written: Vec::new() }
