@@ -212,7 +212,7 @@ impl Server {
         self.shared.fabric.close();
         self.shared.housekeeping.stop();
         if let Some(flash) = &self.shared.flash {
-            flash.control.stop();
+            flash.writer_control.stop();
         }
         if !background.join() {
             bail!("a thread of the server had failed; see the log");
@@ -257,7 +257,7 @@ impl Observer for StoreObserver {
         if let Some(shared) = self.0.upgrade()
             && let Some(flash) = &shared.flash
         {
-            flash.control.notify();
+            flash.writer_control.notify();
         }
     }
 
@@ -265,7 +265,7 @@ impl Observer for StoreObserver {
         if let Some(shared) = self.0.upgrade()
             && let Some(flash) = &shared.flash
         {
-            flash.reads_control.notify();
+            flash.maintenance_control.notify();
         }
     }
 }

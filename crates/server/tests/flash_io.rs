@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use fabcache_server::bounds::{FLASH_READ_BYTES_MAX, FLASH_READS_MAX, FLASH_WRITES_MAX};
 use fabcache_server::flash::device_header::HEADER_BYTES;
 use fabcache_server::flash::{
-    DeviceSettings, Devices, FlashReader, HEADER_AREA_BYTES, ReadRequest, WriteQueue, WriteRequest,
-    WriterControl, file_offset, run_writer,
+    DeviceSettings, Devices, FlashReader, HEADER_AREA_BYTES, ReadRequest, ThreadControl, WriteQueue,
+    WriteRequest, file_offset, run_writer,
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
@@ -317,15 +317,15 @@ impl WriteQueue for Queue {
 }
 
 /// Runs the writer beside the function.
-fn with_writer(devices: &Devices, queue: &Queue, test: impl FnOnce(&WriterControl)) {
+fn with_writer(devices: &Devices, queue: &Queue, test: impl FnOnce(&ThreadControl)) {
     /// Ends the writer, also when the test panics.
-    struct Stop<'c>(&'c WriterControl);
+    struct Stop<'c>(&'c ThreadControl);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
             self.0.stop();
         }
     }
-    let control = WriterControl::new().expect("a descriptor");
+    let control = ThreadControl::new().expect("a descriptor");
     thread::scope(|scope| {
         let stop = Stop(&control);
         let writer = scope.spawn(|| run_writer(devices, queue, &control));
@@ -481,7 +481,7 @@ fn each_notification_wakes_the_writer() {
 fn stopped_writer_takes_no_further_writes() {
     let Some((devices, _files)) = devices(1) else { return };
     let queue = Queue::default();
-    let control = WriterControl::new().expect("a descriptor");
+    let control = ThreadControl::new().expect("a descriptor");
     control.stop();
     queue.push(write(1, 0, 0, 1));
     run_writer(&devices, &queue, &control).expect("the ring works");

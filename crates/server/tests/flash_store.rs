@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fabcache_server::flash::{
-    DeviceSettings, Devices, FlashReader, HEADER_AREA_BYTES, StoreWrites, WriterControl, run_writer,
+    DeviceSettings, Devices, FlashReader, HEADER_AREA_BYTES, StoreWrites, ThreadControl, run_writer,
 };
 use fabcache_store::{
     Detail, Expiry, FlashOptions, FlashRead, FlashReadResult, Get, Handle, ItemInfo, Observer, Payload, Put,
@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(60);
 const LOST_MAX: usize = 3;
 
 #[derive(Debug)]
-struct Notify(Arc<WriterControl>);
+struct Notify(Arc<ThreadControl>);
 
 impl Observer for Notify {
     fn is_listening(&self) -> bool {
@@ -46,7 +46,7 @@ struct Tier {
     folder: Folder,
     devices: Arc<Devices>,
     handle: Handle,
-    control: Arc<WriterControl>,
+    control: Arc<ThreadControl>,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -77,7 +77,7 @@ impl Tier {
             ..StoreOptions::default()
         });
         let store = Arc::new(store.expect("memory"));
-        let control = Arc::new(WriterControl::new().expect("a descriptor"));
+        let control = Arc::new(ThreadControl::new().expect("a descriptor"));
         store.observe(Box::new(Notify(Arc::clone(&control))));
         let queue = StoreWrites { handle: Handle::new(&store), memory_is_free: || {} };
         let writer = {

@@ -7,19 +7,19 @@ use fabcache_store::Handle;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::{Devices, FlashReader, WriterControl};
+use super::{Devices, FlashReader, ThreadControl};
 
 /// How long the thread waits for results before it submits again.
 const RETRY_AFTER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Reads for the store until [`WriterControl::stop`].
+/// Reads for the store until [`ThreadControl::stop`].
 ///
 /// # Errors
 /// The kernel refuses the ring, or to wait for it.
 pub fn run_maintenance_reads(
     devices: &Arc<Devices>,
     handle: &Handle,
-    control: &WriterControl,
+    control: &ThreadControl,
 ) -> io::Result<()> {
     let mut reader = FlashReader::new(devices)?;
     while !control.drain() {

@@ -2,7 +2,7 @@
 //!
 //! - `devices.rs`: opens the files and block devices; `device_header.rs`: the page that each begins with.
 //! - `reader.rs`: the reads of one worker; `writer.rs`: the thread that writes; `store.rs`: what they take from the store.
-//! - `maintenance.rs`: the thread that does the reads that the store itself needs.
+//! - `maintenance.rs`: the thread that does the reads that the store itself needs; `thread_control.rs`: wakes and stops both threads.
 //! - `tier.rs`: what the server keeps of the tier; `worker/flash.rs` and `commands/flash.rs` use it.
 //!
 //! Neither a worker nor the writer waits for a device, except when it ends: a stalled device delays nothing but its own requests.
@@ -12,6 +12,7 @@ mod devices;
 mod maintenance;
 mod reader;
 mod store;
+mod thread_control;
 mod tier;
 mod writer;
 
@@ -24,8 +25,9 @@ pub use devices::{Devices, IdentityError, file_offset};
 pub use maintenance::run_maintenance_reads;
 pub use reader::FlashReader;
 pub use store::StoreWrites;
+pub use thread_control::ThreadControl;
 pub use tier::{FlashTier, log_opening, start_writer};
-pub use writer::{WriterControl, run_writer};
+pub use writer::run_writer;
 
 /// Bytes before a device's segments: they hold the header.
 pub const HEADER_AREA_BYTES: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::{Context as _, Result};
 use fabcache_store::{FlashLoss, FlashOpening, FlashOptions, Handle, Store};
 
-use super::{Devices, StoreWrites, WriterControl, run_maintenance_reads, run_writer};
+use super::{Devices, StoreWrites, ThreadControl, run_maintenance_reads, run_writer};
 use crate::settings::FlashSettings;
 use crate::shared::Shared;
 
@@ -15,10 +15,10 @@ use crate::shared::Shared;
 pub struct FlashTier {
     /// The open devices.
     pub devices: Arc<Devices>,
-    /// Wakes and stops the writer.
-    pub control: WriterControl,
-    /// Wakes the thread that reads for the store.
-    pub reads_control: WriterControl,
+    /// Wakes and stops the thread that writes.
+    pub writer_control: ThreadControl,
+    /// Wakes and stops the thread that reads for the store.
+    pub maintenance_control: ThreadControl,
 }
 
 impl FlashTier {
@@ -32,8 +32,8 @@ impl FlashTier {
              container's seccomp profile), or leave --flash out",
         )?;
         let devices = Arc::new(Devices::prepare(&settings.devices, settings.segment_bytes)?);
-        let control = || WriterControl::new().context("cannot make the doorbell of a flash thread");
-        Ok(FlashTier { devices, control: control()?, reads_control: control()? })
+        let control = || ThreadControl::new().context("cannot make the doorbell of a flash thread");
+        Ok(FlashTier { devices, writer_control: control()?, maintenance_control: control()? })
     }
 
     /// Returns the store's options.
@@ -86,7 +86,7 @@ pub fn start_writer(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
     let run = move || {
         let flash = shared.flash.as_ref().expect("there is a flash tier");
         let read = move || {
-            if let Err(error) = run_maintenance_reads(&flash.devices, &reading, &flash.reads_control) {
+            if let Err(error) = run_maintenance_reads(&flash.devices, &reading, &flash.maintenance_control) {
                 tracing::error!(
                     "the index does not grow any more, as the thread that reads for it failed: {error}"
                 );
@@ -98,10 +98,10 @@ pub fn start_writer(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
             if let Err(error) = Builder::new().name("flash-reads".into()).spawn_scoped(scope, read) {
                 tracing::error!("cannot start the thread that reads for the index: {error}");
             }
-            if let Err(error) = run_writer(&flash.devices, &writes, &flash.control) {
+            if let Err(error) = run_writer(&flash.devices, &writes, &flash.writer_control) {
                 tracing::error!("nothing is written to flash any more, as its thread has failed: {error}");
             }
-            flash.reads_control.stop();
+            flash.maintenance_control.stop();
         });
     };
     let thread = Builder::new().name("flash".into()).spawn(run);

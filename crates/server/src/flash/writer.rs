@@ -1,77 +1,24 @@
 //! The thread that writes to flash devices, and checks once a second that they are still the same.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_uring::{FileCompletion, FileRing, PageBuffer};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::device_header::HEADER_BYTES;
-use super::{Devices, IdentityError, WriteQueue, WriteRequest, file_offset};
+use super::{Devices, IdentityError, ThreadControl, WriteQueue, WriteRequest, file_offset};
 use crate::bounds::FLASH_WRITES_MAX;
 
 /// How often the devices are checked and the store maintains its segments.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Wakes and stops the writer, or the thread that reads for the store.
-#[derive(Debug)]
-pub struct WriterControl {
-    doorbell: OwnedFd,
-    /// The doorbell was rung since the writer last looked for writes.
-    is_notified: AtomicBool,
-    is_stopping: AtomicBool,
-}
-
-impl WriterControl {
-    /// Creates the control of one writer.
-    ///
-    /// # Errors
-    /// The system has no descriptor left.
-    pub fn new() -> io::Result<WriterControl> {
-        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(WriterControl {
-            doorbell,
-            is_notified: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
-        })
-    }
-
-    /// Tells the writer that there are writes to take.
-    pub fn notify(&self) {
-        // Pairs with `drain`: either the writer looks for writes later, or this rings.
-        if !self.is_notified.swap(true, Ordering::AcqRel) {
-            // It fails only if the doorbell was rung 2^64 times.
-            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Asks the writer to finish the writes under way, and to end.
-    pub fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
-        self.notify();
-    }
-
-    /// Returns what is readable after a notification.
-    pub(super) fn doorbell(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
-    }
-
-    /// Returns whether the thread is to end. Later notifications ring again.
-    pub(super) fn drain(&self) -> bool {
-        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
-        self.is_notified.swap(false, Ordering::AcqRel);
-        self.is_stopping.load(Ordering::Acquire)
-    }
-}
-
-/// Writes to the devices until [`WriterControl::stop`].
+/// Writes to the devices until [`ThreadControl::stop`].
 ///
 /// # Errors
 /// The kernel refuses the ring, or to wait for it.
-pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &WriterControl) -> io::Result<()> {
+pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadControl) -> io::Result<()> {
     let mut writer = Writer::new(devices)?;
     let mut next_tick = Instant::now();
     loop {
@@ -265,7 +212,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
     }
 
     /// Waits for a result or the doorbell, until a time.
-    fn wait(&mut self, control: &WriterControl, until: Instant) -> io::Result<()> {
+    fn wait(&mut self, control: &ThreadControl, until: Instant) -> io::Result<()> {
         self.submit();
         let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
         let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
