@@ -125,6 +125,16 @@ impl SlowDevices {
         self.take(offset).answer(&mut Vec::new());
     }
 
+    /// Answers the request that is held longest.
+    ///
+    /// # Panics
+    /// None is held.
+    #[track_caller]
+    pub fn answer_first(&self) {
+        let offset = self.requests.held().pending.first().expect("a request is held").offset;
+        self.answer(offset);
+    }
+
     /// Lets the first held request at this offset fail with EIO.
     ///
     /// # Panics
@@ -542,8 +552,12 @@ mod tests {
         let error = write.join().expect("no panic").expect_err("it failed");
         assert_eq!(error.raw_os_error(), Some(Errno::EIO.code()));
         assert!(!first.is_finished());
-        devices.release();
+        devices.answer_first();
         first.join().expect("its bytes are right").expect("it was answered");
+        let third = begin_read(3);
+        devices.wait_for_held(1);
+        devices.release();
+        third.join().expect("no panic").expect("it was answered");
         read(&path, 5).expect("no read is held");
     }
 

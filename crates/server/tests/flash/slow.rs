@@ -9,9 +9,9 @@ use fabcache_server::flash::HEADER_AREA_BYTES;
 use fabcache_testbed::slow_devices::SlowDevices;
 use rustix::process::Signal;
 
-use crate::common::process::{Process, start};
+use crate::common::process::Process;
 use crate::common::{Client, UdpClient, connect, packet, wait_until};
-use crate::tier::{device, has_io_uring, letters};
+use crate::tier::{letters, start_on_slow_device};
 
 /// Items `on-0` … that are on flash then.
 const ITEMS: usize = 8;
@@ -37,7 +37,7 @@ impl SlowTier {
     /// Starts a server; none where this user may not mount a file system.
     fn new(flags: &str) -> Option<SlowTier> {
         for _ in 0..5 {
-            let (device, server) = start_on_slow_device(flags)?;
+            let (device, server) = start_on_slow_device(&format!("-m 8 {flags}"))?;
             let mut tier = SlowTier { device, server, offsets: Vec::new(), short: "" };
             if tier.move_to_flash() {
                 tier.find_places();
@@ -138,17 +138,6 @@ impl SlowTier {
         assert!(self.server.wait().success(), "{}", self.server.log());
         assert!(!self.server.log().contains("panicked"), "{}", self.server.log());
     }
-}
-
-/// Starts a server on a device that waits for the test; none where this user may not mount a file system.
-fn start_on_slow_device(flags: &str) -> Option<(SlowDevices, Process)> {
-    if !has_io_uring() {
-        return None;
-    }
-    let slow = SlowDevices::for_test(Duration::ZERO)?;
-    let flag = device(&slow.path().join("device"));
-    let server = start(&format!("-t 1 -m 8 --eviction lru {flag} {flags}"));
-    Some((slow, server))
 }
 
 /// Stores 12 MB of items, with the time to live of those that are to leave memory.
@@ -483,7 +472,7 @@ fn datagrams_get_no_answer_while_the_worker_has_too_many_reads() {
 
 #[test]
 fn while_writes_stall_memory_evicts() {
-    let Some((slow, mut server)) = start_on_slow_device("") else { return };
+    let Some((slow, mut server)) = start_on_slow_device("-m 8") else { return };
     slow.hold_writes(HEADER_AREA_BYTES);
     let mut c = connect(server.address());
     c.fill_with("before", 20 << 20);

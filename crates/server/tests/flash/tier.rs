@@ -2,11 +2,14 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::slow_devices::SlowDevices;
 use fabcache_uring::probe_files;
 
+use crate::common::process::{Process, start};
 use crate::common::{Client, TestServer, serve, wait_until};
 
 /// Bytes of a value that pushes others out of memory.
@@ -33,8 +36,19 @@ impl Tier {
     }
 }
 
+/// Starts a server of one worker on a device whose requests the test holds; none where this user may not mount a file system.
+pub fn start_on_slow_device(flags: &str) -> Option<(SlowDevices, Process)> {
+    if !has_io_uring() {
+        return None;
+    }
+    let slow = SlowDevices::for_test(Duration::ZERO)?;
+    let flag = device(&slow.path().join("device"));
+    let server = start(&format!("-t 1 --eviction lru {flag} {flags}"));
+    Some((slow, server))
+}
+
 /// Returns whether the system lets the server use io_uring for files.
-pub fn has_io_uring() -> bool {
+fn has_io_uring() -> bool {
     probe_files().inspect_err(|error| eprintln!("no test: io_uring is not available: {error}")).is_ok()
 }
 
