@@ -280,7 +280,7 @@ impl Handle {
             let ended = flash.log().take_ended();
             let Some(ended) = ended else { return };
             for staged in &ended.staged {
-                let is_written = ended.is_written && !flash.log().has_failed_since(staged.begins);
+                let is_written = !flash.log().has_failed_since(staged.begins);
                 let is_linked = is_written && self.store.publish(flash, self, staged);
                 if !is_linked && staged.class == LAST_CLASS {
                     flash.spans.forget(staged.page);

@@ -160,7 +160,7 @@ pub(super) struct EndedWrite {
     pub(super) staged: Vec<StagedItem>,
     /// The segment of which all writes have ended.
     pub(super) seals: Option<u32>,
-    pub(super) is_written: bool,
+    is_written: bool,
 }
 
 /// Why an item is not staged.
@@ -195,8 +195,8 @@ pub(super) struct Log {
     /// All writes before are published.
     published: u64,
     ended: BTreeMap<u64, EndedWrite>,
-    /// The last failed writes.
-    failed: VecDeque<u64>,
+    /// The last published write that failed. Items are published in the order of their last writes, so this one tells about each.
+    last_failed: Option<u64>,
     /// The end of the pause after a failed write; 0 once a write has succeeded.
     failed_until_ns: u64,
     /// When the oldest write began to wait, or the one before it was published.
@@ -225,7 +225,7 @@ impl Log {
             next_number: 0,
             published: 0,
             ended: BTreeMap::new(),
-            failed: VecDeque::new(),
+            last_failed: None,
             failed_until_ns: 0,
             progress_ns: 0,
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
@@ -592,7 +592,6 @@ impl Log {
             return;
         }
         self.failed_until_ns = now_ns + FAILED_NS;
-        self.failed.push_back(number);
         let is_open = |open: &OpenSegment| segments.place_of(segments.first_page(open.id)).0 == device;
         if self.open.as_ref().is_some_and(is_open) {
             self.close_segment(segments);
@@ -601,22 +600,22 @@ impl Log {
 
     /// Takes the next write to be published, if it has ended.
     pub(super) fn take_ended(&mut self) -> Option<EndedWrite> {
-        self.ended.remove(&self.published)
+        let ended = self.ended.remove(&self.published)?;
+        if !ended.is_written {
+            self.last_failed = Some(self.published);
+        }
+        Some(ended)
     }
 
     /// Returns whether a write from this one to the one that is being published has failed.
     pub(super) fn has_failed_since(&self, begins: u64) -> bool {
-        self.failed.iter().any(|number| *number >= begins)
+        self.last_failed.is_some_and(|number| number >= begins)
     }
 
     /// The write is published.
     pub(super) fn note_published(&mut self, now_ns: u64) {
         self.published += 1;
         self.progress_ns = now_ns;
-        // A long item has as many writes before it as there are buffers, at most.
-        while self.failed.front().is_some_and(|number| number + 2 * (BUFFERS as u64) < self.published) {
-            self.failed.pop_front();
-        }
     }
 }
 
@@ -624,10 +623,15 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
+    fn new_log(segments: &FlashSegments) -> Log {
+        Log::new(&FlashOptions::of_device(4, 1 << 20), segments, true)
+    }
+
+    /// Appends an item; returns the number of its last write.
+    fn stage(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u64 {
         let staged = StagedItem {
             hash: KeyHash(hash << 48),
-            offset: 0,
+            offset: hash,
             generation: 0,
             state: 0,
             page: 0,
@@ -635,20 +639,55 @@ mod tests {
             begins: 0,
         };
         let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
-        let _ = log.append(segments, staged, (len, 0, 0), write).expect("it has room");
+        log.append(segments, staged, (len, 0, 0), write).expect("it has room").0
+    }
+
+    fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
+        let _ = stage(log, segments, hash, len);
         log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page
     }
 
     #[test]
     fn page_has_one_record_of_a_key() {
-        let options = FlashOptions::of_device(4, 1 << 20);
-        let segments = FlashSegments::new(1, &options.device_bytes, options.segment_bytes);
-        let mut log = Log::new(&options, &segments, true);
+        let segments = FlashSegments::new(1, &[4 << 20], 1 << 20);
+        let mut log = new_log(&segments);
         let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));
         let first = pages[0];
         assert_eq!(pages.map(|page| page - first), [0, 0, 1, 1, 1, 2]);
         // One that goes on in the next page does not begin there.
         let pages = [1, 2, 2].map(|hash| append(&mut log, &segments, hash, 3_900) - first);
         assert_eq!(pages, [2, 2, 3]);
+    }
+    /// Ends all writes, but for one that fails; returns the items that are written.
+    fn end_all(log: &mut Log, segments: &FlashSegments, fails: u64) -> Vec<u64> {
+        let mut linked = Vec::new();
+        while let Some(mut write) = log.take(segments, true, 0) {
+            let (buffer, is_written) = (write.take_buffer(), write.number != fails);
+            log.end(segments, write, buffer, is_written, 0);
+        }
+        while let Some(ended) = log.take_ended() {
+            let written = ended.staged.iter().filter(|staged| !log.has_failed_since(staged.begins));
+            linked.extend(written.map(|staged| staged.offset));
+            log.note_published(0);
+        }
+        linked
+    }
+
+    #[test]
+    fn failed_write_concerns_items_of_any_length() {
+        const PAGES: usize = 16;
+        let segment_bytes = (PAGES * PAGE_BYTES) as u64;
+        let len = 200 * PAGES * PAYLOAD_BYTES;
+        // Each segment takes the number of its write and that of its end.
+        for (fails, written) in
+            [(0, vec![2, 3]), (2, vec![1, 3]), (200, vec![1, 3]), (400, vec![1, 3]), (402, vec![1, 2])]
+        {
+            let segments = FlashSegments::new(1, &[1_000 * segment_bytes], segment_bytes);
+            let mut log = new_log(&segments);
+            assert_eq!(stage(&mut log, &segments, 1, PAYLOAD_BYTES), 0);
+            assert_eq!(stage(&mut log, &segments, 2, len), 400);
+            assert_eq!(stage(&mut log, &segments, 3, PAYLOAD_BYTES), 402);
+            assert_eq!(end_all(&mut log, &segments, fails), written, "write {fails} fails");
+        }
     }
 }
