@@ -53,7 +53,7 @@ pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
 pub use flash::{
     Fetched, FetchedItem, FetchedValue, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums,
-    FlashState, FlashSums, FlashWrite, MaintenanceRead, PageBuffer, VisitedOnFlash,
+    FlashState, FlashSums, FlashWrite, MaintenanceRead, PageBuffer, VisitResult, VisitedKey, VisitedOnFlash,
 };
 #[cfg(not(loom))]
 pub use flash::{FlashLoss, FlashOpening};

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
 use fabcache_protocol::{Encoding, SavedEncoding};
+use fabcache_store::VisitResult;
 use fabcache_store::dump::{Cursor, VisitedItem};
-use fabcache_store::{Fetched, Miss};
 
 use super::stats::{ConnectionList, FlashSegmentList, PrefixList, SizeList};
 use super::{Context, ITEM_CLASS, Session, saved};
@@ -58,10 +58,10 @@ impl Dump {
         matches!(&self.list, List::Keys(keys) if keys.reading > 0)
     }
 
-    /// Takes the result of a read of an item on flash; returns whether it was the last.
-    pub fn add_fetched(&mut self, ctx: &Context, fetched: Result<&Fetched, Miss>) -> bool {
+    /// Takes the result of a visit to an item on flash; returns whether it was the last.
+    pub fn add_visited(&mut self, ctx: &Context, visited: VisitResult) -> bool {
         let List::Keys(keys) = &mut self.list else { return false };
-        keys.add_fetched(ctx, fetched);
+        keys.add_visited(ctx, visited);
         keys.reading == 0
     }
 
@@ -181,16 +181,16 @@ impl KeyList {
         }
     }
 
-    fn add_fetched(&mut self, ctx: &Context, fetched: Result<&Fetched, Miss>) {
+    fn add_visited(&mut self, ctx: &Context, visited: VisitResult) {
         self.reading -= 1;
-        match fetched {
-            Ok(Fetched::Item(item)) => {
-                let store = &ctx.shared.store;
-                let visited = VisitedItem { key: item.key(), info: item.info(store.now()) };
-                self.format.line(&visited, store.clock_origin(), &mut self.lines);
+        match visited {
+            VisitResult::Item(item) if item.is_between(self.group, self.next) => {
+                let visited = VisitedItem { key: &item.key, info: item.info };
+                self.format.line(&visited, ctx.shared.store.clock_origin(), &mut self.lines);
             }
-            Ok(Fetched::Others(_)) => self.has_changed = true,
-            Err(_) => {}
+            VisitResult::Changed => self.has_changed = true,
+            VisitResult::Item(_) | VisitResult::Miss(_) => {}
+            VisitResult::More(_) => unreachable!("the read goes on"),
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabcache_store::{Fetched, FlashRead, FlashReadResult, Miss};
+use fabcache_store::{Fetched, FlashRead, FlashReadResult, Miss, VisitResult};
 
 use super::Worker;
 use super::epoll::Poll;
@@ -122,14 +122,16 @@ impl Worker {
             }
             let Some((read, pending, buffer, result)) = flash.reader.take() else { break };
             left -= 1;
+            if let ReadPurpose::Dump { owner } = pending.purpose {
+                match self.ctx.handle.finish_visit(read, buffer, result) {
+                    VisitResult::More(read) => flash.reader.start(read, pending),
+                    visited => self.add_to_dump(owner, visited),
+                }
+                continue;
+            }
             // A request that is executed again counts its access then.
             let is_access = matches!(pending.purpose, ReadPurpose::Answer { is_access: true, .. });
-            let handle = &self.ctx.handle;
-            let result = match &pending.purpose {
-                ReadPurpose::Dump { .. } => handle.finish_visit(read, buffer, result),
-                _ => handle.finish_flash_read(read, buffer, result, &pending.key, is_access),
-            };
-            match result {
+            match self.ctx.handle.finish_flash_read(read, buffer, result, &pending.key, is_access) {
                 FlashReadResult::More(read) => {
                     let flash = self.ctx.flash.as_mut().expect("it made the read");
                     flash.reader.start(read, pending);
@@ -154,7 +156,7 @@ impl Worker {
                     Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
                 })
             }
-            ReadPurpose::Dump { owner } => self.add_to_dump(owner, fetched),
+            ReadPurpose::Dump { .. } => unreachable!("a dump reads no values"),
             ReadPurpose::Request { owner, number } => {
                 self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
             }
@@ -162,11 +164,11 @@ impl Worker {
     }
 
     /// Adds an item to a connection's list of keys, which goes on after the last one.
-    fn add_to_dump(&mut self, owner: ConnectionToken, fetched: Result<Fetched, Miss>) {
+    fn add_to_dump(&mut self, owner: ConnectionToken, visited: VisitResult) {
         let slot = self.connections.get_mut(owner.index).filter(|slot| slot.generation == owner.generation);
         let is_last = slot.and_then(|slot| slot.connection.as_mut()).is_some_and(|connection| {
             let Role::Dumping(dump) = &mut connection.session.role else { return false };
-            dump.add_fetched(&self.ctx, fetched.as_ref().map_err(|miss| *miss))
+            dump.add_visited(&self.ctx, visited)
         });
         if is_last {
             self.queue(owner.index);

@@ -10,7 +10,8 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::Mutex;
 
-use super::reading::{FlashRead, FlashReadResult, VisitedOnFlash};
+use super::reading::FlashRead;
+use super::visiting::{VisitResult, VisitedOnFlash};
 use super::{Flash, PageBuffer};
 use crate::handle::Handle;
 use crate::index::SlotSnapshot;
@@ -140,11 +141,9 @@ impl Handle {
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it made the read");
         let hash = match self.finish_visit(read, buffer, result) {
-            FlashReadResult::More(read) if read.at.slot.same_item(what.wanted.at.slot) => {
-                return Some((read, what));
-            }
-            FlashReadResult::Item(item) => Some(store.hash(item.key())),
-            FlashReadResult::More(_) | FlashReadResult::Others(_) | FlashReadResult::Miss(_) => None,
+            VisitResult::More(read) => return Some((read, what)),
+            VisitResult::Item(item) => Some(item.hash),
+            VisitResult::Changed | VisitResult::Miss(_) => None,
         };
         if hash.is_none() {
             store.drop_visited(&what.wanted);

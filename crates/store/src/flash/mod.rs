@@ -13,7 +13,7 @@
 //!   items among them.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
-//! - `reading.rs`: reads of items; `maintenance_reads.rs`: those that the store itself needs.
+//! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
 //! - `retirement.rs`: emptying segments for later use.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
@@ -41,6 +41,7 @@ mod segments;
 mod spans;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod visiting;
 
 use aligned_vec::{AVec, ConstAlign};
 use fabcache_layout::flash_slot::{FlashItem, PAGE_BITS};
@@ -60,7 +61,6 @@ pub use maintenance_reads::MaintenanceRead;
 use maintenance_reads::MaintenanceReads;
 pub(crate) use reading::FlashReader;
 pub(crate) use reading::OnFlash;
-pub use reading::VisitedOnFlash;
 pub use reading::{Fetched, FetchedItem, FetchedValue, FlashRead, FlashReadResult};
 #[cfg(not(loom))]
 pub(crate) use restart::restore_flash;
@@ -68,6 +68,7 @@ pub(crate) use restart::restore_flash;
 pub use restart::{FlashLoss, FlashOpening};
 use segments::{FlashSegments, Kind};
 use spans::Spans;
+pub use visiting::{VisitResult, VisitedKey, VisitedOnFlash};
 
 /// The memory of pages that are read or written, aligned for devices.
 pub type PageBuffer = AVec<u8, ConstAlign<{ page::PAGE_BYTES }>>;

@@ -173,7 +173,7 @@ pub fn parts_of(payload: Range<usize>) -> impl Iterator<Item = Range<usize>> + C
 /// The result of a search for a key's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// The whole record.
+    /// The record.
     Found(Record),
     /// The record goes on: so many pages hold it.
     Pages(u32),
@@ -233,6 +233,17 @@ impl<'b> Pages<'b> {
     /// # Errors
     /// A page is damaged, or is another one.
     pub fn find(&mut self, is_its: impl Fn(&[u8]) -> bool) -> Result<Search, BadPage> {
+        match self.find_key(is_its)? {
+            Search::Found(record) if !self.open(record.end())? => Ok(pages_for(record.end())),
+            found => Ok(found),
+        }
+    }
+
+    /// As [`Pages::find`], and opens only the pages of the record's header and key.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find_key(&mut self, is_its: impl Fn(&[u8]) -> bool) -> Result<Search, BadPage> {
         if self.progress.opened == 0 {
             match self.open_next()? {
                 Some(first) => self.progress.at = first,
@@ -258,8 +269,7 @@ impl<'b> Pages<'b> {
                     None => is_its(&copied_key(self.bytes, &record)),
                 };
                 if is_found {
-                    let is_whole = self.open(record.end())?;
-                    return Ok(if is_whole { Search::Found(record) } else { pages_for(record.end()) });
+                    return Ok(Search::Found(record));
                 }
             }
             self.progress.at = record.end();

@@ -29,7 +29,7 @@ use crate::store::Store;
 
 /// Keeps a flash segment from being used again.
 #[derive(Debug)]
-struct SegmentPin {
+pub(super) struct SegmentPin {
     reader: Arc<FlashReader>,
     id: u32,
 }
@@ -46,26 +46,26 @@ type Pins = SmallVec<[SegmentPin; 1]>;
 /// A read of one item's pages.
 #[derive(Debug)]
 pub struct FlashRead {
-    hash: KeyHash,
+    pub(super) hash: KeyHash,
     pub(super) at: SlotSnapshot,
     item: FlashItem,
     /// Where its pages are: up to the end of its first segment, and the whole of others.
-    extents: SmallVec<[Extent; 1]>,
+    pub(super) extents: SmallVec<[Extent; 1]>,
     /// Pages to be read, of which the first were read before, and up to which one request reads.
-    pages: u32,
+    pub(super) pages: u32,
     read: u32,
     up_to: u32,
-    progress: Progress,
+    pub(super) progress: Progress,
     buffer: Option<PageBuffer>,
     /// Slots that turned out to be other keys'.
     excluded: Vec<ExcludedSlot>,
     /// Of each extent's segment.
-    pins: Pins,
+    pub(super) pins: Pins,
 }
 
 /// A slot whose item has another key than the one that it could be of, while its segment is pinned.
 #[derive(Debug)]
-struct ExcludedSlot {
+pub(super) struct ExcludedSlot {
     slot: Slot,
     _pins: Pins,
 }
@@ -175,22 +175,27 @@ impl FetchedItem {
 
     /// Returns the item's metadata.
     pub fn info(&self, now: u32) -> ItemInfo {
-        let Record { item, accessed, .. } = &self.record;
-        let expiry = Expiry::at(item.expiry);
-        ItemInfo {
-            flags: item.flags,
-            cas: item.cas,
-            len: u64::from(item.value_len),
-            expiry,
-            ttl: expiry.ttl(now),
-            accessed: *accessed,
-            idle: now.saturating_sub(*accessed),
-            fetched: item.state.has(State::FETCHED) || self.at.slot.frequency() > 0,
-            binary_key: item.has_binary_key(),
-            stale: item.state.has(State::STALE),
-            token_sent: item.state.has(State::TOKEN_SENT),
-            bytes: item.bytes(),
-        }
+        info_of(&self.record, self.at.slot, now)
+    }
+}
+
+/// Returns the metadata of a record's item, which this slot leads to.
+pub(super) fn info_of(record: &Record, slot: Slot, now: u32) -> ItemInfo {
+    let Record { item, accessed, .. } = record;
+    let expiry = Expiry::at(item.expiry);
+    ItemInfo {
+        flags: item.flags,
+        cas: item.cas,
+        len: u64::from(item.value_len),
+        expiry,
+        ttl: expiry.ttl(now),
+        accessed: *accessed,
+        idle: now.saturating_sub(*accessed),
+        fetched: item.state.has(State::FETCHED) || slot.frequency() > 0,
+        binary_key: item.has_binary_key(),
+        stale: item.state.has(State::STALE),
+        token_sent: item.state.has(State::TOKEN_SENT),
+        bytes: item.bytes(),
     }
 }
 
@@ -250,20 +255,6 @@ pub(crate) enum OnFlash {
     Read(SlotSnapshot, Item, Option<Miss>),
 }
 
-/// A slot on flash that a walk has visited.
-#[derive(Clone, Copy, Debug)]
-pub struct VisitedOnFlash {
-    /// A hash of the same place in the index as the key's.
-    pub(super) hash: KeyHash,
-    pub(super) at: SlotSnapshot,
-}
-
-impl VisitedOnFlash {
-    pub(crate) fn new(hash: KeyHash, at: SlotSnapshot) -> VisitedOnFlash {
-        VisitedOnFlash { hash, at }
-    }
-}
-
 /// The result of a read.
 #[derive(Debug)]
 pub enum FlashReadResult {
@@ -284,28 +275,6 @@ impl Handle {
         self.read_flash_but(self.store.recovered_hash(key), Vec::new()).ok()
     }
 
-    /// Begins to read the item of a slot on flash that a walk has visited; `None` if the slot has changed.
-    pub fn read_visited(&self, visited: &VisitedOnFlash) -> Option<Box<FlashRead>> {
-        let VisitedOnFlash { hash, at } = *visited;
-        let version = self.store.index.version(hash);
-        self.read_slot(hash, at, version, Vec::new()).ok()
-    }
-
-    /// Takes the result of a read for a walk, as [`Handle::finish_flash_read`] does. It is no access.
-    pub fn finish_visit(
-        &self,
-        read: Box<FlashRead>,
-        buffer: PageBuffer,
-        result: io::Result<usize>,
-    ) -> FlashReadResult {
-        let (store, slot) = (Arc::clone(&self.store), read.at.slot);
-        let is_its = |key: &[u8]| {
-            let hash = store.hash(key);
-            store.index.lock(hash).find_on_flash(hash, |other| other.same_item(slot)).is_some()
-        };
-        self.finish_read(read, buffer, result, is_its, false)
-    }
-
     fn read_flash_but(
         &self,
         hash: KeyHash,
@@ -324,19 +293,21 @@ impl Handle {
                 },
                 Search::Found(()) | Search::Absent => return Err(excluded),
             };
-            match self.read_slot(hash, at, version, excluded) {
+            match self.read_slot(hash, at, version, u32::MAX, excluded) {
                 Ok(read) => return Ok(read),
                 Err(others) => excluded = others,
             }
         }
     }
 
-    /// Pins the pages of a slot, if that has not changed since it was seen in the tables of `version`.
-    fn read_slot(
+    /// Pins the pages of a slot, if that has not changed since it was seen in the tables of `version`. The first request reads at
+    /// most so many.
+    pub(super) fn read_slot(
         &self,
         hash: KeyHash,
         at: SlotSnapshot,
         version: u64,
+        pages_max: u32,
         excluded: Vec<ExcludedSlot>,
     ) -> Result<Box<FlashRead>, Vec<ExcludedSlot>> {
         let store = &self.store;
@@ -351,7 +322,7 @@ impl Handle {
         let first = flash.segments.name_of(item.page, id);
         let extents: SmallVec<[Extent; 1]> =
             smallvec![Extent { first, pages: flash.segments.pages_left(item.page) }];
-        let pages = pages_of_class(item.page_class).min(extents[0].pages);
+        let pages = pages_of_class(item.page_class).min(extents[0].pages).min(pages_max);
         let buffer = Some(self.flash_buffer(pages));
         let progress = Progress::default();
         let (read, up_to) = (0, pages);
@@ -385,44 +356,27 @@ impl Handle {
     /// Takes the result of a read: the bytes that were read into the buffer. A counted access unless `access` is false.
     pub fn finish_flash_read(
         &self,
-        read: Box<FlashRead>,
+        mut read: Box<FlashRead>,
         buffer: PageBuffer,
         result: io::Result<usize>,
         key: &[u8],
         access: bool,
     ) -> FlashReadResult {
-        self.finish_read(read, buffer, result, |other| other == key, access)
-    }
-
-    fn finish_read(
-        &self,
-        mut read: Box<FlashRead>,
-        buffer: PageBuffer,
-        result: io::Result<usize>,
-        is_its: impl Fn(&[u8]) -> bool,
-        access: bool,
-    ) -> FlashReadResult {
-        let store = &self.store;
-        let flash = store.flash.as_ref().expect("it made the read");
-        let len = match result {
-            Ok(len) => (len / PAGE_BYTES).min((read.pages - read.read) as usize),
-            Err(_) => 0,
-        };
-        flash.counters.bytes_read.add((len * PAGE_BYTES) as u64);
-        let at_hand = read.read + len as u32;
+        let flash = self.store.flash.as_ref().expect("it made the read");
+        let at_hand = self.count_read(&read, &result);
         if at_hand == read.up_to && at_hand < read.pages {
-            return self.read_more(read, buffer, at_hand);
+            return FlashReadResult::More(self.read_more(read, buffer, at_hand));
         }
         let bytes = &buffer[..at_hand as usize * PAGE_BYTES];
         let found = match at_hand {
             0 => None,
-            _ => Pages::new(bytes, &read.extents, &mut read.progress).find(is_its).ok(),
+            _ => Pages::new(bytes, &read.extents, &mut read.progress).find(|other| other == key).ok(),
         };
         match found {
             Some(Found::Found(record)) => self.found_on_flash(*read, record, buffer, access),
             Some(Found::Pages(pages)) if at_hand == read.pages && self.add_extents(&mut read, pages) => {
                 read.pages = pages;
-                self.read_more(read, buffer, at_hand)
+                FlashReadResult::More(self.read_more(read, buffer, at_hand))
             }
             Some(Found::Absent) => {
                 self.flash_reader.give_back(buffer);
@@ -435,25 +389,42 @@ impl Handle {
                 }
             }
             Some(Found::Pages(_)) | None => {
-                self.flash_reader.give_back(buffer);
-                match result {
-                    Ok(_) if at_hand == read.pages => flash.counters.bad_pages.inc(),
-                    _ => flash.counters.read_errors.inc(),
-                }
-                store.drop_from_flash(read.hash, read.at.slot);
-                FlashReadResult::Miss(Miss::Absent)
+                let is_bad = result.is_ok() && at_hand == read.pages;
+                FlashReadResult::Miss(self.drop_unreadable(&read, buffer, is_bad))
             }
         }
     }
 
+    /// Counts the pages that one request has read. Returns how many are at hand now.
+    pub(super) fn count_read(&self, read: &FlashRead, result: &io::Result<usize>) -> u32 {
+        let pages = result.as_ref().map_or(0, |len| len / PAGE_BYTES).min((read.pages - read.read) as usize);
+        let flash = self.store.flash.as_ref().expect("it made the read");
+        flash.counters.bytes_read.add((pages * PAGE_BYTES) as u64);
+        read.read + pages as u32
+    }
+
+    /// Unlinks an item whose pages are bad, or could not be read.
+    pub(super) fn drop_unreadable(&self, read: &FlashRead, buffer: PageBuffer, is_bad: bool) -> Miss {
+        self.flash_reader.give_back(buffer);
+        let counters = &self.store.flash.as_ref().expect("it made the read").counters;
+        if is_bad { &counters.bad_pages } else { &counters.read_errors }.inc();
+        self.store.drop_from_flash(read.hash, read.at.slot);
+        Miss::Absent
+    }
+
     /// Goes on with a read, of which so many pages are at hand.
-    fn read_more(&self, mut read: Box<FlashRead>, mut buffer: PageBuffer, at_hand: u32) -> FlashReadResult {
+    pub(super) fn read_more(
+        &self,
+        mut read: Box<FlashRead>,
+        mut buffer: PageBuffer,
+        at_hand: u32,
+    ) -> Box<FlashRead> {
         read.read = at_hand;
         read.plan();
         let bytes = read.pages as usize * PAGE_BYTES;
         buffer.resize(bytes.max(buffer.len()), 0);
         read.buffer = Some(buffer);
-        FlashReadResult::More(read)
+        read
     }
 
     /// Pins the further segments of an item. Returns whether it may have so many pages.
@@ -616,7 +587,13 @@ impl Store {
     }
 
     /// Returns why an item of a pinned segment is no longer valid in this flush epoch, if it is not.
-    fn gone_on_flash(&self, flash: &Flash, pin: &SegmentPin, item: &Item, epoch: u64) -> Option<Miss> {
+    pub(super) fn gone_on_flash(
+        &self,
+        flash: &Flash,
+        pin: &SegmentPin,
+        item: &Item,
+        epoch: u64,
+    ) -> Option<Miss> {
         if flash.segments.epoch(pin.id) != epoch {
             return Some(Miss::Flushed);
         }
@@ -629,7 +606,7 @@ impl Store {
     }
 
     /// Unlinks an item on flash, if its slot is still the same.
-    fn drop_from_flash(&self, hash: KeyHash, slot: Slot) {
+    pub(super) fn drop_from_flash(&self, hash: KeyHash, slot: Slot) {
         let group = self.index.lock(hash);
         if let Some(at) = group.find_on_flash(hash, |other| other.same_item(slot)) {
             self.unlink_from_flash(&group, at);
@@ -701,7 +678,7 @@ impl FlashReader {
         }
     }
 
-    fn give_back(&self, buffer: PageBuffer) {
+    pub(super) fn give_back(&self, buffer: PageBuffer) {
         let mut kept = self.kept();
         if buffer.len() <= KEPT_BUFFER_BYTES_MAX && kept.bytes + buffer.len() <= KEPT_BYTES_MAX {
             kept.bytes += buffer.len();

@@ -4,7 +4,7 @@
 //! key with the same fraction: with n times as many items on flash as were in memory when the first one went there, once in
 //! some 60,000 / n searches. The item's bytes decide.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use fabcache_layout::directory::{self, Head};
 use fabcache_layout::flash_slot::{
@@ -67,7 +67,7 @@ impl Index {
         positions(fraction, bits, next_groups)?;
         let partition_bits = self.geometry.partition_bits;
         let first = first_hash(fraction, bits, partition, partition_bits);
-        Some((first, KeyHash(first.0 + ((1 << (u64::BITS - partition_bits - bits)) - 1))))
+        Some((first, KeyHash(first.0 + hashes_of_fraction(partition_bits, bits) - 1)))
     }
 
     /// Returns a hash of this group that has the fraction of the slot's key.
@@ -78,11 +78,22 @@ impl Index {
         first.max(KeyHash::first_of(partition, partition_bits, group, groups))
     }
 
-    /// Returns a hash at the place of the slot's key, which is in the group of `hash`.
-    pub(super) fn hash_of_slot(&self, hash: KeyHash, locked: &LockedGroup<'_>, item: FlashItem) -> KeyHash {
-        let groups = locked.groups();
-        let group = hash.group(self.geometry.partition_bits, groups);
-        self.hash_in_group(locked.partition, (group, groups), item)
+    /// Returns a hash of the locked group that the slot's key may have, and the lowest and the highest that it may have, also in a
+    /// neighbouring group. The group is that of `hash`.
+    pub(super) fn hashes_of_slot(
+        &self,
+        hash: KeyHash,
+        locked: &LockedGroup<'_>,
+        item: FlashItem,
+    ) -> (KeyHash, RangeInclusive<KeyHash>) {
+        let (partition, groups, partition_bits) =
+            (locked.partition, locked.groups(), self.geometry.partition_bits);
+        let group = hash.group(partition_bits, groups);
+        let bits = self.flash_bits(partition);
+        let first =
+            first_hash(fraction_from(group, groups, item.rest, bits), bits, partition, partition_bits);
+        let last = KeyHash(first.0 + hashes_of_fraction(partition_bits, bits) - 1);
+        (self.hash_in_group(partition, (group, groups), item), first..=last)
     }
 
     /// Returns where the slots of a locked group are that do not tell to which group of the next table their keys go, and the hash
@@ -164,6 +175,11 @@ impl LockedGroup<'_> {
         };
         self.visit_all(visit).break_value()
     }
+}
+
+/// Returns how many hashes have one fraction of so many bits.
+fn hashes_of_fraction(partition_bits: u32, bits: u32) -> u64 {
+    1 << (u64::BITS - partition_bits - bits)
 }
 
 fn rest_of(fraction: u64) -> u32 {

@@ -124,38 +124,74 @@ fn keys_on_flash_are_found_while_tables_grow() {
     run(4, 400_000, 95);
 }
 
-/// Slots tell 24 bits of the hash. Keys at all borders of groups differ in the others.
-#[test]
-fn keys_at_the_borders_of_groups_are_found_while_tables_grow() {
-    const GROUPS_MAX: u32 = 60;
+/// The groups of the first partition at most, in tests of borders.
+const GROUPS_MAX: u32 = 60;
+
+/// Slots tell 24 bits of the hash. Returns keys on flash at all borders of groups of the first partition, which differ in the others.
+fn keys_at_borders() -> (World, Vec<Key>) {
     let mut world = World::new(64 << 20);
     let bits = world.geometry.partition_bits;
-    let mut keys = Vec::new();
+    let mut hashes = Vec::new();
     for groups in (2..GROUPS_MAX).step_by(5) {
         for group in 1..groups {
             let border = KeyHash::first_of(0, bits, group, groups);
-            keys.extend([border, KeyHash(border.0 - 1)]);
+            hashes.extend([border, KeyHash(border.0 - 1)]);
         }
     }
-    keys.sort_unstable();
-    keys.dedup();
-    let mut random = SplitMix64::new(1);
+    hashes.sort_unstable();
+    hashes.dedup();
     let mut known = Vec::new();
-    for (n, hash) in (0..).zip(keys) {
+    for (n, hash) in (0..).zip(hashes) {
         let mut key = Key { hash, offset: world.insert(hash), is_on_flash: false };
         demote(&world, n, &mut key);
         known.push(key);
         (0..4).for_each(|_| grow(&world, hash, false));
     }
-    // All of one partition, which so grows far.
+    (world, known)
+}
+
+/// Adds a key to the first partition, which so grows.
+fn add_to_first(world: &mut World, random: &mut SplitMix64) {
+    let hash = KeyHash(random.next_u64() >> world.geometry.partition_bits);
+    world.insert(hash);
+    (0..4).for_each(|_| grow(world, hash, false));
+}
+
+#[test]
+fn keys_at_the_borders_of_groups_are_found_while_tables_grow() {
+    let (mut world, known) = keys_at_borders();
+    let mut random = SplitMix64::new(1);
     while world.groups_of(KeyHash(0)) < GROUPS_MAX {
-        let hash = KeyHash(random.next_u64() >> bits);
-        world.insert(hash);
-        (0..4).for_each(|_| grow(&world, hash, false));
+        add_to_first(&mut world, &mut random);
     }
     for (n, key) in (0..).zip(&known) {
         assert!(is_found(&world, n, key), "key {n}");
     }
     assert_eq!(walk(&mut world, |_| {}).len(), known.len());
     assert!(world.read.borrow().len() > 100, "{} were read", world.read.borrow().len());
+}
+
+/// A step may visit a slot whose key is in the next one. With the key's hash, it is in one of them.
+#[test]
+fn walk_visits_each_key_at_a_border_while_tables_grow() {
+    let (mut world, known) = keys_at_borders();
+    let (mut random, mut seen_twice) = (SplitMix64::new(1), 0);
+    while world.groups_of(KeyHash(0)) < GROUPS_MAX {
+        let (mut cursor, mut times, mut visits) = (Cursor::START, vec![0; known.len()], 0);
+        while cursor.hash().is_some_and(|from| world.index.partition_of(from) == 0) {
+            let mut pages = Vec::new();
+            let next = world.index.walk(cursor, &world, |at, _| pages.extend(page_of(at.slot)));
+            visits += pages.len();
+            for page in pages {
+                let hash = known[page as usize].hash;
+                let is_listed = cursor.hash() <= Some(hash) && next.hash().is_none_or(|next| hash < next);
+                times[page as usize] += u32::from(is_listed);
+            }
+            cursor = next;
+            add_to_first(&mut world, &mut random);
+        }
+        assert!(times.iter().all(|times| *times == 1), "{times:?}");
+        seen_twice += visits - known.len();
+    }
+    assert!(seen_twice > 0, "tables grew beside the walks");
 }

@@ -38,7 +38,7 @@ impl Cursor {
 
 impl Index {
     /// Visits the items of one group, under its lock, and returns where to go on. At most a few hundred items. The hash of an item on
-    /// flash is one at the same place in the index.
+    /// flash is one at the same place in the index: while a table grows, two steps may visit it, and its key is in one of them.
     pub fn walk(
         &self,
         cursor: Cursor,
@@ -50,12 +50,14 @@ impl Index {
         let next = self.end_of_walked(from, &locked);
         let _ = locked.visit_all(|seen| {
             if seen.slot.is_item() {
-                let hash = match FlashItem::from_slot(seen.slot) {
-                    None => rehash.hash_at(seen.slot.offset()),
-                    Some(item) => Some(self.hash_of_slot(from, &locked, item)),
+                let hashes = match FlashItem::from_slot(seen.slot) {
+                    None => rehash.hash_at(seen.slot.offset()).map(|hash| (hash, hash..=hash)),
+                    Some(item) => Some(self.hashes_of_slot(from, &locked, item)),
                 };
-                let Some(hash) = hash else { return ControlFlow::Continue(()) };
-                if hash >= from && next.0.is_none_or(|end| hash < end) {
+                if let Some((hash, range)) = hashes
+                    && *range.end() >= from
+                    && next.0.is_none_or(|end| *range.start() < end)
+                {
                     visit(seen, hash);
                 }
             }

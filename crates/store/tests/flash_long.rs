@@ -1,0 +1,104 @@
+//! Items of several flash segments, and what changes while they are read.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::flash::{SEGMENT_BYTES, Tier};
+use fabcache_store::dump::Cursor;
+use fabcache_store::{
+    Change, Detail, EvictionPolicy, FlashRead, FlashSums, Get, NewValue, StoreOptions, Value, VisitResult,
+    VisitedKey, VisitedOnFlash, Write,
+};
+use fabcache_testbed::bytes::pattern;
+
+const LONG: &[u8] = b"long";
+const LONG_BYTES: usize = 3 * SEGMENT_BYTES as usize - 10_000;
+const PAGE_BYTES: usize = 4096;
+
+fn sums(tier: &Tier) -> FlashSums {
+    tier.store().flash_sums().expect("there is a tier")
+}
+
+fn set(tier: &Tier, key: &[u8], value: &[u8]) {
+    let write = Write::plain(NewValue::Is(Value::Bytes(value)));
+    tier.mutate(key, |_| (Change::Write(write), ())).expect("it fits");
+}
+
+fn is_on_flash(tier: &Tier, key: &[u8]) -> bool {
+    matches!(tier.handle.get(key, Detail::Basic, false, &mut Vec::new(), |_, _| {}), Get::OnFlash)
+}
+
+/// Returns a tier where the long item is on flash, in three segments.
+fn tier() -> Tier {
+    let tier =
+        Tier::new(8 << 20, &[64], StoreOptions { eviction: EvictionPolicy::Lru, ..StoreOptions::default() });
+    set(&tier, LONG, &pattern(1, LONG_BYTES));
+    for n in 0..40_000 {
+        set(&tier, format!("other-{n}").as_bytes(), &pattern(n, 700));
+        if tier.store().is_short_of_memory() {
+            tier.drive();
+        }
+        if n > 20_000 && n % 256 == 0 && is_on_flash(&tier, LONG) {
+            return tier;
+        }
+    }
+    panic!("it stays in memory: {:?}", sums(&tier));
+}
+
+/// Returns the slots on flash that a walk visits.
+fn walk(tier: &Tier) -> Vec<VisitedOnFlash> {
+    let (mut cursor, mut on_flash) = (Cursor::START, Vec::new());
+    while !cursor.is_done() {
+        cursor = tier.handle.walk_all(cursor, |_| {}, |_| {}, |visited| on_flash.push(visited));
+    }
+    on_flash
+}
+
+/// Does what one request of a read reads; returns the buffer and the number of bytes.
+fn fill(tier: &Tier, read: &mut FlashRead) -> (fabcache_store::PageBuffer, usize) {
+    let at = read.offset() as usize;
+    let (mut buffer, range) = read.take_buffer();
+    let len = range.len();
+    buffer[range].copy_from_slice(&tier.devices.borrow()[0][at..at + len]);
+    (buffer, len)
+}
+
+/// Visits an item on flash, of which no more than a key is read.
+fn visit(tier: &Tier, visited: &VisitedOnFlash) -> Option<VisitedKey> {
+    let mut read = tier.handle.read_visited(visited)?;
+    let (buffer, len) = fill(tier, &mut read);
+    assert!(len <= 2 * PAGE_BYTES, "{len} bytes are read");
+    match tier.handle.finish_visit(read, buffer, Ok(len)) {
+        VisitResult::Item(item) => Some(item),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn visits_read_no_values() {
+    let tier = tier();
+    let mut keys: Vec<VisitedKey> = walk(&tier).iter().filter_map(|visited| visit(&tier, visited)).collect();
+    let long = keys.iter().find(|item| *item.key == *LONG).expect("it is there");
+    assert_eq!(long.info.len, LONG_BYTES as u64);
+    assert!(long.is_between(Cursor::START, Cursor::END));
+    let count = keys.len();
+    keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    keys.dedup_by(|a, b| a.key == b.key);
+    assert!(keys.len() == count && count > 100, "{count} items are on flash");
+    assert_eq!(sums(&tier).bad_pages, 0);
+}
+
+/// With another key's item instead, a list of keys would have that one twice, and this one not at all.
+#[test]
+fn visit_reports_that_the_item_has_left_flash() {
+    let tier = tier();
+    let is_long = |visited: &&VisitedOnFlash| visit(&tier, visited).is_some_and(|item| *item.key == *LONG);
+    let visited = *walk(&tier).iter().find(is_long).expect("it is there");
+    let mut read = tier.handle.read_visited(&visited).expect("it is there");
+    let (buffer, len) = fill(&tier, &mut read);
+    tier.mutate(LONG, |_| (Change::Remove, ())).expect("removing needs no memory");
+    let mismatches = sums(&tier).mismatches;
+    assert!(matches!(tier.handle.finish_visit(read, buffer, Ok(len)), VisitResult::Changed));
+    assert_eq!((sums(&tier).bad_pages, sums(&tier).mismatches), (0, mismatches));
+    assert!(tier.handle.read_visited(&visited).is_none());
+}
