@@ -38,6 +38,14 @@ impl OutputPart {
         }
     }
 
+    /// Returns its bytes, and those reserved.
+    fn bytes(&self) -> u64 {
+        match self {
+            OutputPart::Value(value) => value.len(),
+            _ => self.copied_bytes(),
+        }
+    }
+
     /// Adds its bytes, but for the first `skip`, to those of one send. Returns whether there may be further parts.
     fn add_slices<'p>(&'p self, skip: usize, slices: &mut Vec<IoSlice<'p>>) -> bool {
         match self {
@@ -197,9 +205,10 @@ impl OutputQueue {
         self.bytes -= reserved;
         self.of_all.remove(reserved);
         self.barrier = self.barrier.filter(|barrier| *barrier != id);
-        for (at, part) in (at..).zip(answer.into_iter().filter(|part| part.copied_bytes() > 0)) {
-            self.bytes += part.copied_bytes();
+        for (at, part) in (at..).zip(answer.into_iter().filter(|part| part.bytes() > 0)) {
+            self.bytes += part.bytes();
             self.of_all.add(part.copied_bytes());
+            self.has_excess |= matches!(&part, OutputPart::Value(value) if value.is_excess());
             self.parts.insert(at, part);
         }
     }

@@ -64,6 +64,7 @@ impl PendingAnswer {
         let mut value = OutputPart::Bytes(Vec::new());
         match answer {
             Answer::Reply(reply) => encoding.reply(&reply, &mut head),
+            Answer::Encoded(_, parts) => return *parts,
             Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(item), &mut head),
             Answer::Fetched(item, fetched, true) => {
                 encoding.value_head(&item, &mut head);
@@ -143,6 +144,14 @@ impl TicketSlab {
         slot.state =
             TicketState::Pending(Box::new(PendingAnswer { owner, request, encoding: saved, deadline }));
         Some(Ticket::new(TicketId { index, generation: slot.generation }, &self.inbox))
+    }
+
+    /// Returns the encoding of a pending answer; none if its time is over.
+    pub fn encoding(&self, id: TicketId) -> Option<&SavedEncoding> {
+        match &self.slots.get(id.index).filter(|slot| slot.generation == id.generation)?.state {
+            TicketState::Pending(answer) => Some(&answer.encoding),
+            TicketState::Free | TicketState::Expired => None,
+        }
     }
 
     /// Returns whether another ticket may be issued.

@@ -52,8 +52,9 @@ pub use counters::{StoreCounters, StoreSums};
 pub use error::{CreateError, OutOfMemory};
 pub use eviction::EvictionPolicy;
 pub use flash::{
-    Fetched, FetchedItem, FetchedValue, FlashOptions, FlashRead, FlashReadResult, FlashSegmentSums,
-    FlashState, FlashSums, FlashWrite, MaintenanceRead, PageBuffer, VisitResult, VisitedKey, VisitedOnFlash,
+    FalseMatches, Fetched, FetchedItem, FetchedValue, FlashOptions, FlashRead, FlashReadResult,
+    FlashSegmentSums, FlashState, FlashSums, FlashWrite, MaintenanceRead, PageBuffer, VisitResult,
+    VisitedKey, VisitedOnFlash,
 };
 #[cfg(not(loom))]
 pub use flash::{FlashLoss, FlashOpening};

@@ -6,8 +6,8 @@ mod common;
 use common::flash::{SEGMENT_BYTES, Tier};
 use fabcache_store::dump::Cursor;
 use fabcache_store::{
-    Change, Detail, EvictionPolicy, FlashRead, FlashSums, Get, NewValue, StoreOptions, Value, VisitResult,
-    VisitedKey, VisitedOnFlash, Write,
+    Change, Detail, EvictionPolicy, Fetched, FlashRead, FlashReadResult, FlashSums, Get, NewValue,
+    StoreOptions, Value, VisitResult, VisitedKey, VisitedOnFlash, Write,
 };
 use fabcache_testbed::bytes::pattern;
 
@@ -33,16 +33,22 @@ fn tier() -> Tier {
     let tier =
         Tier::new(8 << 20, &[64], StoreOptions { eviction: EvictionPolicy::Lru, ..StoreOptions::default() });
     set(&tier, LONG, &pattern(1, LONG_BYTES));
+    push_out(&tier);
+    tier
+}
+
+/// Stores other items until the long one is on flash, and some of those.
+fn push_out(tier: &Tier) {
     for n in 0..40_000 {
-        set(&tier, format!("other-{n}").as_bytes(), &pattern(n, 700));
+        set(tier, format!("other-{n}").as_bytes(), &pattern(n, 700));
         if tier.store().is_short_of_memory() {
             tier.drive();
         }
-        if n > 20_000 && n % 256 == 0 && is_on_flash(&tier, LONG) {
-            return tier;
+        if n > 20_000 && n % 256 == 0 && is_on_flash(tier, LONG) {
+            return;
         }
     }
-    panic!("it stays in memory: {:?}", sums(&tier));
+    panic!("it stays in memory: {:?}", sums(tier));
 }
 
 /// Returns the slots on flash that a walk visits.
@@ -101,4 +107,55 @@ fn visit_reports_that_the_item_has_left_flash() {
     assert!(matches!(tier.handle.finish_visit(read, buffer, Ok(len)), VisitResult::Changed));
     assert_eq!((sums(&tier).bad_pages, sums(&tier).mismatches), (0, mismatches));
     assert!(tier.handle.read_visited(&visited).is_none());
+}
+
+/// Reads the first pages of the long item, which tell how long it is; lets `change` happen before their bytes are taken.
+fn read_beside(tier: &Tier, change: impl FnOnce()) -> FlashReadResult {
+    let mut read = tier.handle.read_flash(LONG).expect("it is on flash");
+    let (buffer, len) = fill(tier, &mut read);
+    assert!(len < LONG_BYTES);
+    change();
+    tier.handle.finish_flash_read(read, buffer, Ok(len), LONG, true)
+}
+
+fn remove(tier: &Tier) {
+    tier.mutate(LONG, |_| (Change::Remove, ())).expect("removing needs no memory");
+}
+
+#[test]
+fn item_that_changes_between_two_reads_is_looked_up_again() {
+    // It is removed.
+    let first = tier();
+    let result = read_beside(&first, || remove(&first));
+    assert!(matches!(result, FlashReadResult::Others(_)), "{result:?}");
+    assert!(!is_on_flash(&first, LONG) && first.get(LONG).is_none());
+    // It is replaced.
+    set(&first, LONG, b"new");
+    assert_eq!(first.get(LONG).map(|(_, value)| value), Some(b"new".to_vec()));
+    // It returns to memory.
+    let second = tier();
+    let result = read_beside(&second, || {
+        let fetched = second.fetch(LONG).expect("it is on flash");
+        second.handle.use_fetched(fetched);
+        second.handle.store_fetched(LONG).expect("there is room");
+        second.handle.forget_fetched();
+    });
+    let FlashReadResult::Others(others) = result else { panic!("{result:?}") };
+    assert!(second.handle.read_flash_beyond(others).is_err());
+    assert!(second.get(LONG).is_some_and(|(_, value)| value == pattern(1, LONG_BYTES)));
+    assert_eq!([&first, &second].map(|tier| sums(tier).bad_pages), [0, 0]);
+}
+
+#[test]
+fn item_that_is_replaced_and_moves_to_flash_again_is_read_there() {
+    let tier = tier();
+    let result = read_beside(&tier, || {
+        remove(&tier);
+        set(&tier, LONG, &pattern(2, LONG_BYTES));
+        push_out(&tier);
+    });
+    let FlashReadResult::More(read) = result else { panic!("{result:?}") };
+    let Some(Fetched::Item(item)) = tier.finish(read, LONG) else { panic!("it is on flash") };
+    assert!(*item.value() == pattern(2, LONG_BYTES));
+    assert_eq!(sums(&tier).bad_pages, 0);
 }

@@ -9,8 +9,9 @@ use fabcache_store::{Fetched, FetchedItem, Handle, OutOfMemory};
 use super::retrieval::Token;
 use super::{Context, Flow, Session, item, refused, retrieval};
 use crate::tickets::PendingRequest;
-use crate::worker::flash::ReadPurpose;
+use crate::worker::flash::{PendingGet, ReadPurpose};
 use crate::worker::inbox::Answer;
+use crate::worker::token::TicketId;
 
 /// The wait of a connection's next request for flash, or the item that was read for it.
 #[derive(Debug, Default)]
@@ -125,14 +126,14 @@ pub fn defer(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: 
     let ticket = ctx.tickets.issue(session.place, encoding, request).expect("there is room for a ticket");
     session.queue.push_bytes(&mut ctx.out);
     session.queue.push_pending(ticket.id(), read.value_bytes_expected());
-    let purpose = ReadPurpose::Answer {
+    let pending = PendingGet {
         ticket,
         sends_value: get.value,
         known_cas: get.compare,
         is_access: !get.no_bump,
         is_meta: matches!(encoding, Encoding::Meta(_)),
     };
-    flash.read(read, get.key, purpose);
+    flash.read(read, get.key, ReadPurpose::Answer(pending));
     Flow::Next
 }
 
@@ -158,6 +159,15 @@ pub fn answer(
         };
     }
     Answer::Fetched(shown, fetched, sends_value)
+}
+
+/// Answers a plain read from memory, as the item is no longer on flash; `None` if a slot on flash may be its.
+pub fn answer_from_memory(ctx: &mut Context, id: TicketId, get: &Get<'_>) -> Option<Answer> {
+    match ctx.tickets.encoding(id).cloned() {
+        Some(saved) => retrieval::answer_late(ctx, get, &saved.encoding()),
+        // It was answered when its time was over.
+        None => Some(miss()),
+    }
 }
 
 /// The answer to a read whose item was not found.

@@ -8,7 +8,9 @@ use fabcache_store::{
 
 use super::{Context, Flow, ITEM_CLASS, Session, expiry, expiry_at, flash, item, notify_lookup};
 use crate::counters::ServerCounters;
+use crate::output::OutputPart;
 use crate::prefixes::Request;
+use crate::worker::inbox::Answer;
 
 /// `get` and its likes: one key.
 pub fn get(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &Encoding<'_>) -> Flow {
@@ -181,6 +183,30 @@ fn finish(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &En
         }
         Read::OnFlash => unreachable!("it is read before"),
     }
+}
+
+/// Reads a key for a pending answer; `None` if a slot on flash may be its.
+pub(super) fn answer_late(ctx: &mut Context, get: &Get<'_>, encoding: &Encoding<'_>) -> Option<Answer> {
+    let others = std::mem::take(&mut ctx.out);
+    let now = ctx.shared.store.now();
+    let read = read(ctx, get, now, encoding, &mut Touched::default());
+    let head = std::mem::replace(&mut ctx.out, others);
+    let (info, payload) = match read {
+        Read::Hit(info, payload) => (info, payload),
+        Read::Miss(_) => return Some(flash::miss()),
+        Read::OnFlash => return None,
+    };
+    let (mut value, mut tail) = (OutputPart::Bytes(Vec::new()), Vec::new());
+    if sends_value(get, &info) {
+        if let Payload::Pinned(pinned) = payload {
+            if pinned.is_excess() {
+                ctx.shared.want_pins();
+            }
+            value = OutputPart::Value(pinned);
+        }
+        encoding.value_tail(&mut tail);
+    }
+    Some(Answer::Encoded(info.len, Box::new([OutputPart::Bytes(head), value, OutputPart::Bytes(tail)])))
 }
 
 /// Removes the item that was read; false if it was removed or replaced.

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabcache_store::{Fetched, FlashRead, FlashReadResult, Miss, VisitResult};
+use fabcache_protocol::Get;
+use fabcache_store::{FalseMatches, Fetched, FlashRead, FlashReadResult, Miss, VisitResult};
 
 use super::Worker;
 use super::epoll::Poll;
@@ -16,22 +17,14 @@ use crate::commands::{Context, FlashWait, Role, flash};
 use crate::flash::{Devices, FlashReader};
 use crate::tickets::SavedKey;
 
+/// How often a read looks in memory and on flash for an item that moves between both.
+const LOOKUPS_MAX: u32 = 3;
+
 /// What follows a read.
 #[derive(Debug)]
 pub enum ReadPurpose {
     /// The answer to a plain read.
-    Answer {
-        /// Completed with it.
-        ticket: Ticket,
-        /// Whether the value is sent,
-        sends_value: bool,
-        /// unless it has this CAS value: the client has it.
-        known_cas: Option<u64>,
-        /// Whether it counts as an access.
-        is_access: bool,
-        /// The request is a meta command.
-        is_meta: bool,
-    },
+    Answer(PendingGet),
     /// The request at the front of a connection's input is executed again.
     Request {
         /// The connection.
@@ -44,6 +37,21 @@ pub enum ReadPurpose {
         /// The connection.
         owner: ConnectionToken,
     },
+}
+
+/// A plain read that is answered when its item was read.
+#[derive(Debug)]
+pub struct PendingGet {
+    /// Completed with the answer.
+    pub ticket: Ticket,
+    /// Whether the value is sent,
+    pub sends_value: bool,
+    /// unless it has this CAS value: the client has it.
+    pub known_cas: Option<u64>,
+    /// Whether it counts as an access.
+    pub is_access: bool,
+    /// The request is a meta command.
+    pub is_meta: bool,
 }
 
 /// A read and its key.
@@ -130,7 +138,7 @@ impl Worker {
                 continue;
             }
             // A request that is executed again counts its access then.
-            let is_access = matches!(pending.purpose, ReadPurpose::Answer { is_access: true, .. });
+            let is_access = matches!(&pending.purpose, ReadPurpose::Answer(get) if get.is_access);
             match self.ctx.handle.finish_flash_read(read, buffer, result, &pending.key, is_access) {
                 FlashReadResult::More(read) => {
                     let flash = self.ctx.flash.as_mut().expect("it made the read");
@@ -146,21 +154,44 @@ impl Worker {
 
     fn follow_read(&mut self, pending: PendingRead, fetched: Result<Fetched, Miss>) {
         match pending.purpose {
-            ReadPurpose::Answer { ticket, sends_value, known_cas, is_meta, .. } => {
-                ticket.complete(match fetched {
-                    Ok(Fetched::Item(item)) => {
-                        let now = self.ctx.shared.store.now();
-                        let sends_value = sends_value && known_cas != Some(item.info(now).cas);
-                        flash::answer(&self.ctx.handle, now, item, sends_value, is_meta)
-                    }
-                    Ok(Fetched::Others(_)) | Err(_) => flash::miss(),
-                })
-            }
+            ReadPurpose::Answer(get) => match fetched {
+                Ok(Fetched::Item(item)) => {
+                    let now = self.ctx.shared.store.now();
+                    let sends_value = get.sends_value && get.known_cas != Some(item.info(now).cas);
+                    get.ticket.complete(flash::answer(&self.ctx.handle, now, item, sends_value, get.is_meta));
+                }
+                Ok(Fetched::Others(others)) => self.look_up_again(get, &pending.key, others),
+                Err(_) => get.ticket.complete(flash::miss()),
+            },
             ReadPurpose::Dump { .. } => unreachable!("a dump reads no values"),
             ReadPurpose::Request { owner, number } => {
                 self.end_wait(owner, number, FlashWait::Read(fetched.ok()))
             }
         }
+    }
+
+    /// Answers a plain read that found no item of its key on flash: the item may have left, or come there, meanwhile.
+    fn look_up_again(&mut self, pending: PendingGet, key: &[u8], mut others: FalseMatches) {
+        let get = Get {
+            key,
+            value: pending.sends_value,
+            compare: pending.known_cas,
+            no_bump: !pending.is_access,
+            ..Get::default()
+        };
+        for _ in 0..LOOKUPS_MAX {
+            if let Some(answer) = flash::answer_from_memory(&mut self.ctx, pending.ticket.id(), &get) {
+                return pending.ticket.complete(answer);
+            }
+            match self.ctx.handle.read_flash_beyond(others) {
+                Ok(read) => {
+                    let flash = self.ctx.flash.as_mut().expect("it made the read");
+                    return flash.read(read, key, ReadPurpose::Answer(pending));
+                }
+                Err(found) => others = found,
+            }
+        }
+        pending.ticket.complete(flash::miss());
     }
 
     /// Adds an item to a connection's list of keys, which goes on after the last one.

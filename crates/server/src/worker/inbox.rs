@@ -10,6 +10,7 @@ use fabcache_transport::Link;
 use rustix::event::EventfdFlags;
 
 use super::token::TicketId;
+use crate::output::OutputPart;
 
 /// A link that a worker is to serve.
 pub struct NewLink {
@@ -34,6 +35,8 @@ pub enum Answer {
     Reply(Reply<'static>),
     /// An item that was found on flash, and whether its value is sent.
     Fetched(Item, Box<FetchedItem>, bool),
+    /// The encoded answer for an item in memory, and the length of its value.
+    Encoded(u64, Box<[OutputPart; 3]>),
 }
 
 impl Answer {
@@ -41,6 +44,7 @@ impl Answer {
     pub fn found(&self) -> Option<u64> {
         match self {
             Answer::Fetched(item, ..) => Some(item.len),
+            Answer::Encoded(len, _) => Some(*len),
             Answer::Reply(Reply::Found(item)) => Some(item.len),
             Answer::Reply(_) => None,
         }

@@ -12,6 +12,7 @@ mod commands;
 mod datagrams;
 mod devices;
 mod dumps;
+mod long;
 mod matches;
 mod model;
 mod order;

@@ -61,7 +61,7 @@ pub use maintenance_reads::MaintenanceRead;
 use maintenance_reads::MaintenanceReads;
 pub(crate) use reading::FlashReader;
 pub(crate) use reading::OnFlash;
-pub use reading::{Fetched, FetchedItem, FetchedValue, FlashRead, FlashReadResult};
+pub use reading::{FalseMatches, Fetched, FetchedItem, FetchedValue, FlashRead, FlashReadResult};
 #[cfg(not(loom))]
 pub(crate) use restart::restore_flash;
 #[cfg(not(loom))]

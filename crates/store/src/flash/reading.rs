@@ -234,7 +234,7 @@ impl FetchedValue {
 pub enum Fetched {
     /// Its item.
     Item(Box<FetchedItem>),
-    /// Other keys' items.
+    /// None, or other keys' items.
     Others(FalseMatches),
 }
 
@@ -262,10 +262,20 @@ pub enum FlashReadResult {
     Item(Box<FetchedItem>),
     /// No item, or one that is no longer valid: its slot is empty now.
     Miss(Miss),
-    /// The items that were read have other keys.
+    /// No item of the key is on flash: those that were read have other keys, or left flash meanwhile. It may be in memory now.
     Others(FalseMatches),
     /// More is to be read.
     More(Box<FlashRead>),
+}
+
+/// The further segments of an item that is read.
+enum Further {
+    /// They are pinned, or there are none.
+    Pinned,
+    /// The item was replaced, removed or stored in memory meanwhile.
+    Changed,
+    /// They have fewer pages than the item.
+    TooFew,
 }
 
 impl Handle {
@@ -374,25 +384,46 @@ impl Handle {
         };
         match found {
             Some(Found::Found(record)) => self.found_on_flash(*read, record, buffer, access),
-            Some(Found::Pages(pages)) if at_hand == read.pages && self.add_extents(&mut read, pages) => {
-                read.pages = pages;
-                FlashReadResult::More(self.read_more(read, buffer, at_hand))
-            }
+            Some(Found::Pages(pages)) if at_hand == read.pages => match self.add_extents(&mut read, pages) {
+                Further::Pinned => {
+                    read.pages = pages;
+                    FlashReadResult::More(self.read_more(read, buffer, at_hand))
+                }
+                Further::Changed => {
+                    self.flash_reader.give_back(buffer);
+                    self.look_up_again(read.hash, read.excluded)
+                }
+                Further::TooFew => FlashReadResult::Miss(self.drop_unreadable(&read, buffer, result.is_ok())),
+            },
             Some(Found::Absent) => {
                 self.flash_reader.give_back(buffer);
                 flash.counters.mismatches.inc();
                 let FlashRead { hash, at, mut excluded, pins, .. } = *read;
                 excluded.push(ExcludedSlot { slot: at.slot, _pins: pins });
-                match self.read_flash_but(hash, excluded) {
-                    Ok(next) => FlashReadResult::More(next),
-                    Err(excluded) => FlashReadResult::Others(FalseMatches { hash, excluded }),
-                }
+                self.look_up_again(hash, excluded)
             }
             Some(Found::Pages(_)) | None => {
                 let is_bad = result.is_ok() && at_hand == read.pages;
                 FlashReadResult::Miss(self.drop_unreadable(&read, buffer, is_bad))
             }
         }
+    }
+
+    /// Goes on with another slot on flash that may be the key's.
+    fn look_up_again(&self, hash: KeyHash, excluded: Vec<ExcludedSlot>) -> FlashReadResult {
+        match self.read_flash_but(hash, excluded) {
+            Ok(next) => FlashReadResult::More(next),
+            Err(excluded) => FlashReadResult::Others(FalseMatches { hash, excluded }),
+        }
+    }
+
+    /// Begins to read the key's item from flash after a read has found none there.
+    ///
+    /// # Errors
+    /// It has not come there since.
+    pub fn read_flash_beyond(&self, others: FalseMatches) -> Result<Box<FlashRead>, FalseMatches> {
+        let hash = others.hash;
+        self.read_flash_but(hash, others.excluded).map_err(|excluded| FalseMatches { hash, excluded })
     }
 
     /// Counts the pages that one request has read. Returns how many are at hand now.
@@ -427,25 +458,27 @@ impl Handle {
         read
     }
 
-    /// Pins the further segments of an item. Returns whether it may have so many pages.
-    fn add_extents(&self, read: &mut FlashRead, pages: u32) -> bool {
+    /// Pins the further segments of an item that has so many pages.
+    fn add_extents(&self, read: &mut FlashRead, pages: u32) -> Further {
         let store = &self.store;
         let flash = store.flash.as_ref().expect("it made the read");
         let has_enough = |extents: &[Extent]| extents.iter().map(|extent| extent.pages).sum::<u32>() >= pages;
         if has_enough(&read.extents) {
-            return true;
+            return Further::Pinned;
         }
         let spanned = flash.spans.of(read.item);
         for id in &spanned {
             read.pins.push(self.flash_reader.pin(*id));
         }
-        let is_linked = store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_some();
         // The segments are the item's if its slot still leads there.
+        if store.find_on_flash_locked(read.hash, |slot| slot.same_item(read.at.slot)).is_none() {
+            return Further::Changed;
+        }
         read.extents.extend(spanned.iter().map(|id| {
             let first = flash.segments.name_of(flash.segments.first_page(*id), *id);
             Extent { first, pages: flash.segments.segment_pages() }
         }));
-        is_linked && has_enough(&read.extents)
+        if has_enough(&read.extents) { Further::Pinned } else { Further::TooFew }
     }
 
     fn found_on_flash(
@@ -525,10 +558,16 @@ impl Handle {
         self.with_fetched(|fetched| (fetched.key() == key).then(|| fetched.info(now))).flatten()
     }
 
-    /// Returns whether what [`Handle::use_fetched`] gave says that the key has no item on flash.
+    /// Returns whether what [`Handle::use_fetched`] gave says that the key has no item on flash, and none has come there since.
     pub fn is_absent_on_flash(&self, key: &[u8]) -> bool {
         let hash = self.store.hash(key);
-        matches!(&*self.fetched.borrow(), Some(Fetched::Others(others)) if others.hash == hash)
+        match &*self.fetched.borrow() {
+            Some(Fetched::Others(others)) if others.hash == hash => {
+                let takes = |slot| !is_excluded(&others.excluded, slot);
+                self.store.find_on_flash_locked(hash, takes).is_none()
+            }
+            _ => false,
+        }
     }
 
     /// Forgets what [`Handle::use_fetched`] gave.
