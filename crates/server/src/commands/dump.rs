@@ -1,9 +1,11 @@
 //! Long answers, made in parts as the client takes them: lists of keys, connections, prefixes, sizes and flash segments.
 
+use std::time::Instant;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fabcache_protocol::number::push_u64;
-use fabcache_protocol::{Encoding, SavedEncoding};
+use fabcache_protocol::{Encoding, Refusal, Reply, SavedEncoding};
 use fabcache_store::VisitResult;
 use fabcache_store::dump::{Cursor, VisitedItem};
 
@@ -58,9 +60,25 @@ impl Dump {
         matches!(&self.list, List::Keys(keys) if keys.reading > 0)
     }
 
+    /// Returns when the reads of this number began, or the last of them that has ended did, if the next part waits for others.
+    pub fn reads_since(&self, number: u64) -> Option<Instant> {
+        match &self.list {
+            List::Keys(keys) if keys.reading > 0 && keys.wait == number => Some(keys.reads_since),
+            _ => None,
+        }
+    }
+
+    /// The device does not answer: the list ends with an error.
+    pub fn time_out(&mut self) {
+        if let List::Keys(keys) = &mut self.list {
+            (keys.reading, keys.is_timed_out) = (0, true);
+        }
+    }
+
     /// Takes the result of a visit to an item on flash; returns whether it was the last.
-    pub fn add_visited(&mut self, ctx: &Context, visited: VisitResult) -> bool {
+    pub fn add_visited(&mut self, ctx: &Context, visited: VisitResult, now: Instant) -> bool {
         let List::Keys(keys) = &mut self.list else { return false };
+        keys.reads_since = now;
         keys.add_visited(ctx, visited);
         keys.reading == 0
     }
@@ -70,7 +88,7 @@ impl Dump {
     pub fn go_on(&mut self, ctx: &mut Context) -> bool {
         let encoding = self.encoding.encoding();
         match &mut self.list {
-            List::Keys(keys) => keys.go_on(ctx),
+            List::Keys(keys) => keys.go_on(ctx, &encoding),
             List::Sizes(sizes) => sizes.go_on(ctx, &encoding),
             List::Connections(connections) => connections.go_on(ctx, &encoding),
             List::Prefixes(prefixes) => prefixes.go_on(ctx, &encoding),
@@ -107,8 +125,13 @@ pub struct KeyList {
     visits: u32,
     /// The connection to continue when reads have ended.
     owner: ConnectionToken,
-    /// Reads of flash under way.
+    /// Reads of flash under way, and the number of the wait for them.
     reading: usize,
+    wait: u64,
+    /// When they began, or the last one ended.
+    reads_since: Instant,
+    /// The device did not answer.
+    is_timed_out: bool,
     /// Whether an item of the group has left flash before it was read.
     has_changed: bool,
     /// The group's lines.
@@ -133,6 +156,9 @@ impl KeyList {
             visits: 0,
             owner: session.place,
             reading: 0,
+            wait: 0,
+            reads_since: Instant::now(),
+            is_timed_out: false,
             has_changed: false,
             lines: Vec::new(),
             limit: ListLimit { lines: u64::MAX, bytes: usize::MAX },
@@ -146,7 +172,12 @@ impl KeyList {
         KeyList { limit, ..KeyList::new(KeysFormat::Cachedump, Cursor::START, session) }
     }
 
-    fn go_on(&mut self, ctx: &mut Context) -> bool {
+    fn go_on(&mut self, ctx: &mut Context, encoding: &Encoding<'_>) -> bool {
+        if self.is_timed_out {
+            let reply = Reply::Refused(Refusal::Server("the flash device does not answer"));
+            encoding.reply(&reply, &mut ctx.out);
+            return true;
+        }
         let mut groups = 0;
         while self.end_group(&mut ctx.out) {
             if ctx.out.len() >= GATHERED_BYTES_MAX || groups == DUMPED_GROUPS_MAX {
@@ -173,7 +204,10 @@ impl KeyList {
         for visited in &on_flash {
             match ctx.handle.read_visited(visited) {
                 Some(read) => {
-                    flash.read(read, &[], ReadPurpose::Dump { owner: self.owner });
+                    if self.reading == 0 {
+                        (self.wait, self.reads_since) = flash.begin_dump_wait(self.owner);
+                    }
+                    flash.read(read, &[], ReadPurpose::Dump { owner: self.owner, number: self.wait });
                     self.reading += 1;
                 }
                 None => self.has_changed = true,

@@ -124,6 +124,20 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         }
     }
 
+    /// Drops the reads that are queued and that `is_dropped` accepts, by what was kept with them. Others, and reads under way, end as
+    /// before.
+    pub fn drop_queued(&mut self, is_dropped: impl Fn(&T) -> bool) {
+        let FlashReader { reads, free, waiting, .. } = self;
+        waiting.retain(|(index, _)| {
+            let is_kept = reads[*index].as_ref().is_some_and(|pending| !is_dropped(&pending.with));
+            if !is_kept {
+                reads[*index] = None;
+                free.push(*index);
+            }
+            is_kept
+        });
+    }
+
     /// Returns the descriptor that is readable while reads that have ended wait to be taken.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.ring.descriptor()

@@ -230,6 +230,15 @@ impl Connection {
         matches!(self.session.flash, FlashWait::Reading(_)) || self.is_dumping() && !self.can_dump()
     }
 
+    /// Returns since when it waits for the reads of this number, which began at this time; `None` if it does not.
+    pub(super) fn reads_since(&self, number: u64, began: Instant) -> Option<Instant> {
+        match (&self.session.flash, &self.session.role) {
+            (FlashWait::Reading(waits), _) if *waits == number => Some(began),
+            (_, Role::Dumping(dump)) => dump.reads_since(number),
+            _ => None,
+        }
+    }
+
     /// Returns whether an answer is ready to be sent.
     pub(super) fn can_send(&self) -> bool {
         !self.session.queue.is_empty() && !self.session.queue.awaits_ticket()

@@ -36,6 +36,8 @@ pub enum ReadPurpose {
     Dump {
         /// The connection.
         owner: ConnectionToken,
+        /// The number of the list's wait.
+        number: u64,
     },
 }
 
@@ -61,13 +63,23 @@ struct PendingRead {
     purpose: ReadPurpose,
 }
 
+/// A wait of a connection for reads.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: Instant,
+    owner: ConnectionToken,
+    number: u64,
+    /// Whether a list of keys waits, rather than a request.
+    is_of_dump: bool,
+}
+
 /// The reads of one worker.
 #[derive(Debug)]
 pub struct FlashReads {
     reader: FlashReader<Box<FlashRead>, PendingRead>,
     next_number: u64,
-    /// The waits of requests, and until when they last: in this order, as all are equally long.
-    waits: VecDeque<(Instant, ConnectionToken, u64)>,
+    /// In the order in which they end.
+    waits: VecDeque<Wait>,
     /// The last turn has left reads that have ended to this one.
     has_left: bool,
 }
@@ -89,11 +101,37 @@ impl FlashReads {
 
     /// Begins a read for a request that waits; returns the number of its wait.
     pub fn read_for_request(&mut self, read: Box<FlashRead>, owner: ConnectionToken, key: &[u8]) -> u64 {
-        let number = self.next_number;
-        self.next_number += 1;
-        self.waits.push_back((Instant::now() + TICKET_TIME_MAX, owner, number));
+        let (number, _) = self.begin_wait(owner, false);
         self.read(read, key, ReadPurpose::Request { owner, number });
         number
+    }
+
+    /// Begins the wait of a list of keys for several reads; returns its number, and when it began.
+    pub fn begin_dump_wait(&mut self, owner: ConnectionToken) -> (u64, Instant) {
+        self.begin_wait(owner, true)
+    }
+
+    fn begin_wait(&mut self, owner: ConnectionToken, is_of_dump: bool) -> (u64, Instant) {
+        let (number, now) = (self.next_number, Instant::now());
+        self.next_number += 1;
+        self.add_wait(Wait { until: now + TICKET_TIME_MAX, owner, number, is_of_dump });
+        (number, now)
+    }
+
+    fn add_wait(&mut self, wait: Wait) {
+        // At the end, unless a list goes on to wait.
+        let at = self.waits.partition_point(|other| other.until <= wait.until);
+        self.waits.insert(at, wait);
+    }
+
+    /// Ends the first wait. Reads of a list that are still queued are of no use to another one.
+    fn end_first_wait(&mut self) {
+        let Some(wait) = self.waits.pop_front() else { return };
+        if wait.is_of_dump {
+            self.reader.drop_queued(|pending| {
+                matches!(pending.purpose, ReadPurpose::Dump { number, .. } if number == wait.number)
+            });
+        }
     }
 
     /// Starts the reads that are queued.
@@ -115,7 +153,7 @@ impl FlashReads {
 
     /// Returns when the first wait is over.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.waits.front().map(|(at, ..)| *at)
+        self.waits.front().map(|wait| wait.until)
     }
 }
 
@@ -130,10 +168,10 @@ impl Worker {
             }
             let Some((read, pending, buffer, result)) = flash.reader.take() else { break };
             left -= 1;
-            if let ReadPurpose::Dump { owner } = pending.purpose {
+            if let ReadPurpose::Dump { owner, number } = pending.purpose {
                 match self.ctx.handle.finish_visit(read, buffer, result) {
                     VisitResult::More(read) => flash.reader.start(read, pending),
-                    visited => self.add_to_dump(owner, visited),
+                    visited => self.add_to_dump(owner, number, visited),
                 }
                 continue;
             }
@@ -195,11 +233,16 @@ impl Worker {
     }
 
     /// Adds an item to a connection's list of keys, which goes on after the last one.
-    fn add_to_dump(&mut self, owner: ConnectionToken, visited: VisitResult) {
+    fn add_to_dump(&mut self, owner: ConnectionToken, number: u64, visited: VisitResult) {
+        let now = self.now;
         let slot = self.connections.get_mut(owner.index).filter(|slot| slot.generation == owner.generation);
         let is_last = slot.and_then(|slot| slot.connection.as_mut()).is_some_and(|connection| {
             let Role::Dumping(dump) = &mut connection.session.role else { return false };
-            dump.add_visited(&self.ctx, visited)
+            if dump.reads_since(number).is_none() {
+                return false;
+            }
+            connection.last_progress = now;
+            dump.add_visited(&self.ctx, visited, now)
         });
         if is_last {
             self.queue(owner.index);
@@ -225,19 +268,40 @@ impl Worker {
 
     fn expire_waits(&mut self) {
         while let Some(flash) = &mut self.ctx.flash
-            && let Some((at, owner, number)) = flash.waits.front().copied()
+            && let Some(wait) = flash.waits.front().copied()
         {
-            let is_over = at <= self.now;
-            let waits = |wait: &FlashWait| matches!(wait, FlashWait::Reading(waits) if *waits == number);
-            if !is_over && self.at(owner).is_some_and(|connection| waits(&connection.session.flash)) {
+            let is_over = wait.until <= self.now;
+            let began = wait.until - TICKET_TIME_MAX;
+            let since = self.at(wait.owner).and_then(|connection| connection.reads_since(wait.number, began));
+            if !is_over && since.is_some() {
                 return;
             }
-            if let Some(flash) = &mut self.ctx.flash {
+            let Some(flash) = &mut self.ctx.flash else { return };
+            // A list goes on to wait while some of its reads end.
+            let until = since.map(|since| since + TICKET_TIME_MAX);
+            if let Some(until) = until.filter(|until| *until > self.now) {
                 flash.waits.pop_front();
+                flash.add_wait(Wait { until, ..wait });
+                continue;
             }
-            if is_over {
-                self.end_wait(owner, number, FlashWait::TimedOut);
+            flash.end_first_wait();
+            if is_over && wait.is_of_dump {
+                self.end_dump(wait.owner, wait.number);
+            } else if is_over {
+                self.end_wait(wait.owner, wait.number, FlashWait::TimedOut);
             }
+        }
+    }
+
+    /// Lets a list of keys end with an error if it still waits for these reads.
+    fn end_dump(&mut self, owner: ConnectionToken, number: u64) {
+        let now = self.now;
+        let Some(connection) = self.at(owner) else { return };
+        let Role::Dumping(dump) = &mut connection.session.role else { return };
+        if dump.reads_since(number).is_some() {
+            dump.time_out();
+            connection.last_progress = now;
+            self.queue(owner.index);
         }
     }
 

@@ -2,29 +2,25 @@
 
 use std::net::TcpStream;
 
-use fabcache_testbed::cleanup::Folder;
+use fabcache_server::flash::HEADER_AREA_BYTES;
+use fabcache_testbed::slow_devices::SlowDevices;
 
-use crate::common::process::{Process, start};
+use crate::common::process::Process;
 use crate::common::{Client, connect};
-use crate::slow_device::SlowDevice;
-use crate::tier::{folder, letters};
+use crate::tier::{letters, start_on_slow_device};
 
 const LEN: usize = 20 << 20;
 
 /// A server whose reads of flash wait for the test.
 struct LongTier {
     // Dropped before the server, whose end waits for reads.
-    device: SlowDevice,
+    device: SlowDevices,
     server: Process,
-    _folder: Folder,
 }
 
 /// Starts a server with the value of `long` on flash, in two segments; none where this user may not mount a file system.
 fn long_tier() -> Option<LongTier> {
-    let folder = folder()?;
-    let device = SlowDevice::mount(folder.path())?;
-    let flash = format!("--flash {}:257m", device.path().display());
-    let server = start(&format!("-t 1 -m 64 -I 32m --eviction lru {flash}"));
+    let (device, server) = start_on_slow_device("-m 64 -I 32m")?;
     let mut c = connect(server.address());
     c.say(format!("set long 0 0 {LEN}\r\n"));
     c.say(letters(1, LEN));
@@ -35,8 +31,8 @@ fn long_tier() -> Option<LongTier> {
         let before = c.flash_reads();
         c.request("mg long s u\r\n", format!("HD s{LEN}\r\n"));
         if c.flash_reads() > before {
-            device.hold();
-            return Some(LongTier { device, server, _folder: folder });
+            device.hold_reads(HEADER_AREA_BYTES);
+            return Some(LongTier { device, server });
         }
     }
     panic!("it stays in memory");
@@ -47,7 +43,7 @@ impl LongTier {
     fn request(&self, request: &str) -> Client<TcpStream> {
         let mut c = connect(self.server.address());
         c.say(request);
-        self.device.wait_for(1);
+        self.device.wait_for_held(1);
         c
     }
 }

@@ -2,9 +2,11 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fabcache_server::bounds::{CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, TICKETS_MAX};
+use fabcache_server::bounds::{
+    CONNECTION_TICKETS_MAX, FLASH_READS_MAX, PENDING_DATAGRAMS_MAX, TICKET_TIME_MAX, TICKETS_MAX,
+};
 use fabcache_server::flash::HEADER_AREA_BYTES;
 use fabcache_testbed::slow_devices::SlowDevices;
 use rustix::process::Signal;
@@ -391,6 +393,57 @@ fn stops_answer_what_the_device_does_not() {
     c.hear_end();
     tier.device.release();
     tier.wait();
+}
+
+#[test]
+fn lists_of_keys_end_if_the_device_does_not_answer() {
+    let Some(tier) = SlowTier::new("") else { return };
+    const ERROR: &str = "SERVER_ERROR the flash device does not answer\r\n";
+    let mut lists = ["lru_crawler metadump all\r\n", "lru_crawler mgdump all\r\n", "stats cachedump 1 0\r\n"]
+        .map(|request| {
+            let mut c = tier.connect();
+            c.say(format!("{request}get a\r\n"));
+            c
+        });
+    // One whose client leaves.
+    let mut left = tier.connect();
+    left.say("lru_crawler mgdump all\r\n");
+    wait_until("they read", || tier.device.held() > 0);
+    drop(left);
+    let began = Instant::now();
+    for c in &mut lists {
+        let answer = c.hear_until("1\r\nEND\r\n");
+        assert!(answer.ends_with(&format!("{ERROR}VALUE a 0 1\r\n1\r\nEND\r\n")), "{answer:?}");
+    }
+    let took = began.elapsed();
+    assert!(took < TICKET_TIME_MAX + Duration::from_secs(3), "{took:?}");
+    // Reads that had not begun are dropped, those of the client that left too.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(tier.device.held() <= FLASH_READS_MAX as usize);
+    tier.device.answer_all();
+    wait_until("no further read comes", || tier.device.held() == 0);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(tier.device.held(), 0);
+    tier.device.release();
+    lists[0].say("lru_crawler mgdump all\r\n");
+    assert!(lists[0].hear_until("\nEN\r\n").contains("mg on-1\r\n"));
+    tier.stop();
+}
+
+#[test]
+fn lists_of_keys_wait_while_reads_end() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.connect();
+    c.say("lru_crawler mgdump all\r\n");
+    // Longer than without an answer.
+    for _ in 0..3 {
+        wait_until("it reads", || tier.device.held() > 0);
+        std::thread::sleep(TICKET_TIME_MAX / 2);
+        tier.device.answer_first();
+    }
+    tier.device.release();
+    assert!(c.hear_until("\nEN\r\n").contains("mg on-1\r\n"));
+    tier.stop();
 }
 
 /// A tier whose server receives datagrams too.
