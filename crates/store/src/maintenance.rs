@@ -229,7 +229,7 @@ impl Handle {
         (next, valid + expired, expired)
     }
 
-    fn reclaim_once(&self) -> bool {
+    pub(crate) fn reclaim_once(&self) -> bool {
         let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
         let items = crate::bounds::RECLAIM_STEP_ITEMS;
         match self.store.reclaim_step(&mut reclaim, self.counters(), items) {

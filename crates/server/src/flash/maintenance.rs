@@ -24,12 +24,12 @@ pub fn run_maintenance_reads(
     let mut reader = FlashReader::new(devices)?;
     while !control.drain() {
         loop {
-            while let Some((read, what)) = handle.take_maintenance_read() {
-                reader.start(read, what);
+            while let Some(read) = handle.take_maintenance_read() {
+                reader.start(read, ());
             }
-            let Some((read, what, buffer, result)) = reader.take() else { break };
-            if let Some((read, what)) = handle.finish_maintenance_read(read, what, buffer, result) {
-                reader.start(read, what);
+            let Some((read, (), buffer, result)) = reader.take() else { break };
+            if let Some(read) = handle.finish_maintenance_read(read, buffer, result) {
+                reader.start(read, ());
             }
         }
         if let Err(error) = reader.submit() {

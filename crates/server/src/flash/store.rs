@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fabcache_store::{FlashRead, FlashWrite, Handle};
+use fabcache_store::{FlashRead, FlashWrite, Handle, MaintenanceRead};
 use fabcache_uring::PageBuffer;
 
 use super::{ReadRequest, WriteQueue, WriteRequest};
@@ -18,6 +18,20 @@ impl ReadRequest for Box<FlashRead> {
 
     fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
         FlashRead::take_buffer(self)
+    }
+}
+
+impl ReadRequest for MaintenanceRead {
+    fn device(&self) -> usize {
+        MaintenanceRead::device(self)
+    }
+
+    fn offset(&self) -> u64 {
+        MaintenanceRead::offset(self)
+    }
+
+    fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
+        MaintenanceRead::take_buffer(self)
     }
 }
 

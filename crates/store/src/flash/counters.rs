@@ -45,6 +45,9 @@ pub(crate) struct FlashCounters {
     pub(crate) items_returned: Count,
     pub(crate) items_refused: Count,
     pub(crate) items_promoted: Count,
+    pub(crate) items_moved: Count,
+    pub(crate) bytes_moved: Count,
+    pub(crate) segments_compacted: Count,
     pub(crate) mismatches: Count,
     pub(crate) bad_pages: Count,
     pub(crate) read_errors: Count,
@@ -126,6 +129,12 @@ flash_sums! {
         write_errors,
         /// Items that returned to memory.
         recached,
+        /// Live items that compaction moved to other flash segments.
+        moved,
+        /// Their bytes.
+        bytes_moved,
+        /// Flash segments whose live items were all moved.
+        compacted,
         /// Bytes written to devices, with headers and unused space.
         device_bytes_written,
     }
@@ -199,6 +208,9 @@ impl Flash {
             read_errors: counters.read_errors.get(),
             write_errors: counters.write_errors.get(),
             recached: counters.items_promoted.get(),
+            moved: counters.items_moved.get(),
+            bytes_moved: counters.bytes_moved.get(),
+            compacted: counters.segments_compacted.get(),
             device_bytes_written: counters.device_bytes_written.get(),
             state,
         }

@@ -64,8 +64,16 @@ impl Store {
             flash.counters.items_refused.inc();
             return Demotion::Refused;
         }
-        let staged =
-            StagedItem { hash, offset, generation: place.1, state: state.0, page: 0, class: 0, begins: 0 };
+        let staged = StagedItem {
+            hash,
+            offset,
+            generation: place.1,
+            state: state.0,
+            page: 0,
+            class: 0,
+            begins: 0,
+            moved_from: None,
+        };
         let head = self.flash_header(at, item, state);
         let key_len = usize::from(item.key_len);
         let len = RECORD_HEAD_BYTES + head.as_bytes().len() + key_len + item.value_len as usize;
@@ -77,10 +85,7 @@ impl Store {
         });
         match appended {
             Ok((number, segments)) => {
-                for id in &segments {
-                    flash.segments.count_written(*id, (len / segments.len()) as u64, item.expiry);
-                }
-                flash.spans.note(flash.segments.first_page(segments[0]), &segments[1..]);
+                flash.note_written(&segments, len, item.expiry);
                 flash.counters.items_written.inc();
                 flash.counters.bytes_written.add(len as u64);
                 if item.is_chained() {
@@ -169,6 +174,9 @@ impl Store {
 
     /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
     fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
+        if let Some(from) = staged.moved_from {
+            return self.publish_moved(flash, from, staged);
+        }
         let hash = staged.hash;
         let group = self.index.lock(hash);
         let place = flash.log().long_items.place_of(staged.place());
@@ -269,6 +277,7 @@ impl Handle {
         }
         flash.log().end(&flash.segments, write, buffer, is_written, store.clock_ns());
         self.publish_written(flash);
+        self.continue_compaction(flash);
         store.free_demoted(self.counters())
     }
 
@@ -285,7 +294,9 @@ impl Handle {
                 if !is_linked && staged.class == LAST_CLASS {
                     flash.spans.forget(staged.page);
                 }
-                flash.log().long_items.forget(staged.place());
+                if staged.moved_from.is_none() {
+                    flash.log().long_items.forget(staged.place());
+                }
             }
             if let Some(id) = ended.seals {
                 flash.segments.seal(id);

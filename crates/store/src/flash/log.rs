@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::REST_BITS;
+use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
@@ -28,6 +28,8 @@ const SPANNED_DIVISOR: usize = 4;
 /// waits for a read.
 const STALLED_NS: u64 = 1_000_000_000;
 const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
+/// Without eviction, compaction has so many free segments for itself.
+const RESERVED_SEGMENTS: usize = 1;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
 /// Pages of a write that is not full, unless memory is short.
@@ -47,9 +49,17 @@ pub(super) struct StagedItem {
     pub(super) class: u8,
     /// The first write with a part of it.
     pub(super) begins: u64,
+    /// The slot of an item that is on flash already, and has no place in the region.
+    pub(super) moved_from: Option<Slot>,
 }
 
 impl StagedItem {
+    /// Returns an item on flash that is moved, and whose slot this is.
+    pub(super) fn moved(hash: KeyHash, from: Slot) -> StagedItem {
+        let moved_from = Some(from);
+        StagedItem { hash, offset: 0, generation: 0, state: 0, page: 0, class: 0, begins: 0, moved_from }
+    }
+
     /// Returns where it was when it was copied.
     pub(super) fn place(&self) -> ItemPlace {
         (self.offset, self.generation)
@@ -116,10 +126,17 @@ struct Filling {
     /// Where the first record of each page begins.
     firsts: Vec<Option<u16>>,
     staged: Vec<StagedItem>,
+    /// Items of memory are among them: their write frees memory.
+    frees_memory: bool,
     is_long: bool,
 }
 
 impl Filling {
+    /// Returns whether a write of it wastes little of its last page.
+    fn is_well_filled(&self) -> bool {
+        self.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES
+    }
+
     fn left(&self) -> usize {
         self.capacity - self.used
     }
@@ -203,6 +220,12 @@ pub(super) struct Log {
     progress_ns: u64,
     /// How long it may take.
     stalled_ns: u64,
+    /// Free segments that only moved items use.
+    reserved: usize,
+    /// When a segment that is compacted was begun, or the last one of its items was linked to its new record.
+    compaction_progress_ns: Option<u64>,
+    /// No further moved item fills the buffer: it is due, however little is in it.
+    is_flush_due: bool,
     budget: Budget,
     pub(super) long_items: LongItems,
 }
@@ -229,6 +252,9 @@ impl Log {
             failed_until_ns: 0,
             progress_ns: 0,
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
+            reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
+            compaction_progress_ns: None,
+            is_flush_due: false,
             budget: Budget::new(options.write_bytes_per_second),
             long_items: LongItems::default(),
         }
@@ -295,20 +321,65 @@ impl Log {
         !self.is_paused(now_ns) && (self.fresh > 0 || self.budget.allows(was_read, now_ns))
     }
 
-    /// Returns whether items are staged that are not published.
+    /// Returns whether items of memory are staged that are not published.
     fn has_pending(&self) -> bool {
-        self.has_writes() || self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty())
+        self.has_writes() || self.filling.as_ref().is_some_and(|filling| filling.frees_memory)
     }
 
     /// Returns whether an item may be staged: no write is stalled, a segment is free, and the pause after a failed write is over.
     /// Only the writes of then show whether the devices work again ([`Log::is_healthy`]).
     pub(super) fn may_stage(&self, now_ns: u64) -> bool {
-        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && !self.free.is_empty()
+        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && self.free.len() > self.reserved
     }
 
     /// Returns whether a write has failed so lately that no item is staged.
     fn is_paused(&self, now_ns: u64) -> bool {
         self.failed_until_ns > now_ns
+    }
+
+    /// A segment is compacted from now on.
+    pub(super) fn begin_compaction(&mut self, now_ns: u64) {
+        self.compaction_progress_ns = Some(now_ns);
+    }
+
+    /// No segment is compacted.
+    pub(super) fn end_compaction(&mut self) {
+        self.compaction_progress_ns = None;
+    }
+
+    /// A moved item is linked to its new record.
+    pub(super) fn note_moved(&mut self, now_ns: u64) {
+        if let Some(progress_ns) = &mut self.compaction_progress_ns {
+            *progress_ns = now_ns;
+        }
+    }
+
+    /// Returns whether an item may be moved now: writes work, and the write budget is not exhausted.
+    pub(super) fn takes_moved(&mut self, now_ns: u64) -> bool {
+        !self.is_stalled(now_ns) && self.admits(false, now_ns)
+    }
+
+    /// Returns the bytes of records that surely fit if they are moved now.
+    pub(super) fn room_for_moved(&self, segments: &FlashSegments) -> u64 {
+        let pages = segments.segment_pages();
+        let in_open = || self.open.as_ref().map_or(0, |open| pages - open.next_page);
+        let (pages, in_filling) = match self.free.len() {
+            // No other item goes on meanwhile.
+            0 => (in_open(), self.filling.as_ref().map_or(0, Filling::left)),
+            _ => (pages, 0),
+        };
+        u64::from(pages) * PAYLOAD_BYTES as u64 + in_filling as u64
+    }
+
+    /// Has the buffer that is filled written, though it is not full.
+    pub(super) fn flush(&mut self) {
+        self.is_flush_due = self.filling.as_ref().is_some_and(|filling| !filling.staged.is_empty());
+    }
+
+    /// Returns whether there is a write, whether memory is short or not.
+    pub(super) fn has_due(&self) -> bool {
+        let is_due = self.is_flush_due || self.filling.as_ref().is_some_and(Filling::is_well_filled);
+        !self.ready.is_empty() || is_due && !self.has_writes()
     }
 
     fn has_writes(&self) -> bool {
@@ -322,7 +393,9 @@ impl Log {
 
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
-        self.has_pending() && now_ns.saturating_sub(self.progress_ns) <= self.stalled_ns
+        let is_recent = |at_ns: u64| now_ns.saturating_sub(at_ns) <= self.stalled_ns;
+        self.has_pending() && is_recent(self.progress_ns)
+            || self.compaction_progress_ns.is_some_and(is_recent)
     }
 
     /// Returns whether the write and all before it are published.
@@ -330,17 +403,21 @@ impl Log {
         number < self.published
     }
 
-    /// Makes room for a record of `len` bytes of an item of this flush epoch.
+    /// Makes room for a record of `len` bytes of an item of this flush epoch. So many segments stay free.
     fn prepare(
         &mut self,
         segments: &FlashSegments,
-        len: usize,
-        epoch: u64,
-        now_ns: u64,
+        (len, epoch, now_ns): (usize, u64, u64),
+        reserved: usize,
     ) -> Result<(), NotStaged> {
+        // What is left of a reserved segment is for the items that it was opened for.
+        if self.free.len() < reserved {
+            return Err(NotStaged::Refused);
+        }
+        let free = self.free.len() - reserved;
         let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
         let spanned = len.div_ceil(segment_bytes);
-        if spanned > 1 && (spanned > self.free.len() || spanned > segments.len() / SPANNED_DIVISOR) {
+        if spanned > 1 && (spanned > free || spanned > segments.len() / SPANNED_DIVISOR) {
             return Err(NotStaged::Refused);
         }
         if self.is_stalled(now_ns) {
@@ -361,7 +438,7 @@ impl Log {
             spanned == 1 && open.epoch == epoch && left >= len + PAYLOAD_BYTES
         });
         if !fits {
-            if self.free.is_empty() {
+            if free == 0 {
                 return Err(NotStaged::Refused);
             }
             self.close_segment(segments);
@@ -376,6 +453,20 @@ impl Log {
         Ok(())
     }
 
+    /// Appends the record of an item that is moved, if that may be moved now.
+    pub(super) fn append_moved(
+        &mut self,
+        segments: &FlashSegments,
+        staged: StagedItem,
+        (len, epoch, now_ns): (usize, u64, u64),
+        write: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<(u64, Vec<u32>), NotStaged> {
+        if !self.takes_moved(now_ns) {
+            return Err(NotStaged::Busy);
+        }
+        self.append(segments, staged, (len, epoch, now_ns), write)
+    }
+
     /// Appends a record: its parts' bytes, in order. `staged` gets its place. Returns the number of its last write, and its segments:
     /// one, unless it is longer than that.
     pub(super) fn append(
@@ -388,7 +479,8 @@ impl Log {
         if !self.has_writes() {
             self.progress_ns = now_ns;
         }
-        self.prepare(segments, len, epoch, now_ns)?;
+        let reserved = if staged.moved_from.is_some() { 0 } else { self.reserved };
+        self.prepare(segments, (len, epoch, now_ns), reserved)?;
         if self.fresh == 0 {
             self.budget.spend(len as u64);
         }
@@ -416,6 +508,7 @@ impl Log {
         debug_assert_eq!(appended, len);
         let number = self.next_number;
         let filling = self.filling.as_mut().expect("it has the record's last byte");
+        filling.frees_memory |= staged.moved_from.is_none();
         filling.staged.push(staged);
         if filling.is_long || filling.left() == 0 {
             self.close_buffer(segments);
@@ -509,6 +602,7 @@ impl Log {
             capacity: pages as usize * PAYLOAD_BYTES,
             firsts: vec![None; pages as usize],
             staged: Vec::new(),
+            frees_memory: false,
             is_long,
         });
         open.next_page += pages;
@@ -517,6 +611,7 @@ impl Log {
     /// Hands the buffer over to be written. Pages that it did not fill are left to the next buffer.
     fn close_buffer(&mut self, segments: &FlashSegments) {
         let Some(mut filling) = self.filling.take() else { return };
+        self.is_flush_due = false;
         let open = self.open.as_mut().expect("its segment is open");
         let pages = filling.used.div_ceil(PAYLOAD_BYTES);
         open.next_page -= (filling.capacity / PAYLOAD_BYTES - pages) as u32;
@@ -552,7 +647,7 @@ impl Log {
         }
     }
 
-    /// Takes the next write. One that is not full only if nothing else is written and memory waits for it.
+    /// Takes the next write. One that is not full only if nothing else is written, and memory or compaction waits for it.
     pub(super) fn take(
         &mut self,
         segments: &FlashSegments,
@@ -561,11 +656,9 @@ impl Log {
     ) -> Option<FlashWrite> {
         if !self.has_writes() {
             self.progress_ns = now_ns;
-            let is_due = self
-                .filling
-                .as_ref()
-                .is_some_and(|filling| is_short || filling.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES);
-            if is_due {
+            let is_waited_for = |filling: &Filling| self.is_flush_due || is_short && filling.frees_memory;
+            let is_due = |filling: &Filling| is_waited_for(filling) || filling.is_well_filled();
+            if self.filling.as_ref().is_some_and(is_due) {
                 self.close_buffer(segments);
             }
         }
@@ -630,13 +723,9 @@ mod tests {
     /// Appends an item; returns the number of its last write.
     fn stage(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u64 {
         let staged = StagedItem {
-            hash: KeyHash(hash << 48),
             offset: hash,
-            generation: 0,
-            state: 0,
-            page: 0,
-            class: 0,
-            begins: 0,
+            moved_from: None,
+            ..StagedItem::moved(KeyHash(hash << 48), Slot::EMPTY)
         };
         let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
         log.append(segments, staged, (len, 0, 0), write).expect("it has room").0

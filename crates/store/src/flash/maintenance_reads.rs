@@ -1,15 +1,18 @@
 //! Reads that the store itself needs.
 //!
 //! A growing table moves the slots of items on flash without a read, but for the few whose keys may go to several groups
-//! (`layout::flash_slot`). Their group waits until they are read, and with it the growth of the table.
+//! (`layout::flash_slot`). Their group waits until they are read, and with it the growth of the table. Compaction reads segments.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::ops::Range;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::Mutex;
 
+use super::compaction::SegmentRead;
+use super::page::PAGE_BYTES;
 use super::reading::FlashRead;
 use super::visiting::{VisitResult, VisitedOnFlash};
 use super::{Flash, PageBuffer};
@@ -37,7 +40,7 @@ struct WantedKey {
 #[derive(Debug, Default)]
 struct State {
     /// Slots to be read.
-    queue: VecDeque<MaintenanceRead>,
+    queue: VecDeque<WantedSlot>,
     under_way: usize,
     /// Of the group that is moved next.
     keys: HashMap<RecordName, WantedKey>,
@@ -53,11 +56,55 @@ impl MaintenanceReads {
     }
 }
 
-/// A read that the store itself needs: what it is for.
+/// A slot whose key growth needs.
 #[derive(Debug)]
-pub struct MaintenanceRead {
+struct WantedSlot {
     wanted: VisitedOnFlash,
     name: RecordName,
+}
+
+/// A read that the store itself needs.
+#[derive(Debug)]
+pub struct MaintenanceRead(Purpose);
+
+#[derive(Debug)]
+enum Purpose {
+    /// The table grows.
+    Key(Box<FlashRead>, WantedSlot),
+    /// A segment is compacted.
+    Compaction(SegmentRead),
+}
+
+impl MaintenanceRead {
+    /// The device, by its place in the options.
+    pub fn device(&self) -> usize {
+        match &self.0 {
+            Purpose::Key(read, _) => read.device(),
+            Purpose::Compaction(read) => read.device,
+        }
+    }
+
+    /// Where to read, in bytes from the start of the device's segments.
+    pub fn offset(&self) -> u64 {
+        match &self.0 {
+            Purpose::Key(read, _) => read.offset(),
+            Purpose::Compaction(read) => read.offset,
+        }
+    }
+
+    /// Takes the buffer, and returns which of its bytes to read: whole pages.
+    ///
+    /// # Panics
+    /// It was taken before.
+    pub fn take_buffer(&mut self) -> (PageBuffer, Range<usize>) {
+        match &mut self.0 {
+            Purpose::Key(read, _) => read.take_buffer(),
+            Purpose::Compaction(read) => {
+                let buffer = read.buffer.take().expect("the buffer is taken once");
+                (buffer, 0..read.pages as usize * PAGE_BYTES)
+            }
+        }
+    }
 }
 
 impl Flash {
@@ -83,7 +130,7 @@ impl Store {
                 let key = state.keys.entry(*name).or_insert_with(|| {
                     has_queued = true;
                     let wanted = VisitedOnFlash::new(*hash, *seen);
-                    state.queue.push_back(MaintenanceRead { wanted, name: *name });
+                    state.queue.push_back(WantedSlot { wanted, name: *name });
                     WantedKey { since_ns: now_ns, hash: None }
                 });
                 let is_lost = self.evicts() && now_ns.saturating_sub(key.since_ns) > GROWTH_WAITS_NS;
@@ -111,16 +158,18 @@ impl Store {
 
 impl Handle {
     /// Begins the next read that the store itself needs. [`Observer::flash_has_reads`](crate::Observer) reports more.
-    pub fn take_maintenance_read(&self) -> Option<(Box<FlashRead>, MaintenanceRead)> {
+    pub fn take_maintenance_read(&self) -> Option<MaintenanceRead> {
         let flash = self.store.flash.as_ref()?;
-        loop {
-            let what = flash.maintenance_reads.with(|state| {
+        let next = || {
+            flash.maintenance_reads.with(|state| {
                 let what = if state.under_way < READS_MAX { state.queue.pop_front() } else { None };
                 state.under_way += usize::from(what.is_some());
                 what
-            })?;
+            })
+        };
+        while let Some(what) = next() {
             if let Some(read) = self.read_visited(&what.wanted) {
-                return Some((read, what));
+                return Some(MaintenanceRead(Purpose::Key(read, what)));
             }
             // The slot has changed.
             flash.maintenance_reads.with(|state| {
@@ -128,20 +177,37 @@ impl Handle {
                 state.keys.remove(&what.name);
             });
         }
+        self.take_compaction_read(flash).map(|read| MaintenanceRead(Purpose::Compaction(read)))
     }
 
-    /// Takes the result of such a read. Returns what is to be read next for it.
+    /// Takes the result of such a read: the bytes that were read into the buffer. Returns what is to be read next for it.
     pub fn finish_maintenance_read(
         &self,
-        read: Box<FlashRead>,
-        what: MaintenanceRead,
+        read: MaintenanceRead,
         buffer: PageBuffer,
         result: io::Result<usize>,
-    ) -> Option<(Box<FlashRead>, MaintenanceRead)> {
+    ) -> Option<MaintenanceRead> {
+        let flash = self.store.flash.as_ref().expect("it made the read");
+        match read.0 {
+            Purpose::Key(read, what) => self.finish_key_read(flash, read, what, buffer, result),
+            Purpose::Compaction(read) => {
+                self.finish_compaction_read(flash, &read, buffer, result);
+                None
+            }
+        }
+    }
+
+    fn finish_key_read(
+        &self,
+        flash: &Flash,
+        read: Box<FlashRead>,
+        what: WantedSlot,
+        buffer: PageBuffer,
+        result: io::Result<usize>,
+    ) -> Option<MaintenanceRead> {
         let store = &*self.store;
-        let flash = store.flash.as_ref().expect("it made the read");
         let hash = match self.finish_visit(read, buffer, result) {
-            VisitResult::More(read) => return Some((read, what)),
+            VisitResult::More(read) => return Some(MaintenanceRead(Purpose::Key(read, what))),
             VisitResult::Item(item) => Some(item.hash),
             VisitResult::Changed | VisitResult::Miss(_) => None,
         };

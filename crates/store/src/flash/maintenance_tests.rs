@@ -81,12 +81,12 @@ impl World {
         while let Some(mut next) = self.handle.take_maintenance_read() {
             reads += 1;
             loop {
-                let (mut read, what) = next;
+                let mut read = next;
                 let at = read.offset() as usize;
                 let (mut buffer, range) = read.take_buffer();
                 let len = range.len();
                 buffer[range].copy_from_slice(&self.device[at..at + len]);
-                match self.handle.finish_maintenance_read(read, what, buffer, Ok(len)) {
+                match self.handle.finish_maintenance_read(read, buffer, Ok(len)) {
                     Some(more) => next = more,
                     None => break,
                 }

@@ -14,7 +14,8 @@
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
-//! - `retirement.rs`: emptying segments for later use.
+//! - `retirement.rs`: emptying segments for later use; `compaction.rs`: moving live items out of them, without eviction;
+//!   `records.rs`: the records of their pages.
 //! - `restart.rs`: what a clean stop saves, and how the next server continues.
 //!
 //! With eviction, flash segments are reused in the order in which they were written. Slots that lead to one are cleared before by
@@ -22,6 +23,7 @@
 //! does.
 
 mod budget;
+mod compaction;
 mod counters;
 mod demotion;
 mod locations;
@@ -34,6 +36,7 @@ mod maintenance_tests;
 mod models;
 pub mod page;
 mod reading;
+mod records;
 #[cfg(not(loom))]
 mod restart;
 mod retirement;
@@ -51,6 +54,7 @@ use fabcache_layout::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering}
 use crate::bounds::{FLASH_READS_BETWEEN_DIVISOR, FLASH_READS_BETWEEN_MIN, ITEM_BYTES_MIN};
 use crate::error::CreateError;
 use crate::recent_keys::RecentKeys;
+use compaction::Compaction;
 use counters::FlashCounters;
 pub use counters::{FlashSegmentSums, FlashState, FlashSums};
 pub(crate) use demotion::Demotion;
@@ -114,6 +118,7 @@ pub(crate) struct Flash {
     /// The keys read last: those read again soon return to memory.
     recent_reads: RecentKeys,
     maintenance_reads: MaintenanceReads,
+    compaction: Compaction,
     spans: Spans,
     log: Mutex<Log>,
     /// Held by the thread that publishes written items.
@@ -157,6 +162,7 @@ impl Flash {
             locations: Locations::new(geometry.segments),
             recent_reads: RecentKeys::new(recent_reads_for(geometry.region_bytes / ITEM_BYTES_MIN)),
             maintenance_reads: MaintenanceReads::default(),
+            compaction: Compaction::default(),
             spans: Spans::default(),
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),

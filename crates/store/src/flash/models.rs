@@ -102,6 +102,21 @@ fn promote(handle: &Handle, fetched: Fetched) {
     };
 }
 
+/// Lets compaction read the segment of the item, and append that to the log.
+fn move_on_flash(handle: &Handle, device: &Device) {
+    let flash = flash_of(handle.store());
+    handle.begin_compaction(flash);
+    // It is measured, and then moved.
+    for _ in 0..2 {
+        let mut read = handle.take_maintenance_read().expect("the segment is read");
+        let (mut buffer, range) = read.take_buffer();
+        let (at, len) = (read.offset() as usize, range.len());
+        buffer[range].copy_from_slice(&device.lock().expect("no thread fails")[at..at + len]);
+        handle.finish_maintenance_read(read, buffer, Ok(len));
+    }
+    assert_eq!(flash.counters.items_moved.get(), 1);
+}
+
 #[test]
 fn flash_segment_is_not_freed_while_it_is_read() {
     check(2, || {
@@ -246,5 +261,63 @@ fn promoted_item_does_not_replace_a_newer_one() {
         promoter.join().expect("promoted");
         versions.read(|| by_key(&mut reader, &store));
         assert_eq!(get(&main, &device).as_deref(), Some(&value(2)[..]));
+    });
+}
+
+/// Moves two items on flash, one of which is dead by then, and lets a thread change the other one meanwhile.
+fn moved_beside(change: impl FnOnce(&Handle, &Device) + Send + 'static) -> (Handle, Device) {
+    let (store, device) = store();
+    let main = Handle::new(&store);
+    move_to_flash(&main, &device);
+    flash_of(&store).segments.count_written(0, 0, 0);
+    move_on_flash(&main, &device);
+    let (write, buffer) = write(&store, &device);
+    let other = {
+        let (store, device) = (Arc::clone(&store), Arc::clone(&device));
+        thread::spawn(move || change(&Handle::new(&store), &device))
+    };
+    main.finish_flash_write(write, buffer, true);
+    main.retire(flash_of(&store), &[(0, RetireReason::NoItems)], &mut || {});
+    flash_of(&store).free_retired();
+    other.join().expect("changed");
+    (main, device)
+}
+
+#[test]
+fn item_changed_while_it_is_moved_on_flash_stays() {
+    check(2, || {
+        let (main, device) = moved_beside(|handle, _| set(handle, 2));
+        assert_eq!(get(&main, &device).as_deref(), Some(&value(2)[..]));
+        assert_eq!(main.store().usage().items, 1);
+        let live: u32 = flash_of(main.store()).segments.uses().map(|segment| segment.live).sum();
+        assert_eq!(live, 0, "no slot leads to flash");
+    });
+}
+
+#[test]
+fn item_is_read_while_it_is_moved_on_flash() {
+    check(2, || {
+        let (main, device) = moved_beside(|handle, device| {
+            assert_eq!(get(handle, device).as_deref(), Some(&value(1)[..]));
+        });
+        flash_of(main.store()).free_retired();
+        assert_eq!(flash_of(main.store()).segments.kind(0), Kind::Free);
+        assert_eq!(get(&main, &device).as_deref(), Some(&value(1)[..]));
+    });
+}
+
+#[test]
+fn item_promoted_while_it_is_moved_on_flash_is_there() {
+    check(2, || {
+        let (main, device) = moved_beside(|handle, device| {
+            if let Some(fetched @ Fetched::Item(_)) = fetch(handle, device) {
+                promote(handle, fetched);
+            }
+            demote(handle.store());
+        });
+        flash_of(main.store()).free_retired();
+        assert_eq!(flash_of(main.store()).segments.kind(0), Kind::Free);
+        assert_eq!(get(&main, &device).as_deref(), Some(&value(1)[..]));
+        assert_eq!(main.store().usage().items, 1);
     });
 }

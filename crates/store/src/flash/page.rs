@@ -31,9 +31,9 @@ const NO_RECORD: u16 = u16::MAX;
 
 /// Records begin at such an offset at most, so that the page tells whether there is one, and how long its header is.
 pub const RECORD_START_MAX: usize = PAYLOAD_BYTES - RECORD_HEAD_BYTES - ITEM_FIXED_BYTES;
-const ITEM_FIXED_BYTES: usize = 8;
+pub(super) const ITEM_FIXED_BYTES: usize = 8;
 /// The offset of the key's length in an item.
-const KEY_LENGTH_AT: usize = 3;
+pub(super) const KEY_LENGTH_AT: usize = 3;
 
 const CHECKSUM_AT: usize = PAYLOAD_BYTES;
 const FIRST_AT: usize = CHECKSUM_AT + 4;
@@ -116,7 +116,7 @@ pub fn seal(page: &mut [u8], name: PageName, first: Option<u16>) {
 ///
 /// # Errors
 /// It is not the page of this name, or was damaged.
-fn check(page: &[u8], name: PageName) -> Result<Option<usize>, BadPage> {
+pub(super) fn check(page: &[u8], name: PageName) -> Result<Option<usize>, BadPage> {
     let half = |at: usize| u16::from_le_bytes([page[at], page[at + 1]]);
     let stored = u32::from_le_bytes(page[CHECKSUM_AT..FIRST_AT].try_into().expect("four bytes"));
     let first = half(FIRST_AT);
@@ -153,7 +153,8 @@ impl Record {
         at..at + self.item.payload_len() as usize
     }
 
-    fn end(&self) -> usize {
+    /// Returns where the next record may begin.
+    pub(super) fn end(&self) -> usize {
         self.at + self.item.bytes() as usize
     }
 }

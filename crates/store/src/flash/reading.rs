@@ -351,8 +351,18 @@ impl Handle {
         }))
     }
 
+    /// Pins a flash segment.
+    pub(super) fn pin_flash_segment(&self, id: u32) -> SegmentPin {
+        self.flash_reader.pin(id)
+    }
+
+    /// Takes back a buffer of [`Handle::flash_buffer`].
+    pub(super) fn give_back_flash_buffer(&self, buffer: PageBuffer) {
+        self.flash_reader.give_back(buffer);
+    }
+
     /// Returns a buffer of at least so many pages.
-    fn flash_buffer(&self, pages: u32) -> PageBuffer {
+    pub(super) fn flash_buffer(&self, pages: u32) -> PageBuffer {
         let bytes = pages as usize * PAGE_BYTES;
         // A long item's read may go on in the buffer.
         let bytes_max = if pages == pages_of_class(LAST_CLASS) { KEPT_BUFFER_BYTES_MAX } else { 2 * bytes };

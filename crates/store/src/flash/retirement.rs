@@ -2,7 +2,8 @@
 //!
 //! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that
 //! is not enough the ones that were written first. These go, too, when the index takes as much memory as it may. A pass over the
-//! index clears their slots, for several segments at a time: it takes as long as the index is large.
+//! index clears their slots, for several segments at a time: it takes as long as the index is large. Without eviction, segments
+//! with live items are compacted instead (`compaction.rs`).
 
 use fabcache_layout::header;
 use fabcache_layout::sync::Ordering;
@@ -47,6 +48,7 @@ impl Handle {
         self.publish_written(flash);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
+        self.continue_compaction(flash);
         store.retry_stuck(flash);
         let free = flash.log().free_segments() + flash.retiring();
         let surplus = store.surplus_items(flash);
@@ -69,13 +71,27 @@ impl Handle {
         }
         self.retire(flash, &retiring, &mut pause);
         self.free_retired(flash);
+        if !store.evicts() && flash.log().free_segments() + flash.retiring() < FREE_MIN {
+            self.begin_compaction(flash);
+            self.reclaim_for_waiting();
+        }
     }
 
     fn free_retired(&self, flash: &Flash) {
         if flash.free_retired() {
             // Without eviction, segments of memory whose items flash had no room for may leave now.
             self.store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
+            self.reclaim_for_waiting();
         }
+    }
+
+    /// Reclaims memory without eviction. Writers that wait for flash reclaim none.
+    fn reclaim_for_waiting(&self) {
+        let store = &*self.store;
+        if store.evicts() || store.index.is_recovering() {
+            return;
+        }
+        while store.segments_missing() > 0 && self.reclaim_once() {}
     }
 
     /// Clears the slots that lead to these segments.

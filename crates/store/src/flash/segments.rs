@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use fabcache_layout::sync::{AtomicU32, AtomicU64, Ordering, fence, in_order, without};
+use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence, in_order, without};
 
 use super::page::{PAGE_BYTES, PageName};
 #[cfg(not(loom))]
@@ -46,6 +46,8 @@ struct FlashSegment {
     /// The second in which the last item expires; `u32::MAX` if one never does.
     last_expiry: AtomicU32,
     pins: AtomicU32,
+    /// Its live items are moved elsewhere.
+    is_compacted: AtomicBool,
 }
 
 /// A segment as retirement and statistics see it.
@@ -97,6 +99,7 @@ impl FlashSegments {
             bytes: AtomicU64::new(0),
             last_expiry: AtomicU32::new(0),
             pins: AtomicU32::new(0),
+            is_compacted: AtomicBool::new(false),
         };
         let segment_pages = (segment_bytes / PAGE_BYTES as u64) as u32;
         FlashSegments { tier, segments: (0..count).map(segment).collect(), segment_pages, devices }
@@ -211,6 +214,7 @@ impl FlashSegments {
             count.store(0, Ordering::Relaxed);
         }
         segment.bytes.store(0, Ordering::Relaxed);
+        segment.is_compacted.store(false, Ordering::Relaxed);
         segment.epoch.store(epoch, Ordering::Release);
         segment.sequence.store(sequence, Ordering::Release);
         self.set_kind(id, Kind::Open);
@@ -248,13 +252,15 @@ impl FlashSegments {
         debug_assert!(before > 0, "the slot was counted");
     }
 
-    /// Counts a slot that is about to lead to a page of this use of a segment again, unless that is being retired.
+    /// Counts a slot that is about to lead to a page of this use of a segment again, unless that is being retired or compacted.
     pub(super) fn count_live_again(&self, page: u32, is_its: impl FnOnce(u64) -> bool) -> bool {
         let Some(id) = self.segment_of(page) else { return false };
         let segment = self.get(id);
         let mut is_there = false;
         let check = || {
-            is_there = matches!(self.kind(id), Kind::Open | Kind::Sealed) && is_its(self.sequence(id));
+            is_there = matches!(self.kind(id), Kind::Open | Kind::Sealed)
+                && is_its(self.sequence(id))
+                && !segment.is_compacted.load(Ordering::Relaxed);
         };
         // Retirement sets the kind first, and reads the count then.
         in_order("flash_live_first", || _ = segment.live.fetch_add(1, Ordering::SeqCst), check);
@@ -283,6 +289,12 @@ impl FlashSegments {
     pub(super) fn unpin(&self, id: u32) {
         // Release: the reads of the pages come before they are written again.
         self.get(id).pins.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The live items of a segment are moved elsewhere, so that promoted ones do not return there; or no more. An item that
+    /// returns at the same moment stays for a later pass.
+    pub(super) fn set_compacted(&self, id: u32, is_compacted: bool) {
+        self.get(id).is_compacted.store(is_compacted, Ordering::Relaxed);
     }
 
     /// Begins to retire a sealed segment: from now on no further slot leads there. Returns whether some do.

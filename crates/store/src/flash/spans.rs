@@ -1,6 +1,6 @@
 //! Items longer than a flash segment: on which segments they go on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::sync::{Mutex, MutexGuard};
@@ -73,6 +73,13 @@ impl Spans {
             span.segments.iter().for_each(|id| segments.count_live_in(*id));
             self.lock().insert(item.page, span);
         }
+    }
+
+    /// Returns the segments in which items that are longer than one have parts.
+    pub(super) fn segments(&self, segments: &FlashSegments) -> HashSet<u32> {
+        let known = self.lock();
+        let first = known.keys().filter_map(|page| segments.segment_of(*page));
+        first.chain(known.values().flat_map(|span| span.segments.iter().copied())).collect()
     }
 
     /// The item was not linked.

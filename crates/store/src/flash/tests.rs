@@ -1,7 +1,7 @@
 //! Records through the log's buffers to pages, and back.
 
-use fabcache_layout::KeyHash;
 use fabcache_layout::item::{KEY_BYTES_MAX, NewItem};
+use fabcache_layout::{KeyHash, Slot};
 use fabcache_testbed::bytes::pattern;
 use proptest::prelude::*;
 
@@ -9,8 +9,9 @@ use super::FlashOptions;
 use super::log::{FlashWrite, Log, NotStaged, StagedItem};
 use super::page::{
     Extent, PAGE_BYTES, PAYLOAD_BYTES, PageName, Pages, Progress, RECORD_HEAD_BYTES, RECORD_START_MAX,
-    Search, pages_of_class, parts_of, seal,
+    Search, copied_key, pages_of_class, parts_of, seal,
 };
+use super::records::{NextRecord, Records};
 use super::segments::FlashSegments;
 
 const SEGMENT_PAGES: u64 = 300;
@@ -36,8 +37,7 @@ impl World {
     }
 
     fn append(&mut self, number: u64, hash: KeyHash, record: &[u8]) -> Result<(u64, Vec<u32>), NotStaged> {
-        let staged =
-            StagedItem { hash, offset: number, generation: 0, state: 0, page: 0, class: 0, begins: 0 };
+        let staged = StagedItem { offset: number, moved_from: None, ..StagedItem::moved(hash, Slot::EMPTY) };
         // In two parts, neither of which ends where a page does.
         let (head, rest) = record.split_at(record.len() / 3);
         self.log.append(&self.segments, staged, (record.len(), 1, 0), |write| {
@@ -64,6 +64,44 @@ impl World {
             self.written.extend(ended.staged);
             self.log.note_published(0);
         }
+    }
+
+    /// Reads all records in turn as compaction does, so many pages at a time. Returns their numbers.
+    fn walk(&self, pages: usize) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for id in 0..SEGMENTS as u32 {
+            let (mut page, mut at, mut needed) = (0, 0, 1);
+            while page < self.segments.segment_pages() as usize {
+                let first = self.segments.first_page(id) as usize + page;
+                let read = pages.max(needed).min(self.segments.segment_pages() as usize - page);
+                let bytes = &self.device[first * PAGE_BYTES..(first + read) * PAGE_BYTES];
+                let mut records = Records::new(bytes, self.segments.name_of(first as u32, id));
+                needed = 1;
+                loop {
+                    match records.next(at) {
+                        NextRecord::Record(record) => {
+                            numbers.push(u64::from(record.accessed));
+                            let number = u64::from(record.accessed);
+                            let key = copied_key(bytes, &record);
+                            assert!(key.starts_with(format!("{number:06}-").as_bytes()), "{number}");
+                            at = record.end();
+                        }
+                        NextRecord::Cut(begins) => {
+                            (at, needed) = (begins, 2);
+                            break;
+                        }
+                        // Behind the last page that was written.
+                        NextRecord::Damaged(next) => at = next,
+                        NextRecord::End => {
+                            at = at.max(read * PAYLOAD_BYTES);
+                            break;
+                        }
+                    }
+                }
+                (page, at) = (page + at / PAYLOAD_BYTES, at % PAYLOAD_BYTES);
+            }
+        }
+        numbers
     }
 
     /// Reads a record as the tier does; returns the search's result, the buffer, and the pages that were read.
@@ -175,6 +213,9 @@ proptest! {
             // A page that the record does not need was not checked.
             let needed = 1 + (RECORD_HEAD_BYTES + form.1) / PAYLOAD_BYTES;
             prop_assert!(damaged == Read::Bad || damaged == found && flip / 8 / PAGE_BYTES >= needed);
+        }
+        for pages in [1, 3, 64] {
+            prop_assert_eq!(world.walk(pages), world.written.iter().map(|staged| staged.offset).collect::<Vec<_>>());
         }
     }
 

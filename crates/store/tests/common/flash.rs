@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fabcache_store::{
     Change, Detail, ExistingItem, Fetched, FlashOptions, FlashRead, FlashReadResult, Get, Handle, ItemInfo,
-    OutOfMemory, Payload, Store, StoreOptions, StoredItem,
+    MaintenanceRead, OutOfMemory, Payload, Store, StoreOptions, StoredItem,
 };
 
 use super::{SetClock, store_with};
@@ -82,15 +82,20 @@ impl Tier {
     /// Performs the reads that the store itself needs.
     pub fn read_for_store(&self) {
         let mut next = self.handle.take_maintenance_read();
-        while let Some((mut read, what)) = next {
-            let (device, offset) = (read.device(), read.offset() as usize);
-            let (mut buffer, range) = read.take_buffer();
-            let bytes = &mut buffer[range];
-            bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
-            let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
-            let more = self.handle.finish_maintenance_read(read, what, buffer, result);
+        while let Some(read) = next {
+            let more = self.finish_for_store(read);
             next = more.or_else(|| self.handle.take_maintenance_read());
         }
+    }
+
+    /// Performs one of them; returns what is to be read next for it.
+    pub fn finish_for_store(&self, mut read: MaintenanceRead) -> Option<MaintenanceRead> {
+        let (device, offset) = (read.device(), read.offset() as usize);
+        let (mut buffer, range) = read.take_buffer();
+        let bytes = &mut buffer[range];
+        bytes.copy_from_slice(&self.devices.borrow()[device][offset..offset + bytes.len()]);
+        let result = (self.fault.borrow_mut())(&self.devices.borrow(), (device, offset), bytes);
+        self.handle.finish_maintenance_read(read, buffer, result)
     }
 
     /// Performs all writes that are due; `succeeds` decides, by a write's device and offset, whether it succeeds.

@@ -7,15 +7,6 @@ use fabcache_store::{FlashSegmentSums, FlashSums};
 use super::{Context, Report};
 use crate::bounds::LISTED_FLASH_SEGMENTS_MAX;
 
-/// Fields of memcached's compaction, which flash does without.
-const NO_COMPACTION: [&str; 5] = [
-    "extstore_compact_lost",
-    "extstore_compact_rescues",
-    "extstore_compact_resc_cold",
-    "extstore_compact_resc_old",
-    "extstore_compact_skipped",
-];
-
 /// Reads of items on flash, in memcached's order. `sums` are those since `stats reset`.
 pub fn gets(sums: &FlashSums, report: &mut Report<'_>) {
     for (name, value) in [
@@ -34,10 +25,13 @@ pub fn gets(sums: &FlashSums, report: &mut Report<'_>) {
 /// The devices' use, in memcached's order. `sums` are those since the start, which `stats reset` leaves.
 pub fn storage(sums: &FlashSums, report: &mut Report<'_>) {
     report.stat("extstore_memory_pressure", "0.00");
-    for name in NO_COMPACTION {
-        report.stat(name, 0);
-    }
     for (name, value) in [
+        // Compaction loses and skips no item, and knows no cold and old ones.
+        ("extstore_compact_lost", 0),
+        ("extstore_compact_rescues", sums.moved),
+        ("extstore_compact_resc_cold", 0),
+        ("extstore_compact_resc_old", 0),
+        ("extstore_compact_skipped", 0),
         ("extstore_page_allocs", sums.pages_allocated),
         ("extstore_page_evictions", sums.pages_evicted),
         ("extstore_page_reclaims", sums.pages_reclaimed),
@@ -78,6 +72,9 @@ pub fn own(sums: &FlashSums, segment_bytes: u64, report: &mut Report<'_>) {
         ("flash_items_read", sums.objects_read),
         ("flash_bytes_read", sums.bytes_read),
         ("flash_items_promoted", sums.recached),
+        ("flash_items_moved", sums.moved),
+        ("flash_bytes_moved", sums.bytes_moved),
+        ("flash_segments_compacted", sums.compacted),
         ("flash_segments_opened", sums.pages_allocated),
         ("flash_segments_freed", sums.pages_reclaimed),
         ("flash_segments_evicted", sums.pages_evicted),
@@ -155,6 +152,9 @@ mod tests {
             read_errors: 20,
             write_errors: 21,
             recached: 22,
+            moved: 25,
+            bytes_moved: 26,
+            compacted: 27,
             device_bytes_written: 23,
             mismatches: 24,
             state: FlashState::Failing,
@@ -173,7 +173,7 @@ mod tests {
         let expected = "get_extstore 7\nget_aborted_extstore 0\nget_oom_extstore 0\nrecache_from_extstore 22\n\
              miss_from_extstore 39\nbadcrc_from_extstore 19\n";
         assert_eq!(rendered(|report| gets(&made_up(), report)), expected);
-        let expected = "extstore_memory_pressure 0.00\nextstore_compact_lost 0\nextstore_compact_rescues 0\n\
+        let expected = "extstore_memory_pressure 0.00\nextstore_compact_lost 0\nextstore_compact_rescues 25\n\
              extstore_compact_resc_cold 0\nextstore_compact_resc_old 0\nextstore_compact_skipped 0\n\
              extstore_page_allocs 1\nextstore_page_evictions 2\nextstore_page_reclaims 3\nextstore_pages_free 4\n\
              extstore_pages_used 5\nextstore_objects_evicted 6\nextstore_objects_read 7\nextstore_objects_written 8\n\
@@ -192,7 +192,7 @@ mod tests {
             .map(|line| line.rsplit(' ').next().unwrap_or("").parse().expect(line))
             .collect();
         values.sort_unstable();
-        assert_eq!(values, (1..=24).chain([99]).collect::<Vec<u64>>());
+        assert_eq!(values, (1..=27).chain([99]).collect::<Vec<u64>>());
         assert!(text.lines().all(|line| line.starts_with("flash_")), "{text}");
         assert!(
             rendered(|report| own(&FlashSums::default(), 1, report)).starts_with("flash_state working\n")

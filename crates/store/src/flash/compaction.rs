@@ -1,0 +1,492 @@
+//! Compaction: without eviction, live items leave segments with dead bytes, for the end of the log.
+//!
+//! ```text
+//!   sealed --measure: read, sum the live bytes--> worth it --move: read, append live items--> moved --published--> no live item
+//! ```
+//! One segment is compacted at a time. A pass reads it in the order of its pages, and finds out from the index which records are
+//! live. A moved item is linked to its new record when that is written, if its slot still leads to the old one. The last free
+//! segment is kept for moved items, and a pass moves items only if all fit there: so a pass that moves items frees its segment.
+//!
+//! A pass that does not free its segment is followed by a pause, and the segment is avoided for a while: else writers that wait
+//! for memory would wait for ever.
+
+use std::collections::HashMap;
+use std::io;
+
+use fabcache_layout::flash_slot::FlashItem;
+use fabcache_layout::sync::{Mutex, MutexGuard, without};
+use fabcache_layout::{KeyHash, Slot, header};
+
+use super::log::{NotStaged, StagedItem};
+use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_HEAD_BYTES, Record, copied_key, parts_of};
+use super::reading::SegmentPin;
+use super::records::{NextRecord, Records};
+use super::segments::{Kind, SegmentUse};
+use super::{Flash, PageBuffer};
+use crate::handle::Handle;
+use crate::store::Store;
+
+/// A segment is worth the writes if this part of it (1/n) is dead.
+const DEAD_DIVISOR: u64 = 8;
+/// Pages of a read: half a megabyte, unless a record is longer.
+const READ_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
+/// How long no pass begins after one that freed nothing, and after one whose read failed.
+const PAUSE_NS: u64 = 1_000_000_000;
+const FAILED_PAUSE_NS: u64 = 10_000_000_000;
+/// How long a segment is avoided whose items could not be moved …
+const AVOIDED_NS: u64 = 60_000_000_000;
+/// … and one with few dead bytes, unless this part (1/n) of its items has died meanwhile.
+const DENSE_AVOIDED_NS: u64 = 3_600_000_000_000;
+const DIED_DIVISOR: u32 = 16;
+
+/// The state of compaction.
+#[derive(Debug, Default)]
+pub(super) struct Compaction(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    pass: Option<Pass>,
+    /// No pass begins before.
+    paused_until_ns: u64,
+    /// Segments in the use of this sequence that are compacted only after a time, or with at most so many live items.
+    avoided: HashMap<u32, Avoided>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Avoided {
+    sequence: u64,
+    until_ns: u64,
+    live: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The live records are summed up.
+    Measuring,
+    /// They are appended to the log.
+    Moving,
+    /// All are appended.
+    Moved,
+}
+
+/// The compaction of one segment.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    segment: u32,
+    sequence: u64,
+    epoch: u64,
+    stage: Stage,
+    /// The page of the segment and its payload byte where the next read goes on, and the pages that it needs.
+    page: u32,
+    at: usize,
+    pages_min: u32,
+    /// Live records that were measured, and their bytes.
+    live: u32,
+    live_bytes: u64,
+    /// A page could not be used. That is no failure if no live item is there.
+    is_damaged: bool,
+    is_reading: bool,
+    /// It waits for a buffer of the log, or for the write budget.
+    is_blocked: bool,
+    /// The last write with a moved item.
+    last_write: Option<u64>,
+}
+
+/// Why a pass ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PassEnd {
+    /// Its items were moved, as far as they were live.
+    Moved,
+    /// Few of its bytes are dead.
+    Dense,
+    /// A read failed, or a page with a live item is damaged.
+    Failed,
+    /// The segment is of another flush epoch, or no longer sealed.
+    Stale,
+}
+
+/// What a pass does after a record.
+#[derive(Clone, Copy, Debug)]
+enum AfterRecord {
+    /// It goes on with the next one.
+    GoOn,
+    /// The record goes on to pages that are not at hand.
+    Cut,
+    /// One of the record's pages is damaged.
+    Damaged,
+    /// The log takes it later.
+    Blocked,
+    End(PassEnd),
+}
+
+impl Pass {
+    fn new(victim: &SegmentUse) -> Pass {
+        Pass {
+            segment: victim.id,
+            sequence: victim.sequence,
+            epoch: victim.epoch,
+            stage: Stage::Measuring,
+            page: 0,
+            at: 0,
+            pages_min: 0,
+            live: 0,
+            live_bytes: 0,
+            is_damaged: false,
+            is_reading: false,
+            is_blocked: false,
+            last_write: None,
+        }
+    }
+
+    /// Goes on at a payload byte of the pages that were read.
+    fn go_to(&mut self, at: usize) {
+        self.page += (at / PAYLOAD_BYTES) as u32;
+        self.at = at % PAYLOAD_BYTES;
+    }
+}
+
+/// A read of consecutive pages of a segment that is compacted.
+#[derive(Debug)]
+pub(super) struct SegmentRead {
+    pub(super) device: usize,
+    pub(super) offset: u64,
+    pub(super) pages: u32,
+    pub(super) buffer: Option<PageBuffer>,
+    first: PageName,
+    /// Keeps the segment from being used again.
+    _pin: SegmentPin,
+}
+
+impl Compaction {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it compacts")
+    }
+}
+
+impl Handle {
+    /// Continues the pass that waits for the log, and ends the one whose items are published.
+    pub(super) fn continue_compaction(&self, flash: &Flash) {
+        let mut state = flash.compaction.lock();
+        let Some(pass) = &mut state.pass else { return };
+        if pass.stage == Stage::Moved {
+            if pass.last_write.is_none_or(|number| flash.is_published(number)) {
+                flash.end_pass(&mut state, PassEnd::Moved, self.store.clock_ns());
+            }
+        } else if std::mem::take(&mut pass.is_blocked) {
+            drop(state);
+            self.request_compaction_read();
+        }
+    }
+
+    /// Begins to compact the segment with the fewest live bytes, unless one is compacted. Each slot is counted.
+    pub(super) fn begin_compaction(&self, flash: &Flash) {
+        let store = &*self.store;
+        let (now_ns, epoch) = (store.clock_ns(), header::flush_epoch(&store.memory));
+        let mut state = flash.compaction.lock();
+        if state.pass.is_some() || now_ns < state.paused_until_ns {
+            return;
+        }
+        let Some(victim) = flash.choose_victim(&mut state.avoided, epoch, now_ns) else { return };
+        // Promoted items do not return there from now on.
+        flash.segments.set_compacted(victim.id, true);
+        state.pass = Some(Pass::new(&victim));
+        flash.log().begin_compaction(now_ns);
+        drop(state);
+        self.request_compaction_read();
+    }
+
+    fn request_compaction_read(&self) {
+        if let Some(observer) = self.store.observer.get() {
+            observer.flash_has_reads();
+        }
+    }
+
+    /// Begins the pass's next read.
+    pub(super) fn take_compaction_read(&self, flash: &Flash) -> Option<SegmentRead> {
+        let store = &*self.store;
+        let mut state = flash.compaction.lock();
+        let pass = state.pass.as_mut()?;
+        if pass.is_reading || pass.is_blocked || pass.stage == Stage::Moved {
+            return None;
+        }
+        if pass.stage == Stage::Moving && !flash.log().takes_moved(store.clock_ns()) {
+            pass.is_blocked = true;
+            return None;
+        }
+        // Pinned and then found sealed in the same use, the segment stays that until the pin is dropped.
+        let pin = self.pin_flash_segment(pass.segment);
+        let Pass { segment: id, sequence, epoch, page, .. } = *pass;
+        let is_same = flash.segments.kind(id) == Kind::Sealed && flash.segments.sequence(id) == sequence;
+        if !is_same || epoch != header::flush_epoch(&store.memory) {
+            flash.end_pass(&mut state, PassEnd::Stale, store.clock_ns());
+            return None;
+        }
+        pass.is_reading = true;
+        let pages = READ_PAGES.max(pass.pages_min).min(flash.segments.segment_pages() - page);
+        drop(state);
+        let number = flash.segments.first_page(id) + page;
+        let (device, offset) = flash.segments.place_of(number);
+        let first = flash.segments.name_of(number, id);
+        let buffer = Some(self.flash_buffer(pages));
+        Some(SegmentRead { device, offset, pages, buffer, first, _pin: pin })
+    }
+
+    /// Takes the result of such a read: moves the live items of its pages, or sums up their bytes.
+    pub(super) fn finish_compaction_read(
+        &self,
+        flash: &Flash,
+        read: &SegmentRead,
+        buffer: PageBuffer,
+        result: io::Result<usize>,
+    ) {
+        let store = &*self.store;
+        let mut pass = flash.compaction.lock().pass.expect("a pass is not ended while it reads");
+        let bytes = read.pages as usize * PAGE_BYTES;
+        let end = if result.is_ok_and(|len| len >= bytes) {
+            self.pass_over_pages(flash, &mut pass, &buffer[..bytes], read.first)
+        } else {
+            flash.counters.read_errors.inc();
+            Some(PassEnd::Failed)
+        };
+        self.give_back_flash_buffer(buffer);
+        pass.is_reading = false;
+        let is_paused = pass.stage == Stage::Moved || end.is_some();
+        let mut state = flash.compaction.lock();
+        state.pass = Some(pass);
+        if let Some(end) = end {
+            flash.end_pass(&mut state, end, store.clock_ns());
+        }
+        drop(state);
+        let has_due = {
+            let mut log = flash.log();
+            if is_paused {
+                // No further item fills the buffer.
+                log.flush();
+            }
+            log.has_due()
+        };
+        if has_due && let Some(observer) = store.observer.get() {
+            observer.flash_has_writes();
+        }
+    }
+
+    /// Visits the records of pages that were read. Returns why the pass ends, if it does.
+    fn pass_over_pages(
+        &self,
+        flash: &Flash,
+        pass: &mut Pass,
+        bytes: &[u8],
+        first: PageName,
+    ) -> Option<PassEnd> {
+        let mut records = Records::new(bytes, first);
+        let mut at = pass.at;
+        pass.pages_min = 0;
+        loop {
+            match records.next(at) {
+                NextRecord::End => {
+                    at = at.max(bytes.len() / PAGE_BYTES * PAYLOAD_BYTES);
+                    break;
+                }
+                NextRecord::Damaged(next) => (pass.is_damaged, at) = (true, next),
+                NextRecord::Cut(begins) => {
+                    // A header and a key are on two pages at most.
+                    (pass.pages_min, at) = (2, begins);
+                    break;
+                }
+                NextRecord::Record(record) => {
+                    at = record.at - RECORD_HEAD_BYTES;
+                    match self.pass_over_record(flash, pass, (&mut records, bytes, first), &record) {
+                        AfterRecord::GoOn => at = record.end(),
+                        AfterRecord::Damaged => {
+                            (pass.is_damaged, at) = (true, (at / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES);
+                        }
+                        AfterRecord::Cut => {
+                            pass.pages_min =
+                                (at % PAYLOAD_BYTES + record.end() - at).div_ceil(PAYLOAD_BYTES) as u32;
+                            break;
+                        }
+                        AfterRecord::Blocked => {
+                            pass.is_blocked = true;
+                            break;
+                        }
+                        AfterRecord::End(end) => return Some(end),
+                    }
+                }
+            }
+        }
+        pass.go_to(at);
+        // A record that goes on to another segment is no live one.
+        let is_over = pass.page + pass.pages_min.max(1) > flash.segments.segment_pages();
+        if is_over { self.end_stage(flash, pass) } else { None }
+    }
+
+    /// All pages were visited. Returns why the pass ends, if it does.
+    fn end_stage(&self, flash: &Flash, pass: &mut Pass) -> Option<PassEnd> {
+        if pass.stage == Stage::Moving {
+            pass.stage = Stage::Moved;
+            return None;
+        }
+        if pass.is_damaged && pass.live < flash.segments.use_of(pass.segment).live {
+            flash.counters.bad_pages.inc();
+            return Some(PassEnd::Failed);
+        }
+        let room = flash.log().room_for_moved(&flash.segments);
+        if pass.live_bytes > room - room / DEAD_DIVISOR {
+            return Some(PassEnd::Dense);
+        }
+        (pass.stage, pass.page, pass.at, pass.pages_min) = (Stage::Moving, 0, 0, 0);
+        None
+    }
+
+    fn pass_over_record(
+        &self,
+        flash: &Flash,
+        pass: &mut Pass,
+        (records, bytes, first): (&mut Records<'_>, &[u8], PageName),
+        record: &Record,
+    ) -> AfterRecord {
+        let store = &*self.store;
+        let begins = record.at - RECORD_HEAD_BYTES;
+        let payload = begins..record.value().end;
+        let page = first.number + (begins / PAYLOAD_BYTES) as u32;
+        let hash = store.hash(&copied_key(bytes, record));
+        let Some(slot) = store.live_slot(hash, page, record) else { return AfterRecord::GoOn };
+        if pass.stage == Stage::Measuring {
+            pass.live += 1;
+            pass.live_bytes += record.item.bytes() + RECORD_HEAD_BYTES as u64;
+            return AfterRecord::GoOn;
+        }
+        match records.open(payload.clone()) {
+            Ok(true) => {}
+            Ok(false) => return AfterRecord::Cut,
+            Err(_) => return AfterRecord::Damaged,
+        }
+        // Its segment's epoch is its own: a flush does not revive it.
+        if pass.epoch != header::flush_epoch(&store.memory) {
+            return AfterRecord::End(PassEnd::Stale);
+        }
+        let staged = StagedItem::moved(hash, slot);
+        let len = payload.len();
+        let parts = parts_of(payload);
+        let mut log = flash.log();
+        let appended =
+            log.append_moved(&flash.segments, staged, (len, pass.epoch, store.clock_ns()), |write| {
+                parts.for_each(|part| write(&bytes[part]));
+            });
+        match appended {
+            Ok((number, segments)) => {
+                flash.note_written(&segments, len, record.item.expiry);
+                pass.last_write = Some(number);
+                flash.counters.items_moved.inc();
+                flash.counters.bytes_moved.add(len as u64);
+                AfterRecord::GoOn
+            }
+            Err(NotStaged::Busy) => AfterRecord::Blocked,
+            Err(NotStaged::Refused) => AfterRecord::End(PassEnd::Dense),
+        }
+    }
+}
+
+impl Store {
+    /// Returns the slot that leads to a record of this page, if there is one. An expired item is unlinked instead.
+    fn live_slot(&self, hash: KeyHash, page: u32, record: &Record) -> Option<Slot> {
+        let group = self.index.lock(hash);
+        // No two records of a page have keys whose slots could be taken for each other.
+        let at = group
+            .find_on_flash(hash, |slot| FlashItem::from_slot(slot).is_some_and(|item| item.page == page))?;
+        if record.item.is_expired(self.now()) {
+            self.unlink_from_flash(&group, at);
+            return None;
+        }
+        Some(at.slot)
+    }
+
+    /// Links a moved item to its new record, if its slot still leads to the old one. Returns whether it did.
+    ///
+    /// The old segment may have been used again meanwhile. But writes are published in turn, so no later record is linked yet.
+    pub(super) fn publish_moved(&self, flash: &Flash, from: Slot, staged: &StagedItem) -> bool {
+        let group = self.index.lock(staged.hash);
+        let is_it = |slot: Slot| slot.same_item(from);
+        let found = group.find_on_flash(staged.hash, is_it);
+        let found =
+            if without("flash_moved_is_same") { group.find(staged.hash, |_| true).or(found) } else { found };
+        let Some(at) = found else { return false };
+        let slot = group.flash_slot(staged.hash, staged.page, staged.class, at.slot.frequency());
+        flash.segments.count_live(staged.page);
+        group.replace(at.at, slot);
+        self.count_dead_on_flash(at.slot);
+        drop(group);
+        flash.log().note_moved(self.clock_ns());
+        true
+    }
+}
+
+impl Flash {
+    /// Returns the segment to compact: that with the fewest live bytes, of those with dead items.
+    fn choose_victim(
+        &self,
+        avoided: &mut HashMap<u32, Avoided>,
+        epoch: u64,
+        now_ns: u64,
+    ) -> Option<SegmentUse> {
+        avoided.retain(|id, avoided| {
+            let is_same = self.segments.sequence(*id) == avoided.sequence;
+            is_same && now_ns < avoided.until_ns
+        });
+        // An item longer than a segment stays where it is.
+        let spanned = self.spans.segments(&self.segments);
+        let is_avoided = |segment: &SegmentUse| {
+            avoided.get(&segment.id).is_some_and(|avoided| segment.live > avoided.live)
+        };
+        let is_one = |segment: &SegmentUse| {
+            segment.kind == Kind::Sealed
+                && segment.epoch == epoch
+                && (1..segment.items).contains(&segment.live)
+                && !spanned.contains(&segment.id)
+                && !is_avoided(segment)
+        };
+        self.segments.uses().filter(is_one).min_by_key(SegmentUse::live_bytes)
+    }
+
+    /// Ends the pass.
+    fn end_pass(&self, state: &mut State, end: PassEnd, now_ns: u64) {
+        let Some(pass) = state.pass.take() else { return };
+        self.log().end_compaction();
+        let live = self.segments.use_of(pass.segment).live;
+        let mut avoid = |ns: u64, live: u32| {
+            let avoided = Avoided { sequence: pass.sequence, until_ns: now_ns + ns, live };
+            state.avoided.insert(pass.segment, avoided);
+        };
+        let pause_ns = match end {
+            PassEnd::Moved if live == 0 => {
+                self.counters.segments_compacted.inc();
+                return;
+            }
+            PassEnd::Moved => {
+                avoid(AVOIDED_NS, 0);
+                PAUSE_NS
+            }
+            PassEnd::Dense => {
+                avoid(DENSE_AVOIDED_NS, live - live.div_ceil(DIED_DIVISOR));
+                PAUSE_NS
+            }
+            PassEnd::Failed => {
+                avoid(AVOIDED_NS, 0);
+                FAILED_PAUSE_NS
+            }
+            PassEnd::Stale => 0,
+        };
+        state.paused_until_ns = now_ns + pause_ns;
+        if self.segments.sequence(pass.segment) == pass.sequence {
+            self.segments.set_compacted(pass.segment, false);
+        }
+    }
+
+    /// Counts a record that was appended to the log, in these segments.
+    pub(super) fn note_written(&self, segments: &[u32], len: usize, expiry: u32) {
+        for id in segments {
+            self.segments.count_written(*id, (len / segments.len()) as u64, expiry);
+        }
+        self.spans.note(self.segments.first_page(segments[0]), &segments[1..]);
+    }
+}
