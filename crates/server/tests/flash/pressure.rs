@@ -250,3 +250,44 @@ fn without_eviction_changes_wait_for_memory() {
     check_lost(&mut tier.server.connect(), &[]);
     tier.server.stop();
 }
+
+/// Deleted and overwritten items on flash make room for as many others, though each segment has live ones.
+#[test]
+fn without_eviction_half_dead_flash_makes_room() {
+    const CLIENTS: usize = 2;
+    let Some(tier) = Tier::sized("-M -t 2", 97) else { return };
+    let mut c = tier.server.connect();
+    let stored = store_all(&mut c, 0..105_000);
+    assert!(stored.len() > 65_000 && stored.len() < 100_000, "{} are stored", stored.len());
+    // Of three items one is deleted, one is overwritten by a short value, and one stays.
+    let dead: Vec<usize> = stored.iter().copied().filter(|n| n % 3 > 0).collect();
+    let delete = |n: &usize| format!("delete item-{n}\r\n").into_bytes();
+    let deletes = dead.iter().filter(|n| *n % 3 == 1).map(delete);
+    assert_eq!(refusals(&mut c, deletes, "DELETED\r\n"), [""; 0]);
+    let set = |n: &usize| format!("set item-{n} 0 0 1\r\n7\r\n").into_bytes();
+    let sets = dead.iter().filter(|n| *n % 3 == 2).map(set);
+    assert_eq!(refusals(&mut c, sets, "STORED\r\n"), [""; 0]);
+    // Not quite as much: some of flash is kept for the items that are moved, and some stays dead.
+    let room = dead.len() * 4 / 5;
+    let address = tier.server.address();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                let numbers = (client..room).step_by(CLIENTS).map(|n| 200_000 + n);
+                let expected = numbers.clone().count();
+                assert_eq!(store_all(&mut connect(address), numbers).len(), expected, "each is stored");
+            });
+        }
+    });
+    let kept: Vec<usize> = stored.iter().copied().filter(|n| n % 3 == 0).collect();
+    let more: Vec<usize> = (0..room).map(|n| 200_000 + n).collect();
+    let is_lost = [missing(&mut c, &kept), missing(&mut c, &more)].concat();
+    check_lost(&mut c, &is_lost);
+    for n in dead.iter().filter(|n| *n % 3 == 2).step_by(50) {
+        c.request(format!("get item-{n}\r\n"), &format!("VALUE item-{n} 0 1\r\n7\r\nEND\r\n"));
+    }
+    assert!(c.count("fabcache", "flash_items_moved") > 5_000);
+    assert!(c.count("fabcache", "flash_segments_compacted") > 2);
+    assert_eq!(c.count("fabcache", "flash_items_moved"), c.count("", "extstore_compact_rescues"));
+    tier.server.stop();
+}

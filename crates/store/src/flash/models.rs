@@ -264,7 +264,7 @@ fn promoted_item_does_not_replace_a_newer_one() {
     });
 }
 
-/// Moves two items on flash, one of which is dead by then, and lets a thread change the other one meanwhile.
+/// Moves the item on flash, from a segment with a dead one, and lets a thread change it meanwhile.
 fn moved_beside(change: impl FnOnce(&Handle, &Device) + Send + 'static) -> (Handle, Device) {
     let (store, device) = store();
     let main = Handle::new(&store);
@@ -288,7 +288,7 @@ fn item_changed_while_it_is_moved_on_flash_stays() {
     check(2, || {
         let (main, device) = moved_beside(|handle, _| set(handle, 2));
         assert_eq!(get(&main, &device).as_deref(), Some(&value(2)[..]));
-        assert_eq!(main.store().usage().items, 1);
+        assert_eq!(main.store().index.items(), 1);
         let live: u32 = flash_of(main.store()).segments.uses().map(|segment| segment.live).sum();
         assert_eq!(live, 0, "no slot leads to flash");
     });
@@ -318,6 +318,6 @@ fn item_promoted_while_it_is_moved_on_flash_is_there() {
         flash_of(main.store()).free_retired();
         assert_eq!(flash_of(main.store()).segments.kind(0), Kind::Free);
         assert_eq!(get(&main, &device).as_deref(), Some(&value(1)[..]));
-        assert_eq!(main.store().usage().items, 1);
+        assert_eq!(main.store().index.items(), 1);
     });
 }
