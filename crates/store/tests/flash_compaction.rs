@@ -327,6 +327,16 @@ fn compaction_keeps_to_the_write_limit_and_fills_pages() {
 }
 
 #[test]
+fn compaction_that_waits_for_the_write_limit_keeps_no_writer_waiting() {
+    let tier = tier(FlashOptions { write_bytes_per_second: Some(5), ..flash_options(&[16]) });
+    let kept = with_holes(&tier, value);
+    let moved = sums(&tier).moved;
+    let wait = longest_wait_ms(&tier, 60_000, || tier.read_for_store());
+    assert!(wait <= 5_500 && sums(&tier).moved > moved, "{wait} ms, {:?}", sums(&tier));
+    check_all(&tier, &kept);
+}
+
+#[test]
 fn item_longer_than_a_segment_stays_and_blocks_nothing() {
     let tier = tier(flash_options(&[24]));
     let long = pattern(7, 600_000);

@@ -34,6 +34,7 @@ const STATE_AT: usize = 240;
 struct Place {
     folder: Folder,
     memory_bytes: u64,
+    evicts: bool,
     clock: SetClock,
     devices: RefCell<Vec<Vec<u8>>>,
     set_id: Cell<u128>,
@@ -44,6 +45,7 @@ impl Place {
         let devices = segments.iter().map(|segments| vec![0; (segments * SEGMENT_BYTES) as usize]).collect();
         Place {
             memory_bytes: MEMORY_BYTES,
+            evicts: true,
             folder: Folder::new("fabcache-flash-restart").expect("a folder"),
             clock: SetClock::default(),
             devices: RefCell::new(devices),
@@ -74,6 +76,7 @@ impl Place {
         let options = StoreOptions {
             memory_bytes: self.memory_bytes,
             memory_bytes_max: self.memory_bytes,
+            evict: self.evicts,
             background_threads: 1,
             backing: BackingOptions { file: Some(self.path()), ..BackingOptions::default() },
             flash,
@@ -571,4 +574,57 @@ fn damaged_groups_lose_their_items_only() {
     let tier = place.open();
     assert_eq!(tier.store().opening().0.name(), "kept");
     overwrite_flash(&tier);
+}
+
+/// Stores an item without eviction. Returns whether there was room.
+fn put_without_eviction(tier: &Tier, n: u64) -> bool {
+    let value = value(n);
+    let write = || Write::plain(NewValue::Is(Value::Bytes(&value)));
+    let has_room = |_| {
+        let is_stored = tier.mutate(&key(n), |_| (Change::Write(write()), ())).is_ok();
+        if !is_stored {
+            tier.drive();
+            tier.handle.maintain();
+            tier.clock.advance_ms(50);
+        }
+        is_stored
+    };
+    (0..40).any(has_room)
+}
+
+/// A stop while the items of a flash segment are moved leaves each item where its slot leads.
+#[test]
+fn half_compacted_flash_is_kept() {
+    for reads in 1..=2 {
+        for is_written in [false, true] {
+            let place = Place { evicts: false, ..Place::new(&[16]) };
+            let mut tier = place.open();
+            let stored = (0..).take_while(|n| put_without_eviction(&tier, *n)).count() as u64;
+            let (removed, kept): (Vec<u64>, Vec<u64>) = (0..stored).partition(|n| n % 3 > 0);
+            for n in removed {
+                tier.mutate(&key(n), |_| (Change::Remove, ())).expect("it needs no memory");
+            }
+            tier.handle.maintain_flash(|| {});
+            for _ in 0..reads {
+                tier.finish_for_store(tier.handle.take_maintenance_read().expect("a segment is compacted"));
+            }
+            let moved = sums(&tier).moved;
+            assert_eq!(moved > 0, reads == 2);
+            if is_written {
+                tier.write_all(|_, _| true);
+            }
+            place.stop(tier);
+            tier = place.open();
+            let check = |tier: &Tier| {
+                let value_of = |n: u64| tier.get(&key(n)).map(|(_, value)| value);
+                let wrong =
+                    (0..stored).find(|n| value_of(*n) != kept.binary_search(n).is_ok().then(|| value(*n)));
+                assert_eq!(wrong, None, "{moved} items were moved");
+            };
+            check(&tier);
+            let more = (stored..).take_while(|n| put_without_eviction(&tier, *n)).count() as u64;
+            assert!(more > stored / 2 && sums(&tier).moved > 0, "{more} more, {:?}", sums(&tier));
+            check(&tier);
+        }
+    }
 }

@@ -35,6 +35,8 @@ struct Versions {
 
 struct Torture {
     store: Arc<Store>,
+    /// Without eviction a write may be refused, and none is lost.
+    evicts: bool,
     versions: Vec<Versions>,
     devices: Vec<RwLock<Vec<u8>>>,
     stop: AtomicBool,
@@ -70,16 +72,25 @@ fn check(i: usize, bytes: &[u8]) -> u64 {
 impl Torture {
     /// Performs a read; some reads take a while.
     fn read(&self, read: &mut FlashRead, random: &mut SplitMix64) -> (PageBuffer, io::Result<usize>) {
-        let (device, offset) = (read.device(), read.offset() as usize);
+        let place = (read.device(), read.offset() as usize);
         let (mut buffer, range) = read.take_buffer();
+        let result = self.read_at(place, &mut buffer[range], random);
+        (buffer, result)
+    }
+
+    /// Reads from a device, now and then late.
+    fn read_at(
+        &self,
+        (device, offset): (usize, usize),
+        bytes: &mut [u8],
+        random: &mut SplitMix64,
+    ) -> io::Result<usize> {
         if random.below(8) == 0 {
             std::thread::sleep(Duration::from_micros(random.below(2_000) as u64));
         }
-        let bytes = &mut buffer[range];
         let from = self.devices[device].read().expect("no thread panics while it writes");
         bytes.copy_from_slice(&from[offset..offset + bytes.len()]);
-        let len = bytes.len();
-        (buffer, Ok(len))
+        Ok(bytes.len())
     }
 
     fn fetch(&self, handle: &Handle, key: &[u8], random: &mut SplitMix64) -> Option<Fetched> {
@@ -100,7 +111,7 @@ impl Torture {
         (handle, random): (&Handle, &mut SplitMix64),
         key: &[u8],
         mut decide: impl FnMut(&mut ExistingItem<'_>) -> (Change<'a>, R),
-    ) -> R {
+    ) -> Option<R> {
         loop {
             let done = handle.mutate(key, &mut decide);
             handle.forget_fetched();
@@ -110,7 +121,8 @@ impl Torture {
                         handle.use_fetched(fetched);
                     }
                 }
-                done => return done.expect("something may be evicted").0,
+                Err(_) if !self.evicts => return None,
+                done => return Some(done.expect("something may be evicted").0),
             }
         }
     }
@@ -118,56 +130,91 @@ impl Torture {
     fn write(&self, writer: usize, len_max: usize) {
         let handle = Handle::new(&self.store);
         let mut random = SplitMix64::new(writer as u64 + 1);
+        let mut is_stored = vec![false; KEYS];
         while !self.stop.load(Ordering::Relaxed) {
             let i = random.below(KEYS / WRITERS) * WRITERS + writer;
-            let name = key(i);
             let known = &self.versions[i];
             let version = known.begun.load(Ordering::Relaxed) + 1;
             let len = if random.below(60) == 0 { random.below(len_max) } else { random.below(600) };
-            let new = value(i, version, len);
-            match random.below(16) {
-                0..=8 => {
-                    known.begun.store(version, Ordering::SeqCst);
-                    let expiry = [0, 0, 0, 20][random.below(4)];
-                    let expiry = Expiry::from_client(expiry, self.store.now(), self.store.clock_origin());
-                    let probe = handle.probe_for_write(&name);
-                    let put = Put { key: &name, value: &new, flags: 7, expiry };
-                    handle.put(&put, &probe).expect("something may be evicted");
-                }
-                9..=11 => {
-                    known.begun.store(version, Ordering::SeqCst);
-                    let appended = NewValue::Appended(Value::Bytes(&new));
-                    let done = self.mutate((&handle, &mut random), &name, |existing| match existing.info {
-                        Ok(info) if info.len < 100_000 => {
-                            (Change::Write(Write { flags: 7, ..Write::plain(appended) }), true)
-                        }
-                        _ => (Change::Keep, false),
-                    });
-                    if !done {
-                        // Nothing was written. What is there is of an earlier version, and so may later ones be.
-                        known.begun.store(version - 1, Ordering::SeqCst);
-                        continue;
-                    }
-                }
-                12 | 13 => {
-                    // As gat does.
-                    let write = Write { flags: 7, same_item: true, ..Write::plain(NewValue::Same) };
-                    self.mutate((&handle, &mut random), &name, |existing| match existing.info {
-                        Ok(info) => (Change::Write(Write { cas: Some(info.cas), ..write }), ()),
-                        Err(_) => (Change::Keep, ()),
-                    });
-                    continue;
-                }
-                _ => {
-                    known.begun.store(version, Ordering::SeqCst);
-                    self.mutate((&handle, &mut random), &name, |_| (Change::Remove, ()));
-                }
+            let is_same = matches!(random.below(8), 6);
+            if !is_same {
+                known.begun.store(version, Ordering::SeqCst);
             }
-            known.answered.store(version, Ordering::SeqCst);
+            let done = if is_same {
+                self.touch(&handle, &mut random, i);
+                None
+            } else {
+                self.change(&handle, &mut random, i, &value(i, version, len), &mut is_stored[i])
+            };
+            if is_same || done.is_none() {
+                // Nothing was written. What is there is of an earlier version, and so may later ones be.
+                known.begun.store(version - 1, Ordering::SeqCst);
+            } else {
+                known.answered.store(version, Ordering::SeqCst);
+            }
             while self.store.is_short_of_memory() && !self.stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
         }
+        for i in (0..KEYS).filter(|i| !self.evicts && is_stored[*i]) {
+            let is_there = self
+                .mutate((&handle, &mut random), &key(i), |existing| (Change::Keep, existing.info.is_ok()));
+            assert_eq!(is_there, Some(true), "key {i} is lost");
+        }
+    }
+
+    /// Writes a new version of a key, or removes it; `None` if nothing was done.
+    fn change(
+        &self,
+        handle: &Handle,
+        random: &mut SplitMix64,
+        i: usize,
+        new: &[u8],
+        is_stored: &mut bool,
+    ) -> Option<()> {
+        let name = key(i);
+        match random.below(14) {
+            0..=8 if self.evicts => {
+                let expiry = [0, 0, 0, 20][random.below(4)];
+                let expiry = Expiry::from_client(expiry, self.store.now(), self.store.clock_origin());
+                let probe = handle.probe_for_write(&name);
+                let put = Put { key: &name, value: new, flags: 7, expiry };
+                handle.put(&put, &probe).expect("something may be evicted");
+            }
+            0..=8 => {
+                let write = Write { flags: 7, ..Write::plain(NewValue::Is(Value::Bytes(new))) };
+                self.mutate((handle, random), &name, |_| (Change::Write(write), ()))?;
+                *is_stored = true;
+            }
+            9..=11 => {
+                let appended = NewValue::Appended(Value::Bytes(new));
+                let done = self.mutate((handle, random), &name, |existing| match existing.info {
+                    Ok(info) if info.len < 100_000 => {
+                        (Change::Write(Write { flags: 7, ..Write::plain(appended) }), Some(()))
+                    }
+                    Ok(_) => (Change::Keep, None),
+                    Err(_) => {
+                        assert!(self.evicts || !*is_stored, "key {i} is lost");
+                        (Change::Keep, None)
+                    }
+                });
+                return done.flatten();
+            }
+            _ => {
+                self.mutate((handle, random), &name, |_| (Change::Remove, ()))?;
+                *is_stored = false;
+            }
+        }
+        Some(())
+    }
+
+    /// As gat does.
+    fn touch(&self, handle: &Handle, random: &mut SplitMix64, i: usize) {
+        let write = Write { flags: 7, same_item: true, ..Write::plain(NewValue::Same) };
+        self.mutate((handle, random), &key(i), |existing| match existing.info {
+            Ok(info) => (Change::Write(Write { cas: Some(info.cas), ..write }), ()),
+            Err(_) => (Change::Keep, ()),
+        });
     }
 
     fn read_keys(&self, reader: usize) {
@@ -228,6 +275,25 @@ impl Torture {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Does the reads that the store itself needs, in any order.
+    fn read_for_store(&self) {
+        let handle = Handle::new(&self.store);
+        let mut random = SplitMix64::new(88);
+        let mut pending = Vec::new();
+        while !self.stop.load(Ordering::Relaxed) || !pending.is_empty() {
+            pending.extend(handle.take_maintenance_read());
+            if pending.is_empty() {
+                std::thread::yield_now();
+            } else if random.below(4) == 0 || self.stop.load(Ordering::Relaxed) {
+                let mut read = pending.swap_remove(random.below(pending.len()));
+                let place = (read.device(), read.offset() as usize);
+                let (mut buffer, range) = read.take_buffer();
+                let result = self.read_at(place, &mut buffer[range], &mut random);
+                pending.extend(handle.finish_maintenance_read(read, buffer, result));
+            }
+        }
+    }
+
     /// The devices: writes end in any order, after some time, and a few fail.
     fn drive(&self, fails: bool) {
         let handle = Handle::new(&self.store);
@@ -254,13 +320,14 @@ impl Torture {
     }
 }
 
-fn torture(len_max: usize, fails: bool) {
+fn torture(len_max: usize, fails: bool, evict: bool) {
     let flash = flash_options(&[DEVICE_SEGMENTS; DEVICES]);
-    let threads = WRITERS + READERS + 2;
-    let (store, clock) =
-        store_with(2 << 20, StoreOptions { threads, flash: Some(flash), ..StoreOptions::default() });
+    let threads = WRITERS + READERS + 3;
+    let options = StoreOptions { threads, flash: Some(flash), evict, ..StoreOptions::default() };
+    let (store, clock) = store_with(2 << 20, options);
     let shared = Torture {
         store,
+        evicts: evict,
         versions: (0..KEYS).map(|_| Versions::default()).collect(),
         devices: (0..DEVICES)
             .map(|_| RwLock::new(vec![0; (DEVICE_SEGMENTS * SEGMENT_BYTES) as usize]))
@@ -272,7 +339,8 @@ fn torture(len_max: usize, fails: bool) {
     let shared = &shared;
     let seconds = std::env::var("TORTURE_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
     std::thread::scope(|scope| {
-        let mut threads = vec![scope.spawn(move || shared.drive(fails))];
+        let mut threads =
+            vec![scope.spawn(move || shared.drive(fails)), scope.spawn(move || shared.read_for_store())];
         threads.extend((0..WRITERS).map(|writer| scope.spawn(move || shared.write(writer, len_max))));
         threads.extend((0..READERS).map(|reader| scope.spawn(move || shared.read_keys(reader))));
         let handle = Handle::new(&shared.store);
@@ -292,21 +360,37 @@ fn torture(len_max: usize, fails: bool) {
     println!("{:?} hits, {:?} on flash, {sums:?}", shared.hits, shared.hits_on_flash);
     assert!(shared.hits_on_flash.load(Ordering::Relaxed) > 1_000, "{sums:?}");
     assert!(sums.bad_pages == 0 && sums.recached > 0, "{sums:?}");
-    // Failed writes leave much of flash free.
-    assert!(fails || sums.pages_evicted > 0, "{sums:?}");
+    if evict {
+        // Failed writes leave much of flash free.
+        assert!(fails || sums.pages_evicted > 0, "{sums:?}");
+    } else {
+        assert!(sums.objects_evicted == 0 && shared.store.sums().evictions == 0, "{sums:?}");
+        assert!(sums.moved > 0, "{sums:?}");
+    }
 }
 
 #[test]
 fn short_values_are_right_while_they_come_and_go() {
-    torture(2_000, false);
+    torture(2_000, false, true);
 }
 
 #[test]
 fn chunked_values_are_right_while_they_come_and_go() {
-    torture(100_000, false);
+    torture(100_000, false, true);
 }
 
 #[test]
 fn values_are_right_though_writes_fail() {
-    torture(20_000, true);
+    torture(20_000, true, true);
+}
+
+#[test]
+fn nothing_is_lost_without_eviction() {
+    torture(2_000, false, false);
+    torture(50_000, false, false);
+}
+
+#[test]
+fn nothing_is_lost_without_eviction_though_writes_fail() {
+    torture(20_000, true, false);
 }

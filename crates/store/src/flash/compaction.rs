@@ -99,6 +99,8 @@ enum PassEnd {
     Moved,
     /// Few of its bytes are dead.
     Dense,
+    /// Its items do not fit the segments that are free now.
+    NoRoom,
     /// A read failed, or a page with a live item is damaged.
     Failed,
     /// The segment is of another flush epoch, or no longer sealed.
@@ -330,9 +332,13 @@ impl Handle {
             flash.counters.bad_pages.inc();
             return Some(PassEnd::Failed);
         }
-        let room = flash.log().room_for_moved(&flash.segments);
-        if pass.live_bytes > room - room / DEAD_DIVISOR {
+        let worth_of = |bytes: u64| bytes - bytes / DEAD_DIVISOR;
+        let capacity = u64::from(flash.segments.segment_pages()) * PAYLOAD_BYTES as u64;
+        if pass.live_bytes > worth_of(capacity) {
             return Some(PassEnd::Dense);
+        }
+        if pass.live_bytes > worth_of(flash.log().room_for_moved(&flash.segments)) {
+            return Some(PassEnd::NoRoom);
         }
         (pass.stage, pass.page, pass.at, pass.pages_min) = (Stage::Moving, 0, 0, 0);
         None
@@ -382,7 +388,7 @@ impl Handle {
                 AfterRecord::GoOn
             }
             Err(NotStaged::Busy) => AfterRecord::Blocked,
-            Err(NotStaged::Refused) => AfterRecord::End(PassEnd::Dense),
+            Err(NotStaged::Refused) => AfterRecord::End(PassEnd::NoRoom),
         }
     }
 }
@@ -462,7 +468,7 @@ impl Flash {
                 self.counters.segments_compacted.inc();
                 return;
             }
-            PassEnd::Moved => {
+            PassEnd::Moved | PassEnd::NoRoom => {
                 avoid(AVOIDED_NS, 0);
                 PAUSE_NS
             }

@@ -326,10 +326,12 @@ impl Log {
         self.has_writes() || self.filling.as_ref().is_some_and(|filling| filling.frees_memory)
     }
 
-    /// Returns whether an item may be staged: no write is stalled, a segment is free, and the pause after a failed write is over.
+    /// Returns whether an item of memory may be staged: no write is stalled, there is room, and the pause after a failed write is over.
     /// Only the writes of then show whether the devices work again ([`Log::is_healthy`]).
-    pub(super) fn may_stage(&self, now_ns: u64) -> bool {
-        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && self.free.len() > self.reserved
+    pub(super) fn may_stage(&self, segments: &FlashSegments, now_ns: u64) -> bool {
+        let has_pages = |open: &OpenSegment| open.next_page < segments.segment_pages();
+        let is_in_open = self.free.len() == self.reserved && self.open.as_ref().is_some_and(has_pages);
+        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && (self.free.len() > self.reserved || is_in_open)
     }
 
     /// Returns whether a write has failed so lately that no item is staged.
