@@ -496,3 +496,73 @@ impl Flash {
         self.spans.note(self.segments.first_page(segments[0]), &segments[1..]);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::flash::FlashOptions;
+
+    /// Returns a store whose flash segments have up to four live items of four.
+    fn store() -> Arc<Store> {
+        let flash = FlashOptions {
+            device_bytes: vec![5 << 20],
+            segment_bytes: 1 << 20,
+            item_bytes_min: 0,
+            write_bytes_per_second: None,
+            set_id: 1,
+            previous_set_id: None,
+        };
+        let (memory_bytes, flash) = (2 << 20, Some(flash));
+        let options =
+            StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, flash, ..StoreOptions::default() };
+        let store = Arc::new(Store::open(options).expect("memory for a test"));
+        let (flash, epoch) = (flash_of(&store), header::flush_epoch(&store.memory));
+        for (id, live) in (0..).zip([3, 1, 2, 4, 0]) {
+            flash.segments.open(id, u64::from(id) + 1, epoch);
+            (0..4).for_each(|_| flash.segments.count_written(id, 100, 0));
+            (0..live).for_each(|_| flash.segments.count_live_in(id));
+            flash.segments.seal(id);
+        }
+        store
+    }
+
+    fn flash_of(store: &Store) -> &Flash {
+        store.flash.as_ref().expect("it was made with one")
+    }
+
+    #[test]
+    fn segment_with_the_fewest_live_bytes_is_compacted() {
+        let store = store();
+        let (flash, now) = (flash_of(&store), header::flush_epoch(&store.memory));
+        let mut avoided = HashMap::new();
+        let mut victim =
+            |epoch, at_ns| flash.choose_victim(&mut avoided, epoch, at_ns).map(|victim| victim.id);
+        assert_eq!((victim(now, 0), victim(now + 1, 0)), (Some(1), None));
+        // An item that begins in the second segment goes on in the third.
+        flash.spans.note(flash.segments.first_page(1), &[2]);
+        assert_eq!(victim(now, 0), Some(0));
+        avoided.insert(0, Avoided { sequence: 1, until_ns: 5, live: 2 });
+        let mut victim = |at_ns| flash.choose_victim(&mut avoided, now, at_ns).map(|victim| victim.id);
+        assert_eq!(victim(4), None);
+        flash.segments.count_dead_in(0);
+        assert_eq!(victim(4), Some(0));
+        assert_eq!(victim(5), Some(0));
+    }
+
+    #[test]
+    fn promoted_items_do_not_return_while_their_segment_is_compacted() {
+        let store = store();
+        let flash = flash_of(&store);
+        let returns =
+            || flash.segments.count_live_again(flash.segments.first_page(1), |sequence| sequence == 2);
+        assert!(returns());
+        Handle::new(&store).begin_compaction(flash);
+        assert!(!returns());
+        flash.end_pass(&mut flash.compaction.lock(), PassEnd::Failed, 0);
+        assert!(returns());
+        assert!(!flash.segments.count_live_again(flash.segments.first_page(1), |sequence| sequence == 1));
+    }
+}
