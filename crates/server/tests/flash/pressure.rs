@@ -284,7 +284,7 @@ fn without_eviction_half_dead_flash_makes_room() {
     let is_lost = [missing(&mut c, &kept), missing(&mut c, &more)].concat();
     check_lost(&mut c, &is_lost);
     for n in dead.iter().filter(|n| *n % 3 == 2).step_by(50) {
-        c.request(format!("get item-{n}\r\n"), &format!("VALUE item-{n} 0 1\r\n7\r\nEND\r\n"));
+        c.request(format!("get item-{n}\r\n"), format!("VALUE item-{n} 0 1\r\n7\r\nEND\r\n"));
     }
     assert!(c.count("fabcache", "flash_items_moved") > 5_000);
     assert!(c.count("fabcache", "flash_segments_compacted") > 2);
