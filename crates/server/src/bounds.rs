@@ -68,6 +68,9 @@ pub const TICKETS_MAX: usize = 1024;
 /// How often a worker looks for free memory while connections wait for it. It is also woken when a write to flash has freed some.
 pub const MEMORY_WAIT_POLL: Duration = Duration::from_millis(5);
 
+/// How often a request fails for want of memory that writes to flash are about to free, before it evicts.
+pub const MEMORY_WAITS_MAX: u32 = 32;
+
 /// Pending answers of one connection beyond which its requests wait.
 pub const CONNECTION_TICKETS_MAX: usize = 64;
 

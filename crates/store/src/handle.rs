@@ -42,10 +42,10 @@ impl Handle {
         &self.store
     }
 
-    /// From now on writes fail with [`OutOfMemory::FlashBusy`](crate::OutOfMemory::FlashBusy) where writes to flash would free
-    /// memory, rather than evict.
-    pub fn wait_for_flash(&self) {
-        self.when_full.set(WhenFull::AwaitFlash);
+    /// Sets whether writes fail with [`OutOfMemory::FlashBusy`](crate::OutOfMemory::FlashBusy) where writes to flash are about to
+    /// free memory, rather than evict. They do not at first.
+    pub fn wait_for_flash(&self, waits: bool) {
+        self.when_full.set(if waits { WhenFull::AwaitFlash } else { WhenFull::Evict });
     }
 
     /// Calls `write` with writes that evict though the handle waits for flash.

@@ -18,7 +18,7 @@ fn without_eviction_refused_parts_are_written_later() {
 #[test]
 fn parts_that_wait_for_flash_are_written_later() {
     let tier = Tier::new(4 << 20, &[200], StoreOptions::default());
-    tier.handle.wait_for_flash();
+    tier.handle.wait_for_flash(true);
     check_refused_parts(&tier, OutOfMemory::FlashBusy);
 }
 

@@ -87,7 +87,9 @@ pub fn sets(ctx: &mut Context, session: &mut Session, run: &[PlainSet<'_>]) -> u
         let is_refused = |set: &PlainSet<'_>| is_too_large(ctx, set.key, set.flags, set.value.len() as u64);
         let len = run[done..].iter().position(is_refused).unwrap_or(run.len() - done);
         if len == 0 {
-            execute(ctx, session, run[done].request());
+            if execute(ctx, session, run[done].request()).is_retried() {
+                break;
+            }
             done += 1;
             continue;
         }

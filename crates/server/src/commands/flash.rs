@@ -8,6 +8,7 @@ use fabcache_store::{Fetched, FetchedItem, Handle, OutOfMemory};
 
 use super::retrieval::Token;
 use super::{Context, Flow, Session, item, refused, retrieval};
+use crate::bounds::MEMORY_WAITS_MAX;
 use crate::tickets::PendingRequest;
 use crate::worker::flash::{PendingGet, ReadPurpose};
 use crate::worker::inbox::Answer;
@@ -55,7 +56,8 @@ impl CommandKind {
     }
 }
 
-/// Prepares the execution of a command: returns what to do instead, if it has to wait or was answered.
+/// Prepares the execution of a command: returns what to do instead, if it has to wait or was answered. Else
+/// [`super::end_execution`] follows the execution.
 #[inline]
 pub fn before(
     ctx: &mut Context,
@@ -82,6 +84,8 @@ pub fn before(
             return Some(Flow::Next);
         }
     }
+    // Others may take all memory that becomes free, while a long value needs much at once.
+    ctx.handle.wait_for_flash(session.memory_waits < MEMORY_WAITS_MAX);
     None
 }
 

@@ -126,6 +126,8 @@ pub struct Session {
     pub knows_fabric: bool,
     /// The wait of its next request for flash, or the item that was read for it.
     pub flash: FlashWait,
+    /// How often the request that waits for memory was executed in vain.
+    pub memory_waits: u32,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
 }
@@ -206,13 +208,18 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
 
 /// Gives up the item that was read from flash for a command, unless that waits for memory and is executed again with it.
 fn end_execution(ctx: &Context, session: &mut Session, flow: Flow) {
+    ctx.handle.wait_for_flash(true);
     match flow {
         Flow::AwaitMemory => {
+            session.memory_waits += 1;
             if let Some(fetched) = ctx.handle.take_fetched() {
                 session.flash = FlashWait::Read(Some(fetched));
             }
         }
-        _ => ctx.handle.forget_fetched(),
+        _ => {
+            session.memory_waits = 0;
+            ctx.handle.forget_fetched();
+        }
     }
 }
 

@@ -54,25 +54,29 @@ fn get_now(ctx: &mut Context, session: &mut Session, get: &Get<'_>, encoding: &E
             answer_created(ctx, get, &created, now, encoding);
             return Flow::Next;
         }
-        let mut read = read(ctx, get, now, encoding, &mut touched);
-        if matches!(read, Read::OnFlash) && ctx.handle.is_absent_on_flash(get.key) {
-            read = Read::Miss(Miss::Absent);
+        let mut found = read(ctx, get, now, encoding, &mut touched);
+        if matches!(found, Read::OnFlash) && ctx.handle.is_absent_on_flash(get.key) {
+            // It may have come back to memory in between.
+            found = match read(ctx, get, now, encoding, &mut touched) {
+                Read::OnFlash => Read::Miss(Miss::Absent),
+                found => found,
+            };
         }
-        if matches!(read, Read::OnFlash) {
+        if matches!(found, Read::OnFlash) {
             return match is_plain(get) {
                 true => flash::defer(ctx, session, get, encoding),
                 false => flash::await_item(ctx, session, get.key),
             };
         }
         if ends_now
-            && let Read::Hit(info, payload) = &read
+            && let Read::Hit(info, payload) = &found
             && !remove_read(ctx, get, info, payload)
         {
             // The item was replaced meanwhile: answer with the item that this request ends.
             ctx.out.truncate(start);
             continue;
         }
-        finish(ctx, session, get, encoding, read);
+        finish(ctx, session, get, encoding, found);
         return Flow::Next;
     }
 }

@@ -275,7 +275,9 @@ pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
             Flow::Next
         }
     });
-    super::end_execution(ctx, session, flow);
+    if waits.is_none() {
+        super::end_execution(ctx, session, flow);
+    }
     if flow.is_retried() {
         session.role = Role::Completing(completing);
     }

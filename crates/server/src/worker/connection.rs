@@ -115,6 +115,7 @@ impl Connection {
                 is_plain,
                 knows_fabric: false,
                 flash: FlashWait::None,
+                memory_waits: 0,
                 offer: None,
             },
             input: Input::default(),

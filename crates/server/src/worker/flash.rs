@@ -124,14 +124,13 @@ impl FlashReads {
         self.waits.insert(at, wait);
     }
 
-    /// Ends the first wait. Reads of a list that are still queued are of no use to another one.
+    /// Ends the first wait, and drops its reads that are still queued.
     fn end_first_wait(&mut self) {
         let Some(wait) = self.waits.pop_front() else { return };
-        if wait.is_of_dump {
-            self.reader.drop_queued(|pending| {
-                matches!(pending.purpose, ReadPurpose::Dump { number, .. } if number == wait.number)
-            });
-        }
+        self.reader.drop_queued(|pending| match pending.purpose {
+            ReadPurpose::Dump { number, .. } | ReadPurpose::Request { number, .. } => number == wait.number,
+            ReadPurpose::Answer { .. } => false,
+        });
     }
 
     /// Starts the reads that are queued.

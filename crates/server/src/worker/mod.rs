@@ -116,7 +116,7 @@ impl Worker {
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
-        handle.wait_for_flash();
+        handle.wait_for_flash(true);
         let tickets = TicketSlab::new(&shared.inboxes[worker]);
         let connection_bytes = size_of::<Connection>();
         let mut ctx =
