@@ -159,3 +159,39 @@ fn item_that_is_replaced_and_moves_to_flash_again_is_read_there() {
     assert!(*item.value() == pattern(2, LONG_BYTES));
     assert_eq!(sums(&tier).bad_pages, 0);
 }
+
+/// Few segments are free, and one is sealed whose item is linked only after it is written in others.
+#[test]
+fn segments_of_an_item_that_is_being_written_stay() {
+    let mut on_flash = 0;
+    for before in (1_600..3_000).step_by(50) {
+        let options = StoreOptions { eviction: EvictionPolicy::Lru, ..StoreOptions::default() };
+        let tier = Tier::new(8 << 20, &[16], options);
+        let other = |n: usize| set(&tier, format!("other-{n}").as_bytes(), &pattern(n as u64, 700));
+        // Maintenance comes after each write.
+        let write_one = || {
+            let Some(mut write) = tier.store().take_flash_write() else { return };
+            let (buffer, at, len) = (write.take_buffer(), write.offset() as usize, write.byte_len());
+            tier.devices.borrow_mut()[0][at..at + len].copy_from_slice(&buffer[..len]);
+            tier.handle.finish_flash_write(write, buffer, true);
+            tier.handle.maintain_flash(|| {});
+        };
+        (0..before).for_each(other);
+        set(&tier, LONG, &pattern(1, LONG_BYTES));
+        let mut left = 2_000;
+        for n in before..before + 14_000 {
+            other(n);
+            write_one();
+            left -= usize::from(is_on_flash(&tier, LONG));
+            if left == 0 {
+                break;
+            }
+        }
+        // Others were written to the segments that are free since.
+        if is_on_flash(&tier, LONG) {
+            on_flash += 1;
+            assert!(tier.get(LONG).is_some_and(|(_, value)| value == pattern(1, LONG_BYTES)), "{before}");
+        }
+    }
+    assert!(on_flash > 5, "{on_flash}");
+}

@@ -175,15 +175,14 @@ impl Flash {
             _ if segment.last_expiry <= now || segment.epoch != epoch => Some(RetireReason::Invalid),
             _ => None,
         };
-        let sealed = self.segments.uses().filter(|segment| segment.kind == Kind::Sealed);
-        sealed.filter_map(|segment| Some((segment.id, reason(&segment)?))).collect()
+        self.retirable().into_iter().filter_map(|segment| Some((segment.id, reason(&segment)?))).collect()
     }
 
     /// Returns the sealed segments that were written first, but for those `without`: so many, or those with so many items.
     fn oldest(&self, segments: usize, mut items: u64, without: &[(u32, RetireReason)]) -> Vec<u32> {
         let is_without = |id: u32| without.iter().any(|(other, _)| *other == id);
-        let is_one = |segment: &SegmentUse| segment.kind == Kind::Sealed && !is_without(segment.id);
-        let mut sealed: Vec<SegmentUse> = self.segments.uses().filter(is_one).collect();
+        let mut sealed = self.retirable();
+        sealed.retain(|segment| !is_without(segment.id));
         sealed.sort_unstable_by_key(|segment| segment.sequence);
         let mut oldest = Vec::new();
         for segment in sealed {
@@ -194,6 +193,15 @@ impl Flash {
             oldest.push(segment.id);
         }
         oldest
+    }
+
+    /// Returns the sealed segments, but for those of an item that goes on in others and is linked once those are written.
+    fn retirable(&self) -> Vec<SegmentUse> {
+        let mut sealed: Vec<SegmentUse> =
+            self.segments.uses().filter(|segment| segment.kind == Kind::Sealed).collect();
+        let unlinked = self.spans.unlinked(&self.segments);
+        sealed.retain(|segment| !unlinked.contains(&segment.id));
+        sealed
     }
 
     /// Returns the segments that readers keep from being free.

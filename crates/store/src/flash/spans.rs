@@ -82,6 +82,17 @@ impl Spans {
         first.chain(known.values().flat_map(|span| span.segments.iter().copied())).collect()
     }
 
+    /// Returns the segments of items that are not linked yet.
+    pub(super) fn unlinked(&self, segments: &FlashSegments) -> HashSet<u32> {
+        let known = self.lock();
+        let unlinked = known.iter().filter(|(_, span)| !span.is_linked);
+        unlinked
+            .flat_map(|(page, span)| {
+                segments.segment_of(*page).into_iter().chain(span.segments.iter().copied())
+            })
+            .collect()
+    }
+
     /// The item was not linked.
     pub(super) fn forget(&self, page: u32) {
         self.lock().remove(&page);
