@@ -487,3 +487,57 @@ fn promoted_items_do_not_return_to_a_compacted_segment() {
     check_all(&tier, &kept);
     assert!(promoted.iter().any(|n| is_on_flash(&tier, &key(*n))), "they have left memory again");
 }
+
+/// Bytes of a segment that several writes fill.
+const LONG_SEGMENT_BYTES: u64 = 4 * SEGMENT_BYTES;
+
+/// Fills memory and flash of such segments with items, and removes one of three. Returns the tier, and the numbers of the others.
+fn with_few_holes() -> (Tier, Vec<usize>) {
+    let tier = tier(FlashOptions {
+        device_bytes: vec![6 * LONG_SEGMENT_BYTES],
+        segment_bytes: LONG_SEGMENT_BYTES,
+        ..flash_options(&[0])
+    });
+    let mut stored = 0;
+    while put(&tier, stored, &value(stored)) {
+        stored += 1;
+    }
+    remove(&tier, (0..stored).filter(|n| n % 3 == 0));
+    (tier, (0..stored).filter(|n| n % 3 > 0).collect())
+}
+
+/// Compacts until one write of moved items to the last free segment has succeeded and the next one fails.
+fn fail_while_the_reserve_is_used(tier: &Tier) {
+    let mut reserve = None;
+    for _ in 0..200 {
+        if sums(tier).write_errors > 0 {
+            return;
+        }
+        tier.read_for_store();
+        tier.write_all(|_, offset| {
+            let segment = offset / LONG_SEGMENT_BYTES;
+            let is_next = reserve == Some(segment);
+            if offset.is_multiple_of(LONG_SEGMENT_BYTES) {
+                reserve = (sums(tier).pages_free == 0).then_some(segment);
+            }
+            !is_next
+        });
+        during(tier, 100, || {});
+    }
+    panic!("no write failed, {:?}", sums(tier));
+}
+
+#[test]
+fn failed_write_to_the_last_segment_stops_nothing() {
+    let (tier, kept) = with_few_holes();
+    fail_while_the_reserve_is_used(&tier);
+    assert_eq!(sums(&tier).pages_free, 0, "{:?}", sums(&tier));
+    check_all(&tier, &kept);
+    // The pause after the failure, and one after the pass.
+    during(&tier, 15_000, || tier.drive());
+    assert!(sums(&tier).pages_free > 0, "{:?}", sums(&tier));
+    (0..kept.len() / 8).for_each(|n| {
+        assert!(put(&tier, 1_000_000 + n, &value(n)), "{n}, {:?}", sums(&tier));
+    });
+    check_all(&tier, &kept);
+}

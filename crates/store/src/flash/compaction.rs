@@ -8,7 +8,7 @@
 //! segment is kept for moved items, and a pass moves items only if all fit there: so a pass that moves items frees its segment.
 //!
 //! A pass that does not free its segment is followed by a pause, and the segment is avoided for a while: else writers that wait
-//! for memory would wait for ever.
+//! for memory would wait for ever. It is not avoided if the last free segment has some of its items.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +35,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 const FAILED_PAUSE_NS: u64 = 10_000_000_000;
 /// How long a segment is avoided whose items could not be moved …
 const AVOIDED_NS: u64 = 60_000_000_000;
-/// … and one with few dead bytes, unless this part (1/n) of its items has died meanwhile.
+/// … and one with few dead bytes. One with too many live bytes is tried before if this part (1/n) of its items has died meanwhile.
 const DENSE_AVOIDED_NS: u64 = 3_600_000_000_000;
 const DIED_DIVISOR: u32 = 16;
 
@@ -185,7 +185,7 @@ impl Handle {
         let store = &*self.store;
         let (now_ns, epoch) = (store.clock_ns(), header::flush_epoch(&store.memory));
         let mut state = flash.compaction.lock();
-        if state.pass.is_some() || now_ns < state.paused_until_ns {
+        if state.pass.is_some() || now_ns < state.paused_until_ns || flash.log().is_paused(now_ns) {
             return;
         }
         let Some(victim) = flash.choose_victim(&mut state.avoided, epoch, now_ns) else { return };
@@ -457,19 +457,30 @@ impl Flash {
     /// Ends the pass.
     fn end_pass(&self, state: &mut State, end: PassEnd, now_ns: u64) {
         let Some(pass) = state.pass.take() else { return };
-        self.log().end_compaction();
+        // The last free segment has some of its items, and the rest fits there: no other pass is as likely to free a segment.
+        let is_half_moved = {
+            let mut log = self.log();
+            log.end_compaction();
+            pass.stage != Stage::Measuring && log.free_segments() == 0
+        };
         let live = self.segments.use_of(pass.segment).live;
         let mut avoid = |ns: u64, live: u32| {
             let avoided = Avoided { sequence: pass.sequence, until_ns: now_ns + ns, live };
-            state.avoided.insert(pass.segment, avoided);
+            if !is_half_moved {
+                state.avoided.insert(pass.segment, avoided);
+            }
         };
         let pause_ns = match end {
             PassEnd::Moved if live == 0 => {
                 self.counters.segments_compacted.inc();
                 return;
             }
-            PassEnd::Moved | PassEnd::NoRoom => {
+            PassEnd::Moved => {
                 avoid(AVOIDED_NS, 0);
+                PAUSE_NS
+            }
+            PassEnd::NoRoom => {
+                avoid(AVOIDED_NS, live - live.div_ceil(DIED_DIVISOR));
                 PAUSE_NS
             }
             PassEnd::Dense => {

@@ -335,7 +335,7 @@ impl Log {
     }
 
     /// Returns whether a write has failed so lately that no item is staged.
-    fn is_paused(&self, now_ns: u64) -> bool {
+    pub(super) fn is_paused(&self, now_ns: u64) -> bool {
         self.failed_until_ns > now_ns
     }
 
@@ -669,7 +669,8 @@ impl Log {
         Some(write)
     }
 
-    /// Takes back a write that has ended. After a failed one no more of its segment is written, so the next device is tried.
+    /// Takes back a write that has ended. After a failed one no more of its segment is written, so the next device is tried: unless
+    /// compaction fills its last segment. Without the rest of that no segment would become free.
     pub(super) fn end(
         &mut self,
         segments: &FlashSegments,
@@ -688,7 +689,7 @@ impl Log {
         }
         self.failed_until_ns = now_ns + FAILED_NS;
         let is_open = |open: &OpenSegment| segments.place_of(segments.first_page(open.id)).0 == device;
-        if self.open.as_ref().is_some_and(is_open) {
+        if self.free.len() >= self.reserved && self.open.as_ref().is_some_and(is_open) {
             self.close_segment(segments);
         }
     }
