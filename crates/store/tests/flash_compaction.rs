@@ -297,6 +297,39 @@ fn segment_with_a_damaged_page_is_left_for_a_while() {
     assert!(sums(&tier).compacted > 0, "{:?}", sums(&tier));
 }
 
+/// Only a read of the whole value finds such a page.
+#[test]
+fn segment_with_a_damaged_page_within_a_value_is_left() {
+    const VALUE_BYTES: usize = 20_000;
+    let value = |n: usize| pattern(n, VALUE_BYTES);
+    let tier = tier(flash_options(&[16]));
+    let kept = with_holes(&tier, value);
+    tier.handle.maintain_flash(|| {});
+    let read = tier.handle.take_maintenance_read().expect("it is read");
+    let victim = read.offset() / SEGMENT_BYTES * SEGMENT_BYTES;
+    let bytes = tier.devices.borrow()[0][victim as usize..(victim + SEGMENT_BYTES) as usize].to_vec();
+    // The second page of a live value there.
+    let begins = |n: &usize| {
+        let value = value(*n);
+        bytes.windows(64).position(|window| window == &value[..64])
+    };
+    let live = kept.iter().find_map(begins).expect("a live item is there");
+    let (damaged, before) = (victim as usize + (live & !4_095) + 2 * 4_096, sums(&tier));
+    *tier.fault.borrow_mut() = Box::new(move |_, (_, offset), bytes| {
+        if let Some(byte) = damaged.checked_sub(offset).and_then(|at| bytes.get_mut(at + 99)) {
+            *byte ^= 1;
+        }
+        Ok(bytes.len())
+    });
+    tier.finish_for_store(read);
+    let after = sums(&tier);
+    assert_eq!((after.bad_pages, after.moved), (before.bad_pages + 1, before.moved));
+    let segments = segments_read(&tier, 50);
+    assert!(!segments.contains(&(victim / SEGMENT_BYTES)) && !segments.is_empty(), "{segments:?}");
+    *tier.fault.borrow_mut() = no_fault();
+    kept.iter().for_each(|n| assert!(peek(&tier, &key(*n)).map(|(_, found)| found) == Some(value(*n))));
+}
+
 #[test]
 fn segments_are_read_by_many_pages() {
     let tier = tier(flash_options(&[16]));

@@ -357,15 +357,19 @@ impl Handle {
         let page = first.number + (begins / PAYLOAD_BYTES) as u32;
         let hash = store.hash(&copied_key(bytes, record));
         let Some(slot) = store.live_slot(hash, page, record) else { return AfterRecord::GoOn };
+        match records.open(payload.clone()) {
+            Ok(true) => {}
+            Ok(false) => return AfterRecord::Cut,
+            Err(_) if pass.stage == Stage::Measuring => {
+                flash.counters.bad_pages.inc();
+                return AfterRecord::End(PassEnd::Failed);
+            }
+            Err(_) => return AfterRecord::Damaged,
+        }
         if pass.stage == Stage::Measuring {
             pass.live += 1;
             pass.live_bytes += record.item.bytes() + RECORD_HEAD_BYTES as u64;
             return AfterRecord::GoOn;
-        }
-        match records.open(payload.clone()) {
-            Ok(true) => {}
-            Ok(false) => return AfterRecord::Cut,
-            Err(_) => return AfterRecord::Damaged,
         }
         // Its segment's epoch is its own: a flush does not revive it.
         if pass.epoch != header::flush_epoch(&store.memory) {
