@@ -101,7 +101,7 @@ fn items_change_while_they_are_moved() {
                 reads.extend(tier.finish_for_store(read));
             }
             4 if random.below(4) == 0 => tier.write_all(|_, _| true),
-            4 if random.below(10) == 0 => tier.handle.maintain_flash(|| {}),
+            4 if random.below(10) == 0 => _ = tier.handle.maintain_flash(|| {}),
             _ => {
                 let value = pattern(version, 300);
                 let write = Write::plain(NewValue::Is(Value::Bytes(&value)));
@@ -239,6 +239,36 @@ fn stuck_compaction_keeps_no_writer_waiting() {
     (0..50).for_each(|_| tier.drive());
     assert!(sums(&tier).compacted > 0, "{:?}", sums(&tier));
     check_all(&tier, &kept);
+}
+
+#[test]
+fn writers_wait_for_readers_of_an_emptied_segment() {
+    let tier = tier(flash_options(&[16]));
+    let stored = (0..).take_while(|n| put(&tier, *n, &value(*n))).count();
+    // One segment has dead items.
+    let read = |n: &usize| tier.handle.read_flash(&key(*n));
+    let is_there = |n: &usize| read(n).is_some_and(|read| read.offset() / SEGMENT_BYTES == 3);
+    let there: Vec<usize> = (0..stored).filter(is_there).collect();
+    let (kept, removed) = there.split_at(there.len() / 3);
+    remove(&tier, removed.iter().copied());
+    let readers: Vec<_> = kept.iter().map(|n| read(n).expect("it is on flash")).collect();
+    let before = sums(&tier);
+    let is_compacted = || {
+        tier.drive();
+        sums(&tier).compacted > before.compacted
+    };
+    assert!((0..100).any(|_| is_compacted()), "{:?}", sums(&tier));
+    during(&tier, 4_500, || {
+        assert!(tier.store().is_flash_progressing());
+        assert!(tier.handle.maintain_flash(|| {}), "room is short until readers end");
+    });
+    // A reader that does not end keeps no writer waiting.
+    during(&tier, 1_000, || {});
+    assert!(!tier.store().is_flash_progressing());
+    let free = sums(&tier).pages_free;
+    drop(readers);
+    assert!(!tier.handle.maintain_flash(|| {}));
+    assert!(sums(&tier).pages_free > free, "{free} segments were free, {:?}", sums(&tier));
 }
 
 #[test]

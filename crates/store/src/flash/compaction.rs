@@ -477,6 +477,7 @@ impl Flash {
         let pause_ns = match end {
             PassEnd::Moved if live == 0 => {
                 self.counters.segments_compacted.inc();
+                self.log().note_emptied(now_ns);
                 return;
             }
             PassEnd::Moved => {

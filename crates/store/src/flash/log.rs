@@ -224,6 +224,8 @@ pub(super) struct Log {
     reserved: usize,
     /// When a segment that is compacted was begun, or the last one of its items was linked to its new record.
     compaction_progress_ns: Option<u64>,
+    /// When the last item left a segment that was compacted and is not free yet.
+    emptied_ns: Option<u64>,
     /// No further moved item fills the buffer: it is due, however little is in it.
     is_flush_due: bool,
     budget: Budget,
@@ -254,6 +256,7 @@ impl Log {
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
             reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
             compaction_progress_ns: None,
+            emptied_ns: None,
             is_flush_due: false,
             budget: Budget::new(options.write_bytes_per_second),
             long_items: LongItems::default(),
@@ -349,6 +352,16 @@ impl Log {
         self.compaction_progress_ns = None;
     }
 
+    /// The segment that was compacted becomes free once no reader pins it.
+    pub(super) fn note_emptied(&mut self, now_ns: u64) {
+        self.emptied_ns = Some(now_ns);
+    }
+
+    /// Segments became free, and took items of memory as far as they could.
+    pub(super) fn note_freed(&mut self) {
+        self.emptied_ns = None;
+    }
+
     /// A moved item is linked to its new record.
     pub(super) fn note_moved(&mut self, now_ns: u64) {
         if let Some(progress_ns) = &mut self.compaction_progress_ns {
@@ -397,7 +410,7 @@ impl Log {
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
         let is_recent = |at_ns: u64| now_ns.saturating_sub(at_ns) <= self.stalled_ns;
         self.has_pending() && is_recent(self.progress_ns)
-            || self.compaction_progress_ns.is_some_and(is_recent)
+            || [self.compaction_progress_ns, self.emptied_ns].into_iter().flatten().any(is_recent)
     }
 
     /// Returns whether the write and all before it are published.

@@ -41,10 +41,17 @@ pub(super) enum RetireReason {
 
 impl Handle {
     /// Frees segments of flash for later use, and calls `pause` between short parts of it. Does nothing while another thread does.
-    pub fn maintain_flash(&self, mut pause: impl FnMut()) {
+    ///
+    /// Returns whether room is short until readers end, which report nothing: call it again soon.
+    pub fn maintain_flash(&self, mut pause: impl FnMut()) -> bool {
+        let Some(flash) = &self.store.flash else { return false };
+        let Ok(_retiring) = flash.retirement.try_lock() else { return false };
+        self.free_segments(flash, &mut pause);
+        flash.retiring() > 0 && flash.log().free_segments() < FREE_MIN
+    }
+
+    fn free_segments(&self, flash: &Flash, pause: &mut impl FnMut()) {
         let store = &*self.store;
-        let Some(flash) = &store.flash else { return };
-        let Ok(_retiring) = flash.retirement.try_lock() else { return };
         self.publish_written(flash);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
@@ -69,7 +76,7 @@ impl Handle {
             let oldest = flash.oldest(wanted, surplus, &retiring);
             retiring.extend(oldest.into_iter().map(|id| (id, RetireReason::Room)));
         }
-        self.retire(flash, &retiring, &mut pause);
+        self.retire(flash, &retiring, pause);
         self.free_retired(flash);
         if !store.evicts() && flash.log().free_segments() + flash.retiring() < FREE_MIN {
             self.begin_compaction(flash);
@@ -82,6 +89,8 @@ impl Handle {
             // Without eviction, segments of memory whose items flash had no room for may leave now.
             self.store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
             self.reclaim_for_waiting();
+            // Not before: until now nothing else tells writers to wait.
+            flash.log().note_freed();
         }
     }
 
