@@ -277,6 +277,8 @@ struct Queue {
     maintained: AtomicUsize,
     /// So many results are awaited within the next maintenance.
     results_in_maintenance: AtomicUsize,
+    /// So many times maintenance waits for readers.
+    readers: AtomicUsize,
 }
 
 impl Queue {
@@ -305,7 +307,7 @@ impl WriteQueue for Queue {
         self.results().push((write.number, is_written));
     }
 
-    fn maintain(&self, pause: &mut dyn FnMut()) {
+    fn maintain(&self, pause: &mut dyn FnMut()) -> bool {
         let awaited = self.results_in_maintenance.swap(0, Ordering::Relaxed);
         let began = Instant::now();
         while self.results().len() < awaited && began.elapsed() < LONG {
@@ -313,6 +315,7 @@ impl WriteQueue for Queue {
         }
         assert!(self.results().len() >= awaited, "writes go on in the pauses");
         self.maintained.fetch_add(1, Ordering::Relaxed);
+        self.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 }
 
@@ -486,4 +489,16 @@ fn stopped_writer_takes_no_further_writes() {
     queue.push(write(1, 0, 0, 1));
     run_writer(&devices, &queue, &control).expect("the ring works");
     assert_eq!((queue.results().len(), queue.maintained.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn store_is_maintained_often_while_it_waits_for_readers() {
+    let Some((devices, _files)) = devices(1) else { return };
+    let queue = Queue::default();
+    queue.readers.store(30, Ordering::Relaxed);
+    let began = Instant::now();
+    with_writer(&devices, &queue, |_| {
+        wait_until("the readers end", || queue.maintained.load(Ordering::Relaxed) > 30);
+        assert!(began.elapsed() < Duration::from_secs(15));
+    });
 }

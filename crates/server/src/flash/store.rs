@@ -74,7 +74,7 @@ impl<F: Fn()> WriteQueue for StoreWrites<F> {
         }
     }
 
-    fn maintain(&self, pause: &mut dyn FnMut()) {
-        self.handle.maintain_flash(pause);
+    fn maintain(&self, pause: &mut dyn FnMut()) -> bool {
+        self.handle.maintain_flash(pause)
     }
 }

@@ -13,6 +13,8 @@ use crate::bounds::FLASH_WRITES_MAX;
 
 /// How often the devices are checked and the store maintains its segments.
 const TICK: Duration = Duration::from_secs(1);
+/// How often the store looks whether readers have left a segment that it needs.
+const READERS_POLL: Duration = Duration::from_millis(5);
 
 /// Writes to the devices until [`ThreadControl::stop`].
 ///
@@ -21,6 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadControl) -> io::Result<()> {
     let mut writer = Writer::new(devices)?;
     let mut next_tick = Instant::now();
+    let mut next_poll: Option<Instant> = None;
     loop {
         let is_stopping = control.drain();
         let has_written = writer.finish(queue);
@@ -28,20 +31,22 @@ pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadC
             break;
         }
         writer.start(queue);
-        let is_tick = Instant::now() >= next_tick;
+        let now = Instant::now();
+        let is_tick = now >= next_tick;
         if is_tick {
-            next_tick = Instant::now() + TICK;
+            next_tick = now + TICK;
             writer.start_checks();
         }
-        if is_tick || has_written {
-            queue.maintain(&mut || {
+        if is_tick || has_written || next_poll.is_some_and(|at| now >= at) {
+            let awaits_readers = queue.maintain(&mut || {
                 writer.finish(queue);
                 writer.start(queue);
             });
+            next_poll = awaits_readers.then(|| Instant::now() + READERS_POLL);
             // It may have made room for further writes.
             writer.start(queue);
         }
-        writer.wait(control, next_tick)?;
+        writer.wait(control, next_poll.map_or(next_tick, |at| at.min(next_tick)))?;
     }
     let mut logs_at = Some(Instant::now() + TICK);
     while writer.ring.in_flight() > 0 {
@@ -274,7 +279,9 @@ mod tests {
             assert_eq!(self.0.replace(Some(is_written)), None, "it ends once");
         }
 
-        fn maintain(&self, _: &mut dyn FnMut()) {}
+        fn maintain(&self, _: &mut dyn FnMut()) -> bool {
+            false
+        }
     }
 
     /// No device writes less on request, so the test passes the short results in.
