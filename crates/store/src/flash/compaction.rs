@@ -48,7 +48,8 @@ struct State {
     pass: Option<Pass>,
     /// No pass begins before.
     paused_until_ns: u64,
-    /// Segments in the use of this sequence that are compacted only after a time, or with at most so many live items.
+    /// Segments in the use of this sequence that are compacted only after a time, or with at most so many live items; and what became
+    /// of them before.
     avoided: HashMap<u32, Avoided>,
 }
 
@@ -57,6 +58,8 @@ struct Avoided {
     sequence: u64,
     until_ns: u64,
     live: u32,
+    /// It could not be read. It is compacted after all others, then or later.
+    has_failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -432,22 +435,23 @@ impl Store {
 }
 
 impl Flash {
-    /// Returns the segment to compact: that with the fewest live bytes, of those with dead items.
+    /// Returns the segment to compact: that with the fewest live bytes, of those with dead items. Segments that could not be read come
+    /// last, so that they do not keep others waiting.
     fn choose_victim(
         &self,
         avoided: &mut HashMap<u32, Avoided>,
         epoch: u64,
         now_ns: u64,
     ) -> Option<SegmentUse> {
-        avoided.retain(|id, avoided| {
-            let is_same = self.segments.sequence(*id) == avoided.sequence;
-            is_same && now_ns < avoided.until_ns
-        });
+        avoided.retain(|id, avoided| self.segments.sequence(*id) == avoided.sequence);
         // An item longer than a segment stays where it is.
         let spanned = self.spans.segments(&self.segments);
         let is_avoided = |segment: &SegmentUse| {
-            avoided.get(&segment.id).is_some_and(|avoided| segment.live > avoided.live)
+            let still = |avoided: &Avoided| now_ns < avoided.until_ns && segment.live > avoided.live;
+            avoided.get(&segment.id).is_some_and(still)
         };
+        let has_failed =
+            |segment: &SegmentUse| avoided.get(&segment.id).is_some_and(|avoided| avoided.has_failed);
         let is_one = |segment: &SegmentUse| {
             segment.kind == Kind::Sealed
                 && segment.epoch == epoch
@@ -455,7 +459,8 @@ impl Flash {
                 && !spanned.contains(&segment.id)
                 && !is_avoided(segment)
         };
-        self.segments.uses().filter(is_one).min_by_key(SegmentUse::live_bytes)
+        let rank = |segment: &SegmentUse| (has_failed(segment), segment.live_bytes());
+        self.segments.uses().filter(is_one).min_by_key(rank)
     }
 
     /// Ends the pass.
@@ -469,7 +474,8 @@ impl Flash {
         };
         let live = self.segments.use_of(pass.segment).live;
         let mut avoid = |ns: u64, live: u32| {
-            let avoided = Avoided { sequence: pass.sequence, until_ns: now_ns + ns, live };
+            let has_failed = end == PassEnd::Failed;
+            let avoided = Avoided { sequence: pass.sequence, until_ns: now_ns + ns, live, has_failed };
             if !is_half_moved {
                 state.avoided.insert(pass.segment, avoided);
             }
@@ -560,12 +566,27 @@ mod tests {
         // An item that begins in the second segment goes on in the third.
         flash.spans.note(flash.segments.first_page(1), &[2]);
         assert_eq!(victim(now, 0), Some(0));
-        avoided.insert(0, Avoided { sequence: 1, until_ns: 5, live: 2 });
+        avoided.insert(0, Avoided { sequence: 1, until_ns: 5, live: 2, has_failed: false });
         let mut victim = |at_ns| flash.choose_victim(&mut avoided, now, at_ns).map(|victim| victim.id);
         assert_eq!(victim(4), None);
         flash.segments.count_dead_in(0);
         assert_eq!(victim(4), Some(0));
         assert_eq!(victim(5), Some(0));
+    }
+
+    #[test]
+    fn segments_that_could_not_be_read_come_last() {
+        let store = store();
+        let (flash, now) = (flash_of(&store), header::flush_epoch(&store.memory));
+        let of = |id: u32| Avoided { sequence: u64::from(id) + 1, until_ns: 5, live: 0, has_failed: id == 1 };
+        // The others with dead items have more live ones.
+        let mut avoided: HashMap<u32, Avoided> = [1].map(|id| (id, of(id))).into();
+        let mut victim = |at_ns| flash.choose_victim(&mut avoided, now, at_ns).map(|victim| victim.id);
+        assert_eq!((victim(4), victim(5)), (Some(2), Some(2)));
+        let mut avoided: HashMap<u32, Avoided> =
+            [0, 1, 2].map(|id| (id, Avoided { until_ns: if id == 1 { 5 } else { 9 }, ..of(id) })).into();
+        let mut victim = |at_ns| flash.choose_victim(&mut avoided, now, at_ns).map(|victim| victim.id);
+        assert_eq!((victim(4), victim(5), victim(9)), (None, Some(1), Some(2)));
     }
 
     #[test]
