@@ -551,6 +551,24 @@ fn promoted_items_do_not_return_to_a_compacted_segment() {
     assert!(promoted.iter().any(|n| is_on_flash(&tier, &key(*n))), "they have left memory again");
 }
 
+#[test]
+fn dense_segment_is_not_read_to_its_end() {
+    const BYTES: u64 = 8 << 20;
+    let (device_bytes, value) = (vec![4 * BYTES], pattern(1, 20_000));
+    let tier = tier(FlashOptions { device_bytes, segment_bytes: BYTES, ..flash_options(&[0]) });
+    let stored = (0..).take_while(|n| put(&tier, *n, &value)).count();
+    remove(&tier, (0..stored).step_by(100));
+    let mut ends = Vec::new();
+    during(&tier, 20_000, || {
+        while let Some(read) = tier.handle.take_maintenance_read() {
+            ends.push(read.offset() % BYTES);
+            tier.finish_for_store(read);
+        }
+    });
+    let last = ends.iter().max().expect("a segment is read");
+    assert!((BYTES * 3 / 4..BYTES * 15 / 16).contains(last), "{last}");
+}
+
 /// Bytes of a segment that several writes fill.
 const LONG_SEGMENT_BYTES: u64 = 4 * SEGMENT_BYTES;
 

@@ -124,6 +124,11 @@ enum AfterRecord {
     End(PassEnd),
 }
 
+/// Returns the most live bytes of so many that are worth to be moved.
+fn worth_of(bytes: u64) -> u64 {
+    bytes - bytes / DEAD_DIVISOR
+}
+
 impl Pass {
     fn new(victim: &SegmentUse) -> Pass {
         Pass {
@@ -335,11 +340,6 @@ impl Handle {
             flash.counters.bad_pages.inc();
             return Some(PassEnd::Failed);
         }
-        let worth_of = |bytes: u64| bytes - bytes / DEAD_DIVISOR;
-        let capacity = u64::from(flash.segments.segment_pages()) * PAYLOAD_BYTES as u64;
-        if pass.live_bytes > worth_of(capacity) {
-            return Some(PassEnd::Dense);
-        }
         if pass.live_bytes > worth_of(flash.log().room_for_moved(&flash.segments)) {
             return Some(PassEnd::NoRoom);
         }
@@ -372,7 +372,9 @@ impl Handle {
         if pass.stage == Stage::Measuring {
             pass.live += 1;
             pass.live_bytes += record.item.bytes() + RECORD_HEAD_BYTES as u64;
-            return AfterRecord::GoOn;
+            let capacity = u64::from(flash.segments.segment_pages()) * PAYLOAD_BYTES as u64;
+            let is_dense = pass.live_bytes > worth_of(capacity);
+            return if is_dense { AfterRecord::End(PassEnd::Dense) } else { AfterRecord::GoOn };
         }
         // Its segment's epoch is its own: a flush does not revive it.
         if pass.epoch != header::flush_epoch(&store.memory) {
