@@ -95,6 +95,8 @@ pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 
 /// A writer that waits for memory makes at most this many steps before the current victim is evicted entirely.
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
+/// And so many that could not go on before a write to flash had ended, although none is under way then.
+pub const VAIN_STEPS_MAX: u32 = 8;
 
 /// Segments that one write may need at once: for a chunk joined from two, its end, and the item.
 pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;

@@ -186,6 +186,11 @@ impl Flash {
         self.log.lock().expect("no thread panics while it holds the log")
     }
 
+    /// Returns whether items of memory have room on flash, and it is neither stalled nor failing.
+    pub(crate) fn takes_items(&self, now_ns: u64) -> bool {
+        self.log().may_stage(&self.segments, now_ns)
+    }
+
     /// Returns whether a write and all before it are published.
     pub(crate) fn is_published(&self, number: u64) -> bool {
         self.log().is_published(number)

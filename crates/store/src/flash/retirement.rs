@@ -146,7 +146,7 @@ impl Handle {
 impl Store {
     /// Lets reclaim try again what it could not empty without eviction, while flash refused items.
     fn retry_stuck(&self, flash: &Flash) {
-        if !self.evicts() && flash.log().may_stage(&flash.segments, self.clock_ns()) {
+        if !self.evicts() && flash.takes_items(self.clock_ns()) {
             self.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
         }
     }

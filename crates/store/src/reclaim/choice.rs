@@ -97,7 +97,8 @@ impl Store {
             Queue::Small => (survey.oldest_small, survey.oldest_main),
             Queue::Main => (survey.oldest_main, survey.oldest_small),
         };
-        let may_leave = evicts || self.flash.is_some();
+        // If flash takes no items, they would only move, and no memory would become free.
+        let may_leave = evicts || self.flash.as_ref().is_some_and(|flash| flash.takes_items(self.clock_ns()));
         let with_orphans = survey.oldest_with_orphans.filter(|_| evicts && reclaim.leaving() == 0);
         let oldest = first.or(second).filter(|_| may_leave).or(with_orphans);
         oldest.map(|segment| Victim {

@@ -19,7 +19,7 @@ use fabcache_layout::sync::Ordering;
 
 use crate::bounds::{
     MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS,
-    RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS, SEGMENTS_FOR_ONE_WRITE_MAX,
+    RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS, SEGMENTS_FOR_ONE_WRITE_MAX, VAIN_STEPS_MAX,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -71,7 +71,7 @@ impl Handle {
         if when_full == WhenFull::Fail {
             return Err(OutOfMemory::Full);
         }
-        let mut steps = 0;
+        let (mut steps, mut vain_steps) = (0, 0);
         let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
         self.store.check_all_groups(&mut || true);
         loop {
@@ -88,6 +88,11 @@ impl Handle {
                 StepOutcome::Freed | StepOutcome::Worked => false,
                 _ if when_full == WhenFull::AwaitFlash && self.store.is_flash_progressing() => {
                     return Err(OutOfMemory::FlashBusy);
+                }
+                // The writes for which the step waited may have ended since.
+                _ if when_full == WhenFull::AwaitFlash && vain_steps < VAIN_STEPS_MAX => {
+                    vain_steps += 1;
+                    false
                 }
                 StepOutcome::Waiting | StepOutcome::Nothing if self.store.evicts() => !reclaim.skip_flash(),
                 StepOutcome::Waiting | StepOutcome::Nothing => true,
