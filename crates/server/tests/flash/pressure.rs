@@ -4,6 +4,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fabcache_testbed::random::SplitMix64;
+
 use crate::common::{Client, connect, wait_until};
 use crate::tier::{Tier, letters};
 
@@ -289,5 +291,24 @@ fn without_eviction_half_dead_flash_makes_room() {
     assert!(c.count("fabcache", "flash_items_moved") > 5_000);
     assert!(c.count("fabcache", "flash_segments_compacted") > 2);
     assert_eq!(c.count("fabcache", "flash_items_moved"), c.count("", "extstore_compact_rescues"));
+    tier.server.stop();
+}
+
+/// Compaction finds memory short, too.
+#[test]
+fn overwrites_evict_nothing_while_flash_has_room() {
+    const KEYS: usize = 1500;
+    const CLIENTS: usize = 4;
+    let Some(tier) = Tier::sized("-t 2", 1025) else { return };
+    let set = |n: usize| {
+        let mut random = SplitMix64::new(n as u64);
+        let len = *random.pick(&[40, 40, 8000, 8000, 8000]);
+        let key = n % CLIENTS * KEYS + random.below(KEYS);
+        [format!("set over-{key} 0 0 {len}\r\n").as_bytes(), &letters(n, len), b"\r\n"].concat()
+    };
+    expect_of_clients(tier.server.address(), 60_000, set, "STORED\r\n");
+    let mut c = tier.server.connect();
+    let refused = c.count("fabcache", "flash_items_refused");
+    assert!(refused > 0 || c.count("", "evictions") == 0, "{} evictions", c.count("", "evictions"));
     tier.server.stop();
 }

@@ -88,9 +88,7 @@ impl Store {
         (at, item): (SlotSnapshot, &Item),
     ) -> Result<(), Obstacle> {
         let demotion = match &self.flash {
-            Some(flash) if victim.purpose == ReclaimPurpose::Evict && !victim.skips_flash => {
-                self.demote(flash, group, hash, at, item)
-            }
+            Some(flash) if !victim.skips_flash => self.demote(flash, group, hash, at, item),
             _ => Demotion::Refused,
         };
         match demotion {
