@@ -184,7 +184,7 @@ fn values_of_all_lengths_are_kept() {
 fn index_keeps_its_size_without_items() {
     const ITEMS: u64 = 1 << 17;
     let file = MemoryFile::new("index");
-    let server = file.start_new("-m 128");
+    let server = file.start_new("-m 64");
     let mut client = connect(server.address());
     assert_eq!(client.count("", "hash_power_level"), 16);
     repeat(&mut client, 0..ITEMS, |number| format!("set n{number} 0 0 0\r\n\r\n"), "STORED\r\n");
@@ -194,7 +194,7 @@ fn index_keeps_its_size_without_items() {
     set(&mut client, "last", b"value");
 
     assert_eq!(file.stop(server, Signal::USR1), 1);
-    let server = file.start_again("-m 128", 1);
+    let server = file.start_again("-m 64", 1);
     let mut client = connect(server.address());
     assert_eq!(client.count("", "hash_power_level"), 17);
     check(&mut client, "last", b"value");

@@ -49,7 +49,7 @@ fn overwrite(segments: &[u64], live_percent: u64, writes: usize, value_max: usiz
     let keys = (bytes * live_percent / 100) as usize / (value_max / 2 + 60);
     let mut random = SplitMix64::new(live_percent);
     let mut versions = HashMap::new();
-    let len = |version: u64| 1 + version as usize * 7 % value_max;
+    let len = |version: u64| 1 + version as usize * 7919 % value_max;
     for version in 0..writes as u64 {
         // First each once.
         let n = if (version as usize) < keys { version as usize } else { random.below(keys) };
