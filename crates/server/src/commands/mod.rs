@@ -126,7 +126,7 @@ pub struct Session {
     pub knows_fabric: bool,
     /// The wait of its next request for flash, or the item that was read for it.
     pub flash: FlashWait,
-    /// How often the request that waits for memory was executed in vain.
+    /// How often the request that waits for memory was executed without getting it.
     pub memory_waits: u32,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
