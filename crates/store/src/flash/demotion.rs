@@ -288,6 +288,7 @@ impl Handle {
             // Not in the condition: the lock would be held for the whole loop.
             let ended = flash.log().take_ended();
             let Some(ended) = ended else { return };
+            let mut is_any_linked = None;
             for staged in &ended.staged {
                 let is_written = !flash.log().has_failed_since(staged.begins);
                 let is_linked = is_written && self.store.publish(flash, self, staged);
@@ -295,13 +296,14 @@ impl Handle {
                     flash.spans.forget(staged.page);
                 }
                 if staged.moved_from.is_none() {
+                    is_any_linked = Some(is_any_linked == Some(true) || is_linked);
                     flash.log().long_items.forget(staged.place());
                 }
             }
             if let Some(id) = ended.seals {
                 flash.segments.seal(id);
             }
-            flash.log().note_published(self.store.clock_ns());
+            flash.log().note_published(is_any_linked, self.store.clock_ns());
         }
     }
 }

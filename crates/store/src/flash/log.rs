@@ -13,6 +13,7 @@ use super::counters::FlashState;
 use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
+use super::vain_writes::VainWrites;
 use super::{FlashOptions, PageBuffer};
 #[cfg(not(loom))]
 use crate::restart::saved_state::{SavedFlashLog, SavedOpenFlashSegment};
@@ -220,6 +221,7 @@ pub(super) struct Log {
     progress_ns: u64,
     /// How long it may take.
     stalled_ns: u64,
+    vain: VainWrites,
     /// Free segments that only moved items use.
     reserved: usize,
     /// When a segment that is compacted was begun, or the last one of its items was linked to its new record.
@@ -253,6 +255,7 @@ impl Log {
             last_failed: None,
             failed_until_ns: 0,
             progress_ns: 0,
+            vain: VainWrites::default(),
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
             reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
             compaction_progress_ns: None,
@@ -409,7 +412,8 @@ impl Log {
     /// Returns whether writes make progress, so that memory will become free.
     pub(super) fn is_progressing(&self, now_ns: u64) -> bool {
         let is_recent = |at_ns: u64| now_ns.saturating_sub(at_ns) <= self.stalled_ns;
-        self.has_pending() && is_recent(self.progress_ns)
+        let is_in_vain = self.vain.have_lasted(now_ns, self.stalled_ns);
+        self.has_pending() && !is_in_vain && is_recent(self.progress_ns)
             || [self.compaction_progress_ns, self.emptied_ns].into_iter().flatten().any(is_recent)
     }
 
@@ -721,8 +725,9 @@ impl Log {
         self.last_failed.is_some_and(|number| number >= begins)
     }
 
-    /// The write is published.
-    pub(super) fn note_published(&mut self, now_ns: u64) {
+    /// The write is published; whether any of its items of memory was linked, if it had some.
+    pub(super) fn note_published(&mut self, is_linked: Option<bool>, now_ns: u64) {
+        is_linked.into_iter().for_each(|is_linked| self.vain.note(is_linked, now_ns, self.stalled_ns));
         self.published += 1;
         self.progress_ns = now_ns;
     }
@@ -773,7 +778,7 @@ mod tests {
         while let Some(ended) = log.take_ended() {
             let written = ended.staged.iter().filter(|staged| !log.has_failed_since(staged.begins));
             linked.extend(written.map(|staged| staged.offset));
-            log.note_published(0);
+            log.note_published(None, 0);
         }
         linked
     }

@@ -28,6 +28,9 @@ const EXCESS_POWER: i32 = 2;
 /// Bytes of the index for an item, at most.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
+/// Steps of reclaim for waiting writers by one call: the thread has writes to finish.
+const WAITING_STEPS_MAX: u32 = 256;
+
 /// Why a segment is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetireReason {
@@ -100,7 +103,11 @@ impl Handle {
         if store.evicts() || store.index.is_recovering() {
             return;
         }
-        while store.segments_missing() > 0 && self.reclaim_once() {}
+        for _ in 0..WAITING_STEPS_MAX {
+            if store.segments_missing() == 0 || !self.reclaim_once() {
+                return;
+            }
+        }
     }
 
     /// Clears the slots that lead to these segments.

@@ -62,7 +62,7 @@ impl World {
         }
         while let Some(ended) = self.log.take_ended() {
             self.written.extend(ended.staged);
-            self.log.note_published(0);
+            self.log.note_published(None, 0);
         }
     }
 

@@ -1,0 +1,48 @@
+//! Writes none of whose items is linked: they free no memory, however many end.
+
+/// The last published writes with items of memory, as far as none of these was linked.
+#[derive(Debug, Default)]
+pub(super) struct VainWrites {
+    /// When the first and the last of them was published.
+    published_ns: Option<(u64, u64)>,
+}
+
+impl VainWrites {
+    /// A write was published. Those before are forgotten after a pause of `limit_ns`.
+    pub fn note(&mut self, is_linked: bool, now_ns: u64, limit_ns: u64) {
+        let before = self.published_ns.filter(|(_, last)| now_ns.saturating_sub(*last) <= limit_ns);
+        let first = before.map_or(now_ns, |(first, _)| first);
+        self.published_ns = (!is_linked).then_some((first, now_ns));
+    }
+
+    /// Returns whether there have been no others for longer than `limit_ns`.
+    pub fn have_lasted(&self, now_ns: u64, limit_ns: u64) -> bool {
+        self.published_ns.is_some_and(|(first, last)| {
+            now_ns.saturating_sub(first) > limit_ns && now_ns.saturating_sub(last) <= limit_ns
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vain_writes_last_until_one_is_linked_or_none_comes() {
+        let mut vain = VainWrites::default();
+        for now in (0..=10).step_by(2) {
+            assert!(!vain.have_lasted(now, 10), "{now}");
+            vain.note(false, now, 10);
+        }
+        vain.note(false, 12, 10);
+        assert!(vain.have_lasted(12, 10) && vain.have_lasted(22, 10));
+        assert!(!vain.have_lasted(23, 10));
+        vain.note(false, 23, 10);
+        assert!(!vain.have_lasted(23, 10));
+        vain.note(false, 33, 10);
+        vain.note(false, 34, 10);
+        assert!(vain.have_lasted(34, 10));
+        vain.note(true, 34, 10);
+        assert!(!vain.have_lasted(34, 10));
+    }
+}
