@@ -57,7 +57,7 @@ impl CommandKind {
 }
 
 /// Prepares the execution of a command: returns what to do instead, if it has to wait or was answered. Else
-/// [`super::end_execution`] follows the execution.
+/// `end_execution` follows the execution.
 #[inline]
 pub fn before(
     ctx: &mut Context,
