@@ -66,7 +66,7 @@ impl Handle {
     }
 }
 
-/// What a write does when memory is full.
+/// The action of a write that finds memory full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     /// It evicts, if eviction is on.

@@ -147,7 +147,7 @@ impl Torture {
                 self.change(&handle, &mut random, i, &value(i, version, len), &mut is_stored[i])
             };
             if is_same || done.is_none() {
-                // Nothing was written. What is there is of an earlier version, and so may later ones be.
+                // Nothing was written: the item has an earlier version, and may have one later.
                 known.begun.store(version - 1, Ordering::SeqCst);
             } else {
                 known.answered.store(version, Ordering::SeqCst);

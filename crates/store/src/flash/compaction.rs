@@ -110,7 +110,7 @@ enum PassEnd {
     Stale,
 }
 
-/// What a pass does after a record.
+/// The next action of a pass after a record.
 #[derive(Clone, Copy, Debug)]
 enum AfterRecord {
     /// It goes on with the next one.
@@ -492,12 +492,9 @@ impl Flash {
                 avoid(AVOIDED_NS, 0);
                 PAUSE_NS
             }
-            PassEnd::NoRoom => {
-                avoid(AVOIDED_NS, live - live.div_ceil(DIED_DIVISOR));
-                PAUSE_NS
-            }
-            PassEnd::Dense => {
-                avoid(DENSE_AVOIDED_NS, live - live.div_ceil(DIED_DIVISOR));
+            PassEnd::NoRoom | PassEnd::Dense => {
+                let ns = if end == PassEnd::Dense { DENSE_AVOIDED_NS } else { AVOIDED_NS };
+                avoid(ns, live - live.div_ceil(DIED_DIVISOR));
                 PAUSE_NS
             }
             PassEnd::Failed => {
@@ -531,15 +528,7 @@ mod tests {
 
     /// Returns a store whose flash segments have up to four live items of four.
     fn store() -> Arc<Store> {
-        let flash = FlashOptions {
-            device_bytes: vec![5 << 20],
-            segment_bytes: 1 << 20,
-            item_bytes_min: 0,
-            write_bytes_per_second: None,
-            set_id: 1,
-            previous_set_id: None,
-        };
-        let (memory_bytes, flash) = (2 << 20, Some(flash));
+        let (memory_bytes, flash) = (2 << 20, Some(FlashOptions::of_device(5, 1 << 20)));
         let options =
             StoreOptions { memory_bytes, memory_bytes_max: memory_bytes, flash, ..StoreOptions::default() };
         let store = Arc::new(Store::open(options).expect("memory for a test"));

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fabcache_layout::flash_slot::REST_BITS;
 use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
+use super::filling::Filling;
 use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
@@ -33,8 +33,6 @@ const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
 const RESERVED_SEGMENTS: usize = 1;
 /// After a failed write nothing is written for this long.
 const FAILED_NS: u64 = 10_000_000_000;
-/// Pages of a write that is not full, unless memory is short.
-const PARTIAL_PAGES_MIN: usize = 16;
 
 /// An item that is being written.
 #[derive(Clone, Copy, Debug)]
@@ -112,64 +110,6 @@ struct OpenSegment {
     epoch: u64,
     /// Its next page that no buffer has, from its start.
     next_page: u32,
-}
-
-/// The buffer that is filled.
-#[derive(Debug)]
-struct Filling {
-    pages: PageBuffer,
-    /// Its first page.
-    page: u32,
-    sequence: u64,
-    /// Bytes of payload in it, and the most that fit.
-    used: usize,
-    capacity: usize,
-    /// Where the first record of each page begins.
-    firsts: Vec<Option<u16>>,
-    staged: Vec<StagedItem>,
-    /// Items of memory are among them: their write frees memory.
-    frees_memory: bool,
-    is_long: bool,
-}
-
-impl Filling {
-    /// Returns whether a write of it wastes little of its last page.
-    fn is_well_filled(&self) -> bool {
-        self.used >= PARTIAL_PAGES_MIN * PAYLOAD_BYTES
-    }
-
-    fn left(&self) -> usize {
-        self.capacity - self.used
-    }
-
-    /// Appends bytes, as many as fit; returns their number.
-    fn append(&mut self, bytes: &[u8]) -> usize {
-        let len = bytes.len().min(self.left());
-        let mut rest = &bytes[..len];
-        while !rest.is_empty() {
-            let (page, at) = (self.used / PAYLOAD_BYTES, self.used % PAYLOAD_BYTES);
-            let here = rest.len().min(PAYLOAD_BYTES - at);
-            let start = page * PAGE_BYTES + at;
-            self.pages[start..start + here].copy_from_slice(&rest[..here]);
-            self.used += here;
-            rest = &rest[here..];
-        }
-        len
-    }
-
-    /// Returns whether a record that begins in this page is of a key whose slot could be taken for that of this hash.
-    fn has_alike(&self, page: u32, hash: KeyHash) -> bool {
-        let mut of_page = self.staged.iter().rev().take_while(|staged| staged.page == page);
-        of_page.any(|staged| (staged.hash.0 ^ hash.0) >> (u64::BITS - REST_BITS) == 0)
-    }
-
-    /// Appends zeros up to `used` bytes.
-    fn pad_to(&mut self, used: usize) {
-        const ZEROS: [u8; PAYLOAD_BYTES] = [0; PAYLOAD_BYTES];
-        while self.used < used {
-            self.append(&ZEROS[..(used - self.used).min(PAYLOAD_BYTES)]);
-        }
-    }
 }
 
 /// A write that has ended and is not yet published.
@@ -429,7 +369,7 @@ impl Log {
         (len, epoch, now_ns): (usize, u64, u64),
         reserved: usize,
     ) -> Result<(), NotStaged> {
-        // What is left of a reserved segment is for the items that it was opened for.
+        // The rest of a reserved segment is kept for the items that it was opened for.
         if self.free.len() < reserved {
             return Err(NotStaged::Refused);
         }
@@ -551,7 +491,7 @@ impl Log {
         }
     }
 
-    /// Moves on to where the next record may begin. A slot tells its key's page, and the first [`REST_BITS`] bits of its hash
+    /// Moves on to where the next record may begin. A slot tells its key's page, and the first `REST_BITS` bits of its hash
     /// or more. No two records of a page share these, so a read finds neither an older item of its key nor a deleted one.
     fn align(&mut self, segments: &FlashSegments, hash: KeyHash) {
         let filling = self.filling.as_mut().expect("a buffer is filled");

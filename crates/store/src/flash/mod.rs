@@ -9,8 +9,8 @@
 //! stays where it is, and is read and changed there, until its pages are written. Then, under its group's lock, its slot is
 //! changed, if it is still the same item.
 //!
-//! - `page.rs`: the bytes of a page; `log.rs`: the buffers in which pages are filled, and their order; `long_items.rs`: the chained
-//!   items among them; `vain_writes.rs`: writes that free no memory.
+//! - `page.rs`: the bytes of a page; `filling.rs`: the buffer in which pages are filled; `log.rs`: the order of buffers and their
+//!   writes; `long_items.rs`: the chained items among them; `vain_writes.rs`: writes that free no memory.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
@@ -26,6 +26,7 @@ mod budget;
 mod compaction;
 mod counters;
 mod demotion;
+mod filling;
 mod locations;
 mod log;
 mod long_items;

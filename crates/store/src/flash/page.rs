@@ -281,23 +281,25 @@ impl<'b> Pages<'b> {
     /// Returns the header of the item at `at`; `None` if it needs a page that was not read.
     fn header(&mut self, at: usize) -> Result<Option<Item>, BadPage> {
         // What follows a short header may be on a page that the record does not need.
-        let read = |payload: Range<usize>| {
-            let mut head = [0; HEADER_BYTES_MAX];
-            let mut copied = 0;
-            for part in parts_of(payload) {
-                head[copied..copied + part.len()].copy_from_slice(&self.bytes[part.clone()]);
-                copied += part.len();
-            }
-            Item::parse(&head)
-        };
         let end = (at + HEADER_BYTES_MAX).min(self.payload_len());
-        let item = read(at..end);
+        let item = header_in(self.bytes, at..end);
         // The options are at hand, and they tell the header's length.
         if at + item.key_at() as usize <= end {
             return Ok(Some(item));
         }
-        Ok(self.open(at + HEADER_BYTES_MAX)?.then(|| read(at..at + HEADER_BYTES_MAX)))
+        Ok(self.open(at + HEADER_BYTES_MAX)?.then(|| header_in(self.bytes, at..at + HEADER_BYTES_MAX)))
     }
+}
+
+/// Decodes the header of an item from these payload bytes of a buffer of pages, as many as a header has at most.
+pub fn header_in(pages: &[u8], payload: Range<usize>) -> Item {
+    let mut head = [0; HEADER_BYTES_MAX];
+    let mut copied = 0;
+    for part in parts_of(payload) {
+        head[copied..copied + part.len()].copy_from_slice(&pages[part.clone()]);
+        copied += part.len();
+    }
+    Item::parse(&head)
 }
 
 /// Returns where a record's key is in a buffer of pages; `None` if it is on two pages.

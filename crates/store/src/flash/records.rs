@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use fabcache_layout::item::{HEADER_BYTES_MAX, Item};
+use fabcache_layout::item::HEADER_BYTES_MAX;
 
 use super::page::{
     BadPage, ITEM_FIXED_BYTES, KEY_LENGTH_AT, PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_HEAD_BYTES,
-    RECORD_START_MAX, Record, check, parts_of,
+    RECORD_START_MAX, Record, check, header_in, parts_of,
 };
 
 /// Pages of one segment, whose records are visited. Each page is checked once, when a record on it is.
@@ -85,29 +85,18 @@ impl<'b> Records<'b> {
         let end = (item_at + HEADER_BYTES_MAX).min(self.checked.len() * PAYLOAD_BYTES);
         // The bytes behind a short header may be on a damaged page that the record does not need.
         let first_end = (at / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
-        let mut item = self.header(item_at..end.min(first_end));
+        let mut item = header_in(self.bytes, item_at..end.min(first_end));
         if item_at + item.key_at() as usize > first_end {
             if !self.open(at..item_at + HEADER_BYTES_MAX)? {
                 return Ok(NextRecord::Cut(at));
             }
-            item = self.header(item_at..end);
+            item = header_in(self.bytes, item_at..end);
         }
         let head = parts_of(at..item_at).next().expect("it begins in this page");
         let accessed = u32::from_le_bytes(self.bytes[head].try_into().expect("four bytes"));
         let record = Record { accessed, item, at: item_at };
         let is_at_hand = self.open(at..record.key().end)?;
         Ok(if is_at_hand { NextRecord::Record(record) } else { NextRecord::Cut(at) })
-    }
-
-    /// Decodes a header from bytes of opened pages.
-    fn header(&self, payload: Range<usize>) -> Item {
-        let mut head = [0; HEADER_BYTES_MAX];
-        let mut copied = 0;
-        for part in parts_of(payload) {
-            head[copied..copied + part.len()].copy_from_slice(&self.bytes[part.clone()]);
-            copied += part.len();
-        }
-        Item::parse(&head)
     }
 }
 
