@@ -41,7 +41,12 @@ pub fn gets(ctx: &mut Context, session: &mut Session, run: &[PlainGet<'_>], gath
                 retrieval::count_reason(ctx.counters(), miss);
             }
             None => {
-                if execute(ctx, session, get.request()).is_retried() {
+                let request = get.request();
+                let flow = match flash::defer_at_once(ctx, session, &request) {
+                    Some(flow) => flow,
+                    None => execute(ctx, session, request),
+                };
+                if flow.is_retried() {
                     done -= 1;
                     break;
                 }

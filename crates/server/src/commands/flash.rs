@@ -3,7 +3,7 @@
 //! A plain read leaves its answer pending, and further reads of its connection go on. Any other request waits in its connection's
 //! input until the item was read, and is then executed again with what was read.
 
-use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply};
+use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply, Request};
 use fabcache_store::{Fetched, FetchedItem, Handle, OutOfMemory};
 
 use super::retrieval::Token;
@@ -115,6 +115,22 @@ pub fn await_item(ctx: &mut Context, session: &mut Session, key: &[u8]) -> Flow 
     let number = flash.read_for_request(read, session.place, key);
     session.flash = FlashWait::Reading(number);
     Flow::AwaitFlash
+}
+
+/// Leaves the answer to a plain read pending that found no item in memory: as `execute` does, without another search there.
+/// Returns nothing if the item is not on flash, or the read has to wait.
+#[cold]
+pub fn defer_at_once(ctx: &mut Context, session: &mut Session, request: &Request<'_>) -> Option<Flow> {
+    let Request { command: Command::Get(get), encoding } = request else { return None };
+    let waits = session.queue.has_pending() && shows_accesses(encoding);
+    if ctx.flash.is_none() || waits || !matches!(session.flash, FlashWait::None) {
+        return None;
+    }
+    let flow = Some(defer(ctx, session, get, encoding)).filter(|flow| !flow.is_retried());
+    if flow.is_some() && matches!(encoding, Encoding::Meta(_)) {
+        ctx.counters().cmd_meta.inc();
+    }
+    flow
 }
 
 /// Leaves the answer to a plain read pending until its item was read.
