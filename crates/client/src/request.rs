@@ -49,6 +49,7 @@ enum Stage {
     /// Completed: it failed before anything was sent, or nothing had to be sent.
     Complete(CompletedRequest),
     /// A GET that reads the server's memory: over a fabric at once, in shared memory when the caller takes the result.
+    /// While keys are found on flash, shared memory is read at once too, so that the requests to the server overlap.
     Reading(PendingRead),
     InFlight(Arc<Pipeline>, Kind),
 }
@@ -348,7 +349,11 @@ impl Request {
         value.clear();
         match prefetched {
             Ok(Ok((server, ticket))) => {
+                let reads_at_once = matches!(ticket, ReadTicket::Shared(ticket) if ticket.reads_at_once);
                 self.stage = Stage::Reading(PendingRead { server, ticket, key, is_given, value });
+                if reads_at_once {
+                    self.read();
+                }
             }
             Ok(Err(ServerFallback { sample })) => {
                 self.sample = sample;

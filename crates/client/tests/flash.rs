@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use common::process::stat;
 use common::{Running, client};
@@ -127,5 +128,35 @@ fn many_keys_half_of_which_are_on_flash_are_read_at_once() {
             }
         }
         assert!(missing <= 2 + evictions(&cache), "{missing} are missing");
+    }
+}
+
+#[test]
+fn gets_of_items_on_flash_are_requested_before_the_caller_waits() {
+    let Some((folder, _server, cache)) = start("") else { return };
+    for n in 0..ITEMS {
+        cache.set(&key(n), &value(n), Ttl::NEVER).expect("stored");
+    }
+    for n in 0..3000 {
+        cache.set(format!("fill-{n}").as_bytes(), &pattern(n, 4000), Ttl::NEVER).expect("stored");
+    }
+    let other = client(&format!("unix://{}", folder.path().join("socket").display()));
+    let reads = || stat(&other, "fabcache", "flash_items_read");
+    let before = reads();
+    let on_flash = (0..ITEMS).find(|n| {
+        cache.get(&key(*n)).expect("the server answers");
+        reads() > before
+    });
+    let first = on_flash.expect("an item is on flash") + 1;
+    let before = reads();
+    let requests: Vec<_> = (first..first + 32).map(|n| (n, cache.iget(key(n), Vec::new()))).collect();
+    let begun = Instant::now();
+    while reads() == before {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nothing is read before the caller waits");
+    }
+    for (n, mut request) in requests {
+        if let Some(item) = request.wait().item().expect("the server answers") {
+            assert!(item.value == value(n), "{n}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::reader::{
-    Mapped, PREFETCHED_KEYS, Protection, ReadOutcome, Region, Validation, reads_to_report,
+    FallbackReason, Mapped, PREFETCHED_KEYS, Protection, ReadOutcome, Region, Validation, reads_to_report,
 };
 
 use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
@@ -37,6 +37,8 @@ pub struct Reader {
     random: u32,
     /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
+    /// How many of the next keys are read at once instead of prefetched: keys were found on flash.
+    reads_at_once: u16,
 }
 
 /// Keys that will be read soon and are not prefetched yet.
@@ -55,7 +57,12 @@ struct PrefetchHint {
 pub struct ReadTicket {
     reader: u64,
     number: u64,
+    /// Whether to read the key now, so that requests for keys on flash overlap.
+    pub reads_at_once: bool,
 }
+
+/// After a key was found on flash, so many more are read at once.
+const READS_AT_ONCE: u16 = 64;
 
 impl PrefetchHint {
     fn add(&mut self, hash: KeyHash) -> ReadTicket {
@@ -64,7 +71,8 @@ impl PrefetchHint {
             self.skip(KEYS_FORESEEN_MAX / 2);
         }
         self.hashes.push(hash);
-        ReadTicket { reader: self.reader, number: self.before + self.hashes.len() as u64 - 1 }
+        let number = self.before + self.hashes.len() as u64 - 1;
+        ReadTicket { reader: self.reader, number, reads_at_once: false }
     }
 
     fn skip(&mut self, count: usize) {
@@ -123,7 +131,15 @@ impl Items {
         let number = self.readers.fetch_add(1, Ordering::Relaxed);
         let prefetched =
             PrefetchHint { reader: number, hashes: Vec::with_capacity(KEYS_FORESEEN_MAX), before: 0 };
-        Ok(Box::new(Reader { mapped, prefetched, region, clock: self.clock, random, accesses }))
+        Ok(Box::new(Reader {
+            mapped,
+            prefetched,
+            region,
+            clock: self.clock,
+            random,
+            accesses,
+            reads_at_once: 0,
+        }))
     }
 }
 
@@ -139,12 +155,20 @@ impl Reader {
             return ReadResult::Gone;
         }
         let outcome = self.mapped.get_into(key, value);
+        if matches!(outcome, ReadOutcome::Fallback(FallbackReason::OnFlash)) {
+            self.reads_at_once = READS_AT_ONCE;
+        }
         let random = self.random();
         found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
     }
 
-    /// Records a key that will be read soon: it is prefetched together with others.
+    /// Records a key that will be read soon: it is prefetched together with others, unless keys are found on flash.
     pub fn prefetch(&mut self, key: &[u8]) -> ReadTicket {
+        if self.reads_at_once > 0 {
+            self.reads_at_once -= 1;
+            // No hint has this number.
+            return ReadTicket { reader: self.prefetched.reader, number: u64::MAX, reads_at_once: true };
+        }
         self.prefetched.add(self.mapped.reader().hash(key))
     }
 
