@@ -177,13 +177,13 @@ impl Target {
     }
 
     /// Starts a program without items on a Unix socket, and returns the process and its target, which has no processes: each case
-    /// has its own.
+    /// has its own. The scheme is `unix` or `shm`.
     ///
     /// # Errors
     /// The program does not start, or does not speak memcached's protocol.
-    pub fn start_idle(program: &MeasuredProgram, socket: &Path) -> Result<(Server, Target)> {
+    pub fn start_idle(program: &MeasuredProgram, socket: &Path, scheme: &str) -> Result<(Server, Target)> {
         let server = Server::start_unix(program, socket, &[])?;
-        let url: Url = format!("unix://{}", socket.display()).parse()?;
+        let url: Url = format!("{scheme}://{}", socket.display()).parse()?;
         Ok((server, Target::new(&program.name, &[url], Protocol::Auto)?.of_processes(Vec::new())))
     }
 

@@ -79,7 +79,7 @@ impl Servers {
 
 impl RestartedServer {
     fn idle(program: &MeasuredProgram, socket: PathBuf) -> Result<RestartedServer> {
-        let (server, target) = Target::start_idle(program, &socket)?;
+        let (server, target) = Target::start_idle(program, &socket, "unix")?;
         Ok(RestartedServer { program: program.clone(), socket, target, idle: RefCell::new(Some(server)) })
     }
 

@@ -31,6 +31,9 @@ pub struct Arguments {
     /// memcached, with extstore
     #[arg(long, value_name = "PROGRAM")]
     memcached: Option<PathBuf>,
+    /// Measure fabcached with clients of its shared memory as well: programs that link the library. Only for the measure get
+    #[arg(long, requires = "fabcached")]
+    shm: bool,
     /// Which servers of each program, separated by commas: flash, ram (the same memory without a flash tier)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ram,flash", value_parser = has_flash)]
     tiers: Vec<bool>,
@@ -105,17 +108,21 @@ impl Arguments {
         file_system(&directory)?;
         let flags =
             Flags { threads, ext_threads: self.ext_threads.into(), ext_io_depth: self.ext_io_depth.into() };
+        let (shm_program, shm_flags) =
+            (self.fabcached.clone().filter(|_| self.shm), vec!["--shm".to_owned()]);
         let programs = [
-            ("fabcached", &self.fabcached, Kind::Fabcached),
-            ("memcached", &self.memcached, Kind::Memcached),
+            ("fabcached shm", shm_program, shm_flags, Kind::FabcachedShm),
+            ("fabcached", self.fabcached.clone(), Vec::new(), Kind::Fabcached),
+            ("memcached", self.memcached.clone(), Vec::new(), Kind::Memcached),
         ];
         let programs: Vec<_> = programs
             .into_iter()
-            .filter_map(|(name, program, kind)| {
-                let program = program.clone()?;
-                Some((MeasuredProgram { name: name.into(), program, flags: Vec::new() }, kind))
+            .filter_map(|(name, program, flags, kind)| {
+                Some((MeasuredProgram { name: name.into(), program: program?, flags }, kind))
             })
             .collect();
+        let only_gets = self.measure == [Measure::Get];
+        ensure!(only_gets || !self.shm, "--shm measures gets only: add --measure get");
         let tier = FlashTier {
             measures: match (self.measure.is_empty(), self.run.quick) {
                 (false, _) => self.measure.clone(),

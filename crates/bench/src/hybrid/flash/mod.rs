@@ -4,12 +4,14 @@
 //! over several connections, each with several requests in flight, so that the servers' reads of the device overlap.
 //!
 //! - `servers.rs`: starts the servers; `cgroup.rs`: limits their memory, and with it the page cache.
-//! - `filled.rs`: a server with its items; `hits.rs`: hits in RAM beside reads from the device.
+//! - `filled.rs`: a server with its items; `library.rs`: reads by the client library through shared memory; `hits.rs`: hits
+//!   in RAM beside reads from the device.
 //! - `table.rs`: the results.
 
 pub mod cgroup;
 mod filled;
 mod hits;
+mod library;
 pub mod servers;
 mod table;
 
@@ -22,6 +24,7 @@ use fabcache_testbed::slow_devices::SlowDevices;
 use self::cgroup::MemoryGroup;
 use self::filled::Filled;
 use self::hits::RamHits;
+use self::library::LibraryClients;
 use self::servers::{Amount, Servers};
 pub use self::table::table;
 use crate::engine::{Engine, Outcome, Pace, Plan, Popularity, Round, Sizes, Work};
@@ -257,6 +260,7 @@ impl Experiment for FlashTier {
         format!(
             "fresh servers with {} MB ({} MB for ram-per-item), filled over a Unix socket{rate} with items of spill factor times \
              that, keys of {KEY_BYTES} bytes; then {} clients of one thread, with {} gets in flight each (of at most {} MB together), of random items, for {} s a round; \
+             shm: clients of the library, which read the server's memory, and send requests for items on flash; \
              the devices are files on {file_system}; {limit}; ram-hits: one client with one get in flight of {} items in RAM, stored and read before each round, alone, \
              beside the other clients reading the same items, and beside the other clients reading all items; {}",
             self.memory_bytes >> 20,
@@ -308,24 +312,47 @@ impl Experiment for FlashTier {
 /// Reads of all items of one target.
 struct Reads<'e> {
     tier: &'e FlashTier,
-    engine: Engine,
+    clients: Clients,
     filled: Filled,
+}
+
+/// What reads.
+enum Clients {
+    /// The load generator, over sockets.
+    Sockets(Engine),
+    /// The client library, through shared memory.
+    Library(LibraryClients),
+}
+
+impl Clients {
+    fn run(&mut self, time: Duration, seed: u32) -> Result<Sample> {
+        match self {
+            Clients::Sockets(engine) => run(engine, time, seed).map(Sample::from),
+            Clients::Library(clients) => clients.run(time, seed),
+        }
+    }
 }
 
 impl<'e> Reads<'e> {
     fn new(tier: &'e FlashTier, target: &Target, filled: Filled) -> Result<Reads<'e>> {
         let Amount { items, value_bytes, .. } = filled.amount;
-        let engine = connect(target, &tier.work(items, value_bytes, tier.window(value_bytes)), tier.clients)?;
-        Ok(Reads { tier, engine, filled })
+        let clients = match target.shares_memory() {
+            true => Clients::Library(LibraryClients::connect(tier, target, items, value_bytes)?),
+            false => {
+                let work = tier.work(items, value_bytes, tier.window(value_bytes));
+                Clients::Sockets(connect(target, &work, tier.clients)?)
+            }
+        };
+        Ok(Reads { tier, clients, filled })
     }
 }
 
 impl Rounds for Reads<'_> {
     fn round(&mut self, number: u32) -> Result<Sample> {
         let cpu_before = self.filled.cpu_ns()?;
-        let outcome = run(&mut self.engine, self.tier.time, number)?;
+        let sample = self.clients.run(self.tier.time, number)?;
         let server_cpu_ns = self.filled.cpu_ns()?.saturating_sub(cpu_before);
-        let mut sample = Sample { server_cpu_ns: Some(server_cpu_ns), ..outcome.into() };
+        let mut sample = Sample { server_cpu_ns: Some(server_cpu_ns), ..sample };
         let success = 1.0 - sample.misses as f64 / sample.operations.max(1) as f64;
         sample.figures.insert(figure::SUCCESS.into(), success);
         sample.figures.extend(self.filled.figures(success)?);

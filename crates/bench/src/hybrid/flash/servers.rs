@@ -44,6 +44,8 @@ const FILE_SYSTEMS: [(FsWord, &str); 5] = [
 pub enum Kind {
     /// `--flash`.
     Fabcached,
+    /// The same, for clients of its shared memory.
+    FabcachedShm,
     /// `-o ext_path`.
     Memcached,
 }
@@ -121,7 +123,9 @@ impl Flags {
         let mut flags = vec!["-m".to_owned(), megabytes, "-t".into(), self.threads.to_string()];
         let Some((path, bytes)) = device else { return flags };
         match kind {
-            Kind::Fabcached => flags.extend(["--flash".into(), format!("{path}:{}m", bytes >> 20)]),
+            Kind::Fabcached | Kind::FabcachedShm => {
+                flags.extend(["--flash".into(), format!("{path}:{}m", bytes >> 20)])
+            }
             // memcached wants the page size before the path.
             Kind::Memcached => flags.extend([
                 "-o".into(),
@@ -145,7 +149,7 @@ impl Flags {
         let base = format!("-m MEGABYTES -t {}", self.threads);
         match (kind, has_flash) {
             (_, false) => base,
-            (Kind::Fabcached, true) => format!("{base} --flash FILE:SIZE"),
+            (Kind::Fabcached | Kind::FabcachedShm, true) => format!("{base} --flash FILE:SIZE"),
             (Kind::Memcached, true) => format!(
                 "{base} -o ext_page_size=16 (64 from 4 GB),ext_path=FILE:SIZE,ext_item_size={EXT_ITEM_BYTES} (at most the value's size),\
                  ext_threads={},ext_io_depth={},slab_automove_freeratio=0.05 (0.1 from values of 64 KB),\
@@ -208,7 +212,8 @@ impl TierServer {
         flags: Flags,
         socket: PathBuf,
     ) -> Result<TierServer> {
-        let (server, target) = Target::start_idle(&program, &socket)?;
+        let scheme = if kind == Kind::FabcachedShm { "shm" } else { "unix" };
+        let (server, target) = Target::start_idle(&program, &socket, scheme)?;
         Ok(TierServer { program, kind, has_flash, flags, socket, target, idle: RefCell::new(Some(server)) })
     }
 
