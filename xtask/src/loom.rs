@@ -3,9 +3,8 @@
 //! The models are tests of a separate build (`--cfg loom`, profile `loom`), in a separate target
 //! folder. Each runs in its own process, so that an aborted one is reported by name.
 //!
-//! A model named `without_X_fails_…` must fail when the code is built without X (`--cfg
-//! fabcache_without="X"`), which shows that the model detects the error. So must those of the server's orderings, which
-//! `fabcache_layout::sync::without` leaves out when the program runs.
+//! Some models must fail without a guard or an ordering of the code, which shows that they detect the error:
+//! `fabcache_layout::sync::without` leaves it out when the program runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,16 +21,12 @@ use crate::workspace;
 /// The crates that have models.
 const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
 
-/// Guards that can be compiled out, and the crate whose models must then fail.
-const CONTROLS: &[(&str, &str)] = &[
-    ("dead_mark", "fabcache-store"),
-    ("generation", "fabcache-store"),
-    ("moved", "fabcache-store"),
-    ("wake_fence", "fabcache-layout"),
-];
-
-/// The server's orderings, each with models that must fail without it.
-const ORDERINGS: &[(&str, &[&str])] = &[
+/// The readers' guards and the server's orderings, each with models that must fail without it.
+const GUARDS: &[(&str, &[&str])] = &[
+    ("dead_mark", &["without_dead_mark_fails"]),
+    ("generation", &["without_generation_fails"]),
+    ("moved", &["without_moved_fails"]),
+    ("wake_fence", &["without_wake_fence_fails"]),
     ("dead_first", &["old_version_is_not_read_at_its_location"]),
     ("dead_checked", &["dead_item_is_not_read_after_its_mark"]),
     ("count_last", &["segment_is_reused_only_after_slots_of_its_dead_items_changed"]),
@@ -85,7 +80,7 @@ pub struct Args {
 struct Model {
     program: PathBuf,
     name: String,
-    /// The ordering that is left out.
+    /// The guard that is left out.
     without: Option<&'static str>,
 }
 
@@ -103,7 +98,7 @@ struct Outcome {
 pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
     let mut models = Vec::new();
-    for program in build(PACKAGES, None)? {
+    for program in build()? {
         models.extend(models_of(&program, args.filter.as_deref())?);
     }
     ensure!(!models.is_empty(), "no model has {:?} in its name", args.filter.as_deref().unwrap_or_default());
@@ -116,41 +111,16 @@ pub fn run(args: &Args) -> Result<()> {
             models.len()
         );
     }
-    for (without, package) in CONTROLS {
-        check_control(without, package, &models, jobs)?;
+    for (guard, names) in GUARDS {
+        check_guard(guard, names, &models, jobs, args.filter.is_none())?;
     }
-    for (ordering, names) in ORDERINGS {
-        check_ordering(ordering, names, &models, jobs, args.filter.is_none())?;
-    }
-    println!("{} models hold, {:.0?} with the builds", models.len(), started.elapsed());
+    println!("{} models hold, {:.0?} with the build", models.len(), started.elapsed());
     println!("one alone: cargo xtask loom NAME; deeper: LOOM_MAX_PREEMPTIONS=3 cargo xtask loom NAME");
     Ok(())
 }
 
-/// Builds the code without a guard, and checks that the models about it fail.
-fn check_control(without: &str, package: &str, models: &[Model], jobs: usize) -> Result<()> {
-    let name = format!("without_{without}_fails");
-    if !models.iter().any(|model| model.name.contains(&name)) {
-        return Ok(());
-    }
-    let mut controls = Vec::new();
-    for program in build(&[package], Some(without))? {
-        controls.extend(models_of(&program, Some(&name))?);
-    }
-    // Leave out those that were not selected.
-    controls.retain(|control| models.iter().any(|model| model.name == control.name));
-    check_all_fail(without, &controls, jobs)
-}
-
-/// Runs the models about one of the server's orderings without it, and checks that they fail. `all`: every model was
-/// selected.
-fn check_ordering(
-    ordering: &'static str,
-    names: &[&str],
-    models: &[Model],
-    jobs: usize,
-    all: bool,
-) -> Result<()> {
+/// Runs the models about a guard without it, and checks that they fail. `all`: every model was selected.
+fn check_guard(guard: &'static str, names: &[&str], models: &[Model], jobs: usize, all: bool) -> Result<()> {
     let mut controls = Vec::new();
     for name in names {
         let about = models.iter().filter(|model| model.name.contains(name));
@@ -158,11 +128,11 @@ fn check_ordering(
         controls.extend(about.map(|model| Model {
             program: model.program.clone(),
             name: model.name.clone(),
-            without: Some(ordering),
+            without: Some(guard),
         }));
-        ensure!(controls.len() > before || !all, "no model has {name:?} in its name, as {ordering} needs");
+        ensure!(controls.len() > before || !all, "no model has {name:?} in its name, as {guard} needs");
     }
-    if controls.is_empty() { Ok(()) } else { check_all_fail(ordering, &controls, jobs) }
+    if controls.is_empty() { Ok(()) } else { check_all_fail(guard, &controls, jobs) }
 }
 
 fn check_all_fail(without: &str, controls: &[Model], jobs: usize) -> Result<()> {
@@ -174,24 +144,14 @@ fn check_all_fail(without: &str, controls: &[Model], jobs: usize) -> Result<()> 
     Ok(())
 }
 
-/// Builds the models, with all guards or without one; returns the programs.
-fn build(packages: &[&str], without: Option<&str>) -> Result<Vec<PathBuf>> {
-    let folder = if without.is_some() { "loom-without" } else { "loom" };
+/// Builds the models; returns the programs.
+fn build() -> Result<Vec<PathBuf>> {
     let mut cargo = workspace::cargo();
-    if let Some(without) = without {
-        workspace::leave_out(&mut cargo, &[without])?;
-        // Few models run in these builds, and soon fail.
-        cargo.envs([
-            ("CARGO_PROFILE_LOOM_LTO", "off"),
-            ("CARGO_PROFILE_LOOM_CODEGEN_UNITS", "16"),
-            ("CARGO_PROFILE_LOOM_DEBUG", "false"),
-        ]);
-    }
     cargo.args(["test", "--quiet", "--profile", "loom", "--lib", "--no-run"]);
     cargo
         .args(["--message-format", "json-render-diagnostics", "--target-dir"])
-        .arg(workspace::target().join(folder));
-    for package in packages {
+        .arg(workspace::target().join("loom"));
+    for package in PACKAGES {
         cargo.args(["--package", package]);
     }
     cargo.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
@@ -206,7 +166,7 @@ fn build(packages: &[&str], without: Option<&str>) -> Result<Vec<PathBuf>> {
             programs.push(program.into());
         }
     }
-    ensure!(programs.len() == packages.len(), "{} programs were built, not one a crate", programs.len());
+    ensure!(programs.len() == PACKAGES.len(), "{} programs were built, not one a crate", programs.len());
     Ok(programs)
 }
 
@@ -251,7 +211,7 @@ impl Model {
         let mut command = Command::new(&self.program);
         command.args(["--exact", &self.name, "--test-threads", "1"]);
         match self.without {
-            Some(ordering) => command.env("FABCACHE_WITHOUT", ordering),
+            Some(guard) => command.env("FABCACHE_WITHOUT", guard),
             None => command.env_remove("FABCACHE_WITHOUT"),
         };
         let output =

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use fabcache_layout::sync::{MutexGuard, Ordering};
+use fabcache_layout::sync::{MutexGuard, Ordering, without};
 use fabcache_layout::{header, succession};
 
 use crate::bounds::{FLUSH_EPOCHS_UNSWEPT_MAX, MAINTENANCE_STEP_GROUPS};
@@ -97,7 +97,7 @@ impl Store {
             return;
         }
         header::end_leases(&self.memory);
-        if !cfg!(fabcache_without = "lease") {
+        if !without("lease") {
             thread::sleep(self.lease);
         }
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use crate::memory::Memory;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, without};
 
 use super::{Direction, Shape, WORD_BYTES};
 
@@ -98,7 +98,7 @@ impl Ring {
 /// Orders this end's writes before its read of the other end's words: one of the two sees the other's.
 #[inline]
 fn wake_fence() {
-    if !cfg!(fabcache_without = "wake_fence") {
+    if !without("wake_fence") {
         fence(Ordering::SeqCst);
     }
 }

@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::segment::generation_offset;
 use crate::size_class;
 use crate::slot::Slot;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, without};
 
 use super::metadata_cache::CachedGeneration;
 use super::{Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Value};
@@ -44,7 +44,7 @@ impl Reader {
         for at in [places.home, places.neighbour] {
             let bucket = Bucket::load(memory, at);
             // Of the special slots only moved ones matter here: links are stored elsewhere.
-            if bucket.has_special_or_flash() && !cfg!(fabcache_without = "moved") {
+            if bucket.has_special_or_flash() && !without("moved") {
                 return None;
             }
             for (_, slot) in bucket.items(hash.tag()) {
@@ -122,13 +122,13 @@ impl Reader {
         // The generation is fetched after everything else.
         fence(Ordering::Acquire);
         let still = memory.load(generation_offset(&self.geometry, segment), Ordering::Acquire);
-        if still != generation && !cfg!(fabcache_without = "generation") {
+        if still != generation && !without("generation") {
             return Probe::NotPlain;
         }
         if !same_key {
             return Probe::OtherKey;
         }
-        let is_dead = item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark");
+        let is_dead = item.state.has(State::DEAD) && !without("dead_mark");
         if is_dead || !item.state.in_epoch(flush_epoch) || item.is_expired(metadata.now()) {
             return Probe::NotPlain;
         }

@@ -1,8 +1,8 @@
 //! Models of readers that the server does not see, concurrent with writers and the server's own reads: what one read
 //! saw, or an answer confirmed, no later read sees undone.
 //!
-//! Each must fail if the code is built without the guard that it tests (`--cfg fabcache_without`): `cargo xtask loom`
-//! builds these as well. The dead mark and MOVED protect both kinds of readers; the generation, checked after the
+//! Each must fail without the guard that it tests (`fabcache_layout::sync::without`): `cargo xtask loom` runs these as
+//! well. The dead mark and MOVED protect both kinds of readers; the generation, checked after the
 //! bytes, those of the same host, and remote ones at cached locations, for the state that no checksum covers.
 
 use std::sync::Arc;

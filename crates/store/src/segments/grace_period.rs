@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabcache_layout::sync::{AtomicU64, Ordering};
+use fabcache_layout::sync::{AtomicU64, Ordering, without};
 
 /// The segments in their grace period, and its end.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl GracePeriod {
     /// Returns the remaining grace.
     pub(super) fn left(&self, id: u32) -> Option<Duration> {
         let until = Duration::from_nanos(self.until.get(id as usize)?.load(Ordering::Relaxed));
-        if cfg!(fabcache_without = "grace") {
+        if without("grace") {
             return None;
         }
         until.checked_sub(self.began.elapsed()).filter(|left| !left.is_zero())

@@ -8,6 +8,7 @@ use crate::reader::{
     FallbackReason, Hit, Location, MetadataCache, Miss, ReadOutcome, Reader, Rejection, Step, Value, validate,
 };
 use crate::segment::generation_offset;
+use crate::sync::without;
 
 use super::{Candidate, Get, HEAD_BYTES_MAX, Stage, ValidatedItem};
 
@@ -102,7 +103,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             chunks: if item.is_chained() { validate::chunks(&item, bytes) } else { Vec::new() },
             item,
         });
-        let is_its_own = cfg!(fabcache_without = "behind") || self.is_state_sure(metadata, settled);
+        let is_its_own = without("behind") || self.is_state_sure(metadata, settled);
         if reader.is_remote() && item.is_some() && is_its_own {
             return self.judge(reader, metadata);
         }
@@ -133,7 +134,7 @@ impl<K: AsRef<[u8]>> Get<K> {
     }
 
     pub(super) fn is_still(&self, word: u64, generation: u64) -> bool {
-        word == generation || cfg!(fabcache_without = "generation")
+        word == generation || without("generation")
     }
 
     /// Handles the bytes of one item.
@@ -145,7 +146,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             }
             return self.next_candidate(reader, metadata);
         }
-        if judged.item.state.has(State::DEAD) && !cfg!(fabcache_without = "dead_mark") {
+        if judged.item.state.has(State::DEAD) && !without("dead_mark") {
             return self.reject(reader, metadata, Rejection::Dead);
         }
         self.judge_epoch(reader, metadata, false)

@@ -8,6 +8,7 @@ use crate::hash::Position;
 use crate::reader::{FallbackReason, Location, MetadataCache, Reader, Rejection, Step};
 use crate::size_class;
 use crate::slot::Slot;
+use crate::sync::without;
 
 use super::{Candidate, Get, Rest, Stage};
 
@@ -89,7 +90,7 @@ impl<K: AsRef<[u8]>> Get<K> {
             search.on_flash |= slot.is_on_flash();
             matching |= u64::from(slot.matches(tag)) << i;
         }
-        search.moved |= moved && !cfg!(fabcache_without = "moved");
+        search.moved |= moved && !without("moved");
         while matching != 0 {
             let i = matching.trailing_zeros() as usize;
             matching &= matching - 1;

@@ -7,6 +7,7 @@
 use crate::checksum::{Secret, finish, sum_of_parts};
 use crate::hash::KeyHash;
 use crate::item::{ALIGN_BYTES, ChunkEntry, NewItem, SUMMED_AT};
+use crate::sync::without;
 
 use super::super::get::{ChunkError, ChunksEnd};
 use super::super::{MetadataCache, Reader, Rejection};
@@ -126,7 +127,7 @@ pub(super) fn check_generation(
     sum: u64,
     generation: u64,
 ) -> Result<(), ChunkError> {
-    if generation as u32 != chunk.generation && !cfg!(fabcache_without = "generation") {
+    if generation as u32 != chunk.generation && !without("generation") {
         return Err(ChunkError::Rejected(Rejection::Recycled));
     }
     let kind = encode(owner, chunk.len).kind();
@@ -138,7 +139,7 @@ pub(super) fn check_generation(
 
 fn is_whole(sum: u64, generation: u64, chunk: ChunkEntry, kind: u16) -> bool {
     let is_whole = finish(sum, generation, chunk.offset, kind) == chunk.checksum;
-    is_whole || cfg!(fabcache_without = "checksum")
+    is_whole || without("checksum")
 }
 
 /// Returns the header of a chunk as written, without its state word and checksum.

@@ -42,6 +42,7 @@ use crate::format::{STATUS_AND_COUNTS_BYTES, STATUS_AT};
 use crate::hash::KeyHash;
 use crate::header::{self, Birth, HeaderError};
 use crate::segment::generation_offset;
+use crate::sync::without;
 
 use self::chunks::ChunkProgress;
 use self::clock_skew::ClockSkew;
@@ -492,7 +493,7 @@ impl<B: Deref<Target = [u8]>, T> Remote<B, T> {
         let by_grace = running.by_counts
             && self.lines.covers(running.started)
             && self.lines.is_known_within(running.arrived_ns, self.options.grace_ns);
-        let needed = if cfg!(fabcache_without = "behind") { running.started } else { running.needs_line };
+        let needed = if without("behind") { running.started } else { running.needs_line };
         let is_covered = by_grace || self.lines.covers(needed);
         if running.arrived.is_none() || (running.get.awaits_line() && !is_covered) {
             return;
