@@ -28,6 +28,7 @@ use fabcache_client::{
     Client, Error, Fabric, FabricMode, Failure, Options, Outcome, Request, Transport, Ttl,
 };
 use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_testbed::report::not_run;
 use fabcache_testbed::wait::amount;
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -101,8 +102,7 @@ fn values_of_all_lengths_are_read_whole() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn longest_value_is_read_whole() {
     if std::env::var_os("FABCACHE_LONG").is_none() {
-        eprintln!("not checked: FABCACHE_LONG=1 moves a value of 1 GiB");
-        return;
+        return not_run("longest_value_is_read_whole", &"only FABCACHE_LONG=1 moves a value of 1 GiB");
     }
     let (_server, address, _path) = served("fabric-long", "-m 3072 -I 1024m");
     let value = pattern(3, (1 << 30) - 4096);
@@ -463,8 +463,10 @@ fn client_process_without_memlock() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn client_without_memlock_fails_or_falls_back_to_tcp() {
     if !provider().starts_with("verbs") {
-        eprintln!("not checked: {} pins no memory", provider());
-        return;
+        return not_run(
+            "client_without_memlock_fails_or_falls_back_to_tcp",
+            &format!("{} pins no memory", provider()),
+        );
     }
     let (_server, address, _path) = served("fabric-pin", "-m 64");
     let status = again("client_process_without_memlock").env(ADDRESS, &address).status();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::fabric::{options, over, served};
 use common::process::{Process, Server, again, patient, stat, wait_until};
 use fabcache_client::{Client, FabricMode, Options, Outcome, Request, Ttl};
+use fabcache_testbed::report::not_run;
 
 const MIB: usize = 1 << 20;
 
@@ -128,8 +129,10 @@ fn megabytes_are_written_and_read_back() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn pairs_of_512_megabytes_are_written_and_read_back() {
     if !is_long() {
-        eprintln!("not checked: FABCACHE_LONG=1 moves 5 GB");
-        return;
+        return not_run(
+            "pairs_of_512_megabytes_are_written_and_read_back",
+            &"only FABCACHE_LONG=1 moves 5 GB",
+        );
     }
     let (_server, address, _path) = served("fabric-pairs", "-m 1536 -I 600m");
     for (mode, count, window) in [

@@ -10,6 +10,7 @@ use common::{Running, client};
 use fabcache_client::{Client, FastGet, Stored, Transport, Ttl};
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::io_uring::is_there_for_files;
 
 const ITEMS: usize = 2000;
 
@@ -27,18 +28,12 @@ fn start(flags: &str) -> Option<(Folder, Running, Client)> {
     let socket: PathBuf = folder.path().join("socket");
     let device = folder.path().join("device");
     let flags = format!("-s {} --shm -m 8 --flash {}:257m -t 2 {flags}", socket.display(), device.display());
-    if !is_available() {
+    if !is_there_for_files() {
         return None;
     }
     let server = Running::start(&flags);
     let cache = client(&format!("unix://{}", socket.display()));
     Some((folder, server, cache))
-}
-
-/// Returns whether this process may use io_uring, which the flash tier needs.
-fn is_available() -> bool {
-    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-    disabled.is_ok_and(|disabled| disabled.trim() == "0")
 }
 
 fn evictions(cache: &Client) -> u64 {

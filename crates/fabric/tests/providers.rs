@@ -14,6 +14,7 @@ use fabcache_fabric::{
     RemoteMemory, SharedArea, SplitBuffer,
 };
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::report::not_run;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -236,8 +237,7 @@ fn reads_fill_and_return_caller_buffers() {
 fn accessing_forbidden_memory_fails() {
     let [here, there] = domains();
     if here.provider().name == "shm" {
-        eprintln!("not checked: shm checks process permissions, not keys");
-        return;
+        return not_run("accessing_forbidden_memory_fails", &"shm checks process permissions, not keys");
     }
     let pool = Pool::new(&here, LocalUse::ANY, 8, 4096).expect("a pool");
     let mut owner = port(&there);
@@ -367,8 +367,10 @@ fn invalid_endpoint_names_do_not_block_valid_ones() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     if fabcache_fabric::ip_of(a.name()).is_none() {
-        eprintln!("not checked: names of this provider cannot be checked in advance");
-        return;
+        return not_run(
+            "invalid_endpoint_names_do_not_block_valid_ones",
+            &"names of this provider cannot be checked in advance",
+        );
     }
     let len = a.name().len();
     let mut names = [vec![0; len], vec![0xff; len], a.name().to_vec(), a.name().to_vec(), a.name().to_vec()];
@@ -409,8 +411,10 @@ fn new_peers_messages_and_reads_wake_the_descriptor() {
     let [here, there] = domains();
     let (mut a, mut b) = (port(&here), port(&there));
     if b.wait_fd().is_none() {
-        eprintln!("not checked: {} has no descriptor to wait on", there.provider());
-        return;
+        return not_run(
+            "new_peers_messages_and_reads_wake_the_descriptor",
+            &format!("{} has no descriptor to wait on", there.provider()),
+        );
     }
     let pool = Pool::new(&here, LocalUse::ANY, 8, 4096).expect("a pool");
     let area = SharedArea::new(&mut b, 4096, PeerAccess::Read).expect("memory");
@@ -506,8 +510,10 @@ impl Drop for Other {
 fn memory_is_read_while_its_process_is_stopped() {
     let [here, _] = domains();
     if !here.provider().is_one_sided {
-        eprintln!("not checked: {} needs the process whose memory is read", here.provider());
-        return;
+        return not_run(
+            "memory_is_read_while_its_process_is_stopped",
+            &format!("{} needs the process whose memory is read", here.provider()),
+        );
     }
     let file = std::env::temp_dir().join(format!("fabcache-providers-{}", std::process::id()));
     let mut command = Command::new(std::env::current_exe().expect("this program"));

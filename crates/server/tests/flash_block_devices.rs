@@ -9,6 +9,7 @@ use std::process::Command;
 use fabcache_server::flash::device_header::{DeviceHeader, HEADER_BYTES};
 use fabcache_server::flash::{DeviceSettings, Devices, HEADER_AREA_BYTES};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::report::not_run;
 use fabcache_uring::PageBuffer;
 
 const SEGMENT: u64 = 1 << 20;
@@ -44,7 +45,7 @@ impl LoopDevice {
                 Some(LoopDevice(path.trim_end().into()))
             }
             other => {
-                eprintln!("no test: there is no loop device: {other:?}");
+                not_run("the tests that need a loop device", &format!("{other:?}"));
                 None
             }
         }

@@ -21,9 +21,11 @@ use fabcache_server::flash::{
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::io_uring::is_there_for_files;
 use fabcache_testbed::random::SplitMix64;
+use fabcache_testbed::report::not_run;
 use fabcache_testbed::wait::wait_until;
-use fabcache_uring::{PageBuffer, probe_files};
+use fabcache_uring::PageBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
@@ -32,14 +34,9 @@ const SEGMENT: u64 = 1 << 20;
 const SEGMENTS: u64 = 8;
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns whether tests can run here: in most containers io_uring is refused.
-fn can_use_rings() -> bool {
-    probe_files().inspect_err(|error| eprintln!("no test: io_uring is not available: {error}")).is_ok()
-}
-
 /// Devices over memory files, which are accessed through the second; none where io_uring is refused.
 fn devices(count: usize) -> Option<(Arc<Devices>, Vec<File>)> {
-    if !can_use_rings() {
+    if !is_there_for_files() {
         return None;
     }
     let file = |_| {
@@ -55,7 +52,7 @@ fn devices(count: usize) -> Option<(Arc<Devices>, Vec<File>)> {
 
 /// Devices over files in the folder, on the device that has the build's files.
 fn devices_on_disk(folder: &Folder, count: usize) -> Option<(Arc<Devices>, Vec<File>)> {
-    if !can_use_rings() {
+    if !is_there_for_files() {
         return None;
     }
     let paths: Vec<_> = (0..count).map(|number| folder.path().join(number.to_string())).collect();
@@ -175,7 +172,8 @@ fn check_random_reads(devices: &Arc<Devices>, files: &[File]) {
 fn long_reads_let_short_ones_pass() {
     let Some((devices, files)) = devices(1) else { return };
     if devices.is_in_memory(0) {
-        return eprintln!("no test: the temporary directory is in memory, and each read is done at once");
+        let why = "the build's files are in memory, and each read is done at once";
+        return not_run("long_reads_let_short_ones_pass", &why);
     }
     let contents = fill(&files);
     let mut reader = FlashReader::new(&devices).expect("a ring");

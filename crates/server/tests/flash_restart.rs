@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use common::process::{Process, fabcached, spawn, start};
 use common::{Scratch, connect};
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::io_uring::is_there_for_files;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 3_000;
@@ -24,11 +25,7 @@ struct Place {
 impl Place {
     /// `None` where io_uring is refused, as in most containers.
     fn new(name: &str) -> Option<Place> {
-        if let Err(error) = fabcache_uring::probe_files() {
-            eprintln!("no test: io_uring is not available: {error}");
-            return None;
-        }
-        Some(Place { scratch: Scratch::new(&format!("flash-restart-{name}")) })
+        is_there_for_files().then(|| Place { scratch: Scratch::new(&format!("flash-restart-{name}")) })
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -17,7 +17,7 @@ use fabcache_store::{
 };
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
-use fabcache_uring::probe_files;
+use fabcache_testbed::io_uring::is_there_for_files;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 const SEGMENT: u64 = 1 << 20;
@@ -53,8 +53,7 @@ struct Tier {
 impl Tier {
     /// A store in 4 MiB of memory and two devices of 12 MiB; none where io_uring is refused, as in most containers.
     fn new() -> Option<Tier> {
-        if let Err(error) = probe_files() {
-            eprintln!("no test: io_uring is not available: {error}");
+        if !is_there_for_files() {
             return None;
         }
         let folder = Folder::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")), "flash-store").expect("a folder");

@@ -21,6 +21,7 @@ use fabcache_fabric::{
     ProviderRequirements, RemoteAddress,
 };
 use fabcache_layout::format::{FORMAT_VERSION, MAGIC};
+use fabcache_testbed::report::not_run;
 use fabcache_testbed::wait::amount;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
@@ -282,8 +283,7 @@ fn count(server: SocketAddr, name: &str) -> u64 {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn server_without_memlock_reports_it() {
     if !provider().starts_with("verbs") {
-        eprintln!("not checked: {} pins no memory", provider());
-        return;
+        return not_run("server_without_memlock_reports_it", &format!("{} pins no memory", provider()));
     }
     for (limit, items) in [("65536", 16u64 << 20), ("16777216", 64 << 20)] {
         // Root may lock any amount of memory, by a capability.
@@ -397,8 +397,10 @@ const CLIENTS_MAX: usize = 1024;
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn client_beyond_the_limit_continues_over_tcp() {
     if provider().starts_with("verbs") {
-        eprintln!("not checked: not every host can pin this many buffers");
-        return;
+        return not_run(
+            "client_beyond_the_limit_continues_over_tcp",
+            &"not every host can pin this many buffers",
+        );
     }
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
@@ -541,8 +543,10 @@ fn idle_server_sleeps_with_any_number_of_clients() {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn worker_sleeps_despite_an_unreachable_client() {
     if !provider().starts_with("tcp") {
-        eprintln!("not checked: the format of endpoint names is known for tcp only");
-        return;
+        return not_run(
+            "worker_sleeps_despite_an_unreachable_client",
+            &"the format of endpoint names is known for tcp only",
+        );
     }
     let process = start("-t 1");
     let mut good = attach(process.address());

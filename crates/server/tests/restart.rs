@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::process::{Process, fabcached, spawn, start, start_command};
 use common::{Client, Scratch, connect, connect_unix, wait_until};
+use fabcache_testbed::report::not_run;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Requests that are sent before their answers are read: far below what the buffers of a socket hold.
@@ -343,8 +344,8 @@ fn kept_memory_is_locked_and_touched_in_the_background() {
     const LOCKED: &str = "bytes of memory are touched and locked";
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
     if limit.current.is_some_and(|bytes| bytes < 8 << 20) && !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: the limit of locked memory is {:?} bytes", limit.current);
-        return;
+        let why = format!("the limit of locked memory is {:?} bytes", limit.current);
+        return not_run("kept_memory_is_locked_and_touched_in_the_background", &why);
     }
     let file = MemoryFile::new("locked");
     let server = file.start_new("-m 8");
@@ -625,11 +626,10 @@ fn start_that_fails_after_the_takeover_keeps_the_items() {
 
 #[test]
 fn start_without_enough_threads_keeps_the_items() {
+    const TEST: &str = "start_without_enough_threads_keeps_the_items";
     if !rustix::process::geteuid().is_root() {
-        eprintln!(
-            "skipped: the limit of processes counts those of a user, and only root becomes another one"
-        );
-        return;
+        let why = "the limit of processes counts those of a user, and only root becomes another one";
+        return not_run(TEST, &why);
     }
     let file = MemoryFile::new("threads");
     // No process has this user.
@@ -643,8 +643,7 @@ fn start_without_enough_threads_keeps_the_items() {
     let binary = env!("CARGO_BIN_EXE_fabcached");
     let may_run = other_user().args(["test", "-x", binary]).status().expect("setpriv is there").success();
     if !may_run {
-        eprintln!("skipped: another user may not execute {binary}");
-        return;
+        return not_run(TEST, &format!("another user may not execute {binary}"));
     }
     let limited = |processes: u32| {
         let mut limited = other_user();

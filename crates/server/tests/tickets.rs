@@ -12,6 +12,7 @@ use fabcache_protocol::Reply;
 use fabcache_server::bounds::TICKETS_MAX;
 use fabcache_server::housekeeping::Task;
 use fabcache_server::worker::inbox::{Answer, Ticket};
+use fabcache_testbed::io_uring::engines;
 
 const DONE: Answer = Answer::Reply(Reply::Ok);
 
@@ -156,8 +157,7 @@ fn completion_after_a_close_meets_no_other_connection() {
 
 #[test]
 fn broken_client_is_noticed_while_its_answer_is_pending() {
-    let engines: &[&str] = if fabcache_uring::probe().is_ok() { &["epoll", "io_uring"] } else { &["epoll"] };
-    for engine in engines {
+    for engine in engines() {
         let mut completer = Completer::with(&format!("--engine {engine}"));
         let mut client = completer.server.connect();
         client.say("flush_all\r\n");

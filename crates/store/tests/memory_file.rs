@@ -15,6 +15,7 @@ use fabcache_store::error::{MetaError, UntrustedFile, Unusable};
 use fabcache_store::restart::{KeepError, NotKept, Unclean};
 use fabcache_store::{CreateError, DiscardReason, Handle, Opening, Store, StoreOptions};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::report::not_run;
 use rustix::fs::{FlockOperation, Mode};
 
 /// Offsets in the header, as in docs/region.md.
@@ -282,8 +283,7 @@ fn file_that_others_may_write_is_untrusted() {
 fn file_of_another_user_is_untrusted() {
     let user = rustix::process::geteuid().as_raw();
     if user != 0 {
-        eprintln!("skipped: only root can give a file away");
-        return;
+        return not_run("file_of_another_user_is_untrusted", &"only root can give a file away");
     }
     for file in [Place::file, Place::meta, Place::lock] {
         let place = Place::with_region();

@@ -7,6 +7,7 @@
 //! | [`cleanup`] | stops server processes and removes folders when a signal ends this process |
 //! | [`documents`] | the code blocks of the documents |
 //! | [`fabric`] | runs the tests that need libfabric, where it is installed |
+//! | [`io_uring`] | whether tests may use io_uring |
 //! | [`ports`] | free ports |
 //! | [`bytes`] | values whose bytes can be checked |
 //! | [`random`] | reproducible random numbers |
@@ -19,6 +20,7 @@ pub mod bytes;
 pub mod cleanup;
 pub mod documents;
 pub mod fabric;
+pub mod io_uring;
 #[cfg(feature = "in-process")]
 pub mod local;
 pub mod ports;

@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::cleanup::{self, STOP_TIME_MAX};
 use crate::ports;
+use crate::report::pass_on;
 
 /// A server that does not answer by then has failed to start.
 pub const START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -199,6 +200,7 @@ impl OutputTail {
                 if text.contains("panicked at") {
                     panic_of_reader.store(true, Ordering::Relaxed);
                 }
+                pass_on(&text);
                 let mut lines = lines_of_reader.lock().unwrap_or_else(PoisonError::into_inner);
                 if lines.len() == LINES_MAX {
                     lines.pop_front();

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ use fuser::{
 use rustix::fs::MemfdFlags;
 
 use crate::cleanup::Folder;
-use crate::report::not_run;
+use crate::report::available;
 use crate::wait::wait_until;
 
 /// How long the kernel may keep names and sizes.
@@ -67,11 +67,9 @@ impl SlowDevices {
         Ok(SlowDevices { _session: session, folder, requests })
     }
 
-    /// Mounts a folder for a test, as [`SlowDevices::mount`]. Where the system does not, it reports once that tests are not run.
+    /// Mounts a folder for a test, as [`SlowDevices::mount`]. Where the system does not, it reports that tests are not run.
     pub fn for_test(delay: Duration) -> Option<SlowDevices> {
-        static REPORTED: Once = Once::new();
-        let report = |error: &_| REPORTED.call_once(|| not_run("the tests that need slow devices", error));
-        SlowDevices::mount(delay).inspect_err(report).ok()
+        available("the tests that need slow devices", SlowDevices::mount(delay))
     }
 
     /// Returns how much longer reads and writes take.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use fabcache_layout::channel::{Channel, Shape};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::sync::Ordering;
+use fabcache_testbed::report::not_run;
 use fabcache_transport::conformance::{Client, SourceUnderTest, TransportUnderTest, run, run_source};
 use fabcache_transport::memory::{MemoryListener, MemoryPeer, MemorySource, MemorySourceLink};
 use fabcache_transport::shm::{NewChannel, ShmLink};
@@ -63,7 +64,7 @@ fn tcp_v4_conforms() {
 fn tcp_v6_conforms() {
     match TcpListener::bind(LOOPBACK_V6.parse().expect("an address"), &OPTIONS) {
         Ok(listener) => run(&Tcp(listener)),
-        Err(error) => println!("not run: this host has no IPv6 loopback ({error})"),
+        Err(error) => not_run("tcp_v6_conforms, which needs an IPv6 loopback", &error),
     }
 }
 

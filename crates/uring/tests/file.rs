@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::io_uring::is_there_for_files;
 use fabcache_testbed::random::SplitMix64;
-use fabcache_uring::{FileCompletion, FileRing, PageBuffer, Ring, Unqueued, probe_files};
+use fabcache_uring::{FileCompletion, FileRing, PageBuffer, Ring, Unqueued};
 use rustix::event::epoll;
 use rustix::fs::OFlags;
 
@@ -24,11 +25,7 @@ const SHORT: Duration = Duration::from_millis(20);
 
 /// A ring of this thread; none where io_uring is refused, as in most containers.
 fn ring(entries: u32) -> Option<FileRing> {
-    if let Err(error) = probe_files() {
-        eprintln!("no test: io_uring is not available: {error}");
-        return None;
-    }
-    Some(FileRing::new(entries).expect("io_uring works"))
+    is_there_for_files().then(|| FileRing::new(entries).expect("io_uring works"))
 }
 
 /// A folder on the device that has the build's files: the system's temporary folder is often memory.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use fabcache_client::{Client, FabricMode, Outcome, Request, Stored, Ttl};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::io_uring::is_there_for_files;
 
 use super::common::client;
 use super::common::fabric::{is_one_sided, options, over, served};
@@ -37,9 +38,7 @@ struct FlashServer {
 impl FlashServer {
     /// Starts a server; none where io_uring is refused.
     fn start(name: &str) -> Option<FlashServer> {
-        let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-        if !disabled.is_ok_and(|disabled| disabled.trim() == "0") {
-            eprintln!("no test: io_uring is not available");
+        if !is_there_for_files() {
             return None;
         }
         let folder =

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Client, Error, Fabric, FabricMode, Options, Transport, Ttl};
+use fabcache_testbed::report::not_run;
 
 use super::common::fabric::{beside, is_one_sided, options, over, served};
 use super::common::process::wait_until;
@@ -80,8 +81,10 @@ fn until_it_is_answered(cache: &Client) {
 #[ignore = "needs libfabric: cargo xtask rdma"]
 fn link_going_down_fails_calls_or_falls_back_and_recovers() {
     let Ok(link) = std::env::var(LINK) else {
-        eprintln!("not checked: {LINK} names no command that takes a link down");
-        return;
+        return not_run(
+            "link_going_down_fails_calls_or_falls_back_and_recovers",
+            &format!("{LINK} names no command that takes a link down"),
+        );
     };
     let (_server, address, path) = served("fabric-link", "");
     let control = beside(&path.0);

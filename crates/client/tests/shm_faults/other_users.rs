@@ -10,6 +10,7 @@ use std::process::Command;
 use fabcache_client::{Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::reader::{Protection, Region};
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::report::not_run;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Result;
 use rustix::mm::{MprotectFlags, ProtFlags};
@@ -165,15 +166,17 @@ fn attempt_all_in_a_namespace(socket: &str) {
     unsafe { command.pre_exec(enter) };
     match command.status() {
         Ok(status) => assert!(status.success(), "root of a user namespace"),
-        Err(error) => eprintln!("skipped: a user namespace cannot be entered: {error}"),
+        Err(error) => not_run("a client that is root of a user namespace", &error),
     }
 }
 
 #[test]
 fn clients_of_other_users_cannot_write_the_region() {
     if !is_root() {
-        eprintln!("skipped: only root can become another user");
-        return;
+        return not_run(
+            "clients_of_other_users_cannot_write_the_region",
+            &"only root can become another user",
+        );
     }
     as_user(OTHER, || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -226,8 +229,8 @@ fn server_is_closed_to_processes_of_its_own_user() {
     let user = user_number(SERVER_USER);
     let other = Process(Command::new("sleep").arg("60").uid(user).gid(user).spawn().expect("a process"));
     if as_user(user, || open_door(other.0.id())).is_none() {
-        eprintln!("skipped: this system lets no user open the memory of its own processes");
-        return;
+        let why = "this system lets no user open the memory of its own processes";
+        return not_run("server_is_closed_to_processes_of_its_own_user", &why);
     }
     let file = MemoryFile::new("own-user", user);
     for (name, path) in [("own-user-sealed", None), ("own-user-kept", Some(file.path()))] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fabcache_client::{Client, Options, SharedMemory, Transport, Ttl};
 use fabcache_layout::mapping::Mapping;
 use fabcache_layout::reader::{Protection, Region};
+use fabcache_testbed::report::not_run;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -131,7 +132,8 @@ fn memory_is_shared_with_listed_groups_only() {
         let may = set_thread_groups(&[taken, Gid::from_raw(4712)]).is_ok();
         let Some(group) = may.then_some(taken).or_else(|| own.into_iter().find(|group| *group != primary))
         else {
-            return;
+            let why = "this user has no group to become a member of";
+            return not_run("memory_is_shared_with_listed_groups_only", &why);
         };
         let (_server, path) = sharing("groups", &format!("--shm-groups 4710,{group}"));
         let mut raw = Raw::attach(&path).expect("a member of the group may attach");

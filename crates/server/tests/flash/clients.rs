@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use fabcache_testbed::io_uring::engines;
 use rustix::process::Signal;
 
 use crate::common::process::start;
@@ -127,9 +128,10 @@ fn hundreds_of_connections_read_at_once() {
 #[test]
 fn servers_stop_while_flash_is_read_and_written() {
     let Some(folder) = folder() else { return };
+    let engines = engines();
     for round in 0..6 {
         let path = folder.path().join("a");
-        let engine = if round % 2 == 0 || fabcache_uring::probe().is_err() { "epoll" } else { "io_uring" };
+        let engine = engines[round % engines.len()];
         let mut process = start(&format!("-m 8 -t 2 --engine {engine} {}", device(&path)));
         let address = process.address();
         store(&mut connect(address), 1000);
@@ -150,7 +152,7 @@ fn servers_stop_while_flash_is_read_and_written() {
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(50 + round * 40));
+        std::thread::sleep(Duration::from_millis(50 + round as u64 * 40));
         let began = Instant::now();
         process.signal(Signal::TERM);
         assert!(process.wait().success(), "{}", process.log());

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use fabcache_testbed::io_uring::engines;
 use fabcache_testbed::local::socket_path;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -13,11 +14,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::common::{Client, REPLY_TIMEOUT, connect_unix, serve};
 use crate::model::Model;
 use crate::tier::{Tier, device, folder, letters, retried};
-
-/// The engines that this process may use.
-fn engines() -> &'static [&'static str] {
-    if fabcache_uring::probe().is_ok() { &["epoll", "io_uring"] } else { &["epoll"] }
-}
 
 /// Runs pipelines while other items push those of the model out of memory.
 #[track_caller]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fabcache_testbed::bytes::pattern;
 use fabcache_testbed::cleanup::Folder;
+use fabcache_testbed::io_uring::is_there_for_files;
 use fabcache_testbed::slow_devices::SlowDevices;
-use fabcache_uring::probe_files;
 
 use crate::common::process::{Process, start};
 use crate::common::{Client, TestServer, serve, wait_until};
@@ -38,7 +38,7 @@ impl Tier {
 
 /// Starts a server of one worker on a device whose requests the test holds; none where this user may not mount a file system.
 pub fn start_on_slow_device(flags: &str) -> Option<(SlowDevices, Process)> {
-    if !has_io_uring() {
+    if !is_there_for_files() {
         return None;
     }
     let slow = SlowDevices::for_test(Duration::ZERO)?;
@@ -47,14 +47,10 @@ pub fn start_on_slow_device(flags: &str) -> Option<(SlowDevices, Process)> {
     Some((slow, server))
 }
 
-/// Returns whether the system lets the server use io_uring for files.
-fn has_io_uring() -> bool {
-    probe_files().inspect_err(|error| eprintln!("no test: io_uring is not available: {error}")).is_ok()
-}
-
 /// A folder on a file system for flash devices; none where io_uring is refused.
 pub fn folder() -> Option<Folder> {
-    has_io_uring().then(|| Folder::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")), "flash").expect("a folder"))
+    is_there_for_files()
+        .then(|| Folder::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")), "flash").expect("a folder"))
 }
 
 /// The flag of a device with 16 flash segments.

@@ -106,9 +106,12 @@ unsafe impl Backing for Memfd {
 
 #[cfg(test)]
 mod tests {
+    use fabcache_testbed::report::not_run;
     use rustix::fs::{FallocateFlags, OFlags};
 
     use super::*;
+
+    const NO_POPULATING: &str = "this kernel cannot populate pages";
 
     #[test]
     fn sealed_file_is_shared_for_reading_only() {
@@ -135,8 +138,7 @@ mod tests {
         unsafe { at.write(7) };
         backing.share().expect("/proc");
         if !backing.touch(8 << 12, 16 << 12) {
-            eprintln!("skipped: this kernel cannot populate pages");
-            return;
+            return not_run("touching_allocates_pages_and_keeps_their_bytes", &NO_POPULATING);
         }
         assert_eq!(allocated(), 16 << 12);
         // SAFETY: as above.
@@ -153,8 +155,7 @@ mod tests {
         }
         let at = backing.base().as_ptr();
         if !backing.populate(0, 64 << 12) {
-            eprintln!("skipped: this kernel cannot populate pages");
-            return;
+            return not_run("populated_pages_are_those_that_the_file_has", &NO_POPULATING);
         }
         let is_mapped = |page: u64| {
             let entries = std::fs::File::open("/proc/self/pagemap").expect("/proc");
