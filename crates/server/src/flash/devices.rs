@@ -10,7 +10,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -43,6 +43,14 @@ struct Device {
     header: DeviceHeader,
     segments: u64,
     is_in_memory: bool,
+    /// Why it is no longer the device that was opened, since the last check.
+    lost: Mutex<Option<String>>,
+}
+
+impl Device {
+    fn lost(&self) -> MutexGuard<'_, Option<String>> {
+        self.lost.lock().expect("no thread panics while it holds a device's state")
+    }
 }
 
 /// The reason why a device is not the one that was opened.
@@ -120,7 +128,7 @@ impl Devices {
             candidate.prepare(&header)?;
             let (path, file) = (candidate.path.clone(), Arc::clone(&candidate.file));
             let is_in_memory = is_in_memory(&file);
-            devices.push(Device { path, file, header, segments, is_in_memory });
+            devices.push(Device { path, file, header, segments, is_in_memory, lost: Mutex::default() });
         }
         for (candidate, device) in candidates.iter_mut().zip(&devices) {
             candidate.is_removed_on_drop = false;
@@ -192,6 +200,29 @@ impl Devices {
         let opened = file.metadata().map_err(IdentityError::Unreadable)?;
         let is_there = std::fs::metadata(path).is_ok_and(|found| identity(&found) == identity(&opened));
         if is_there { Ok(()) } else { Err(IdentityError::Replaced) }
+    }
+
+    /// Keeps the result of a check of a device, for [`Devices::is_lost`] and [`Devices::lost`]. Returns whether the device was lost or
+    /// is back since the last one.
+    pub fn note_identity(&self, device: usize, found: &Result<(), IdentityError>) -> bool {
+        let mut lost = self.devices[device].lost();
+        let was_lost = lost.is_some();
+        *lost = found.as_ref().err().map(ToString::to_string);
+        was_lost != found.is_err()
+    }
+
+    /// Returns whether the last check found another device in its place: a write would destroy that one's contents.
+    pub fn is_lost(&self, device: usize) -> bool {
+        self.devices[device].lost().is_some()
+    }
+
+    /// Returns the lost devices, as `PATH: REASON`.
+    pub fn lost(&self) -> Vec<String> {
+        let described = |device: &Device| {
+            let why = device.lost().clone()?;
+            Some(format!("{}: {why}", device.path.display()))
+        };
+        self.devices.iter().filter_map(described).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Context as _, Result};
-use fabcache_store::{FlashLoss, FlashOpening, FlashOptions, Handle, Store};
+use fabcache_store::{FlashLoss, FlashOpening, FlashOptions, FlashState, Handle, Store};
 
 use super::{Devices, StoreWrites, ThreadControl, run_maintenance_reads, run_writer};
 use crate::settings::FlashSettings;
@@ -54,6 +54,26 @@ impl FlashTier {
     /// A header cannot be written.
     pub fn begin(&mut self) -> Result<()> {
         Arc::get_mut(&mut self.devices).expect("no thread uses the devices yet").begin()
+    }
+
+    /// Returns the tier's state as `stats` shows it, given the state of the store's writes.
+    pub fn state(&self, writes: &FlashState) -> String {
+        state_text(writes, &self.devices.lost(), self.devices.count())
+    }
+}
+
+/// Returns the state of a tier with so many devices, of which some are lost.
+fn state_text(writes: &FlashState, lost: &[String], devices: usize) -> String {
+    if lost.is_empty() {
+        return writes.to_string();
+    }
+    let is_none_left = lost.len() == devices;
+    let lost = lost.join("; ");
+    match writes {
+        // Before a write fails, too.
+        _ if is_none_left => format!("memory_only: {lost}"),
+        FlashState::Failing => format!("{writes}; {lost}"),
+        FlashState::Working => format!("degraded: {lost}"),
     }
 }
 
@@ -106,4 +126,24 @@ pub fn start_writer(shared: &Arc<Shared>) -> Result<Option<JoinHandle<()>>> {
     };
     let thread = Builder::new().name("flash".into()).spawn(run);
     thread.context("cannot start the thread that writes to flash").map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_names_lost_devices() {
+        let lost = |count: usize| -> Vec<String> { (0..count).map(|n| format!("/{n}: why")).collect() };
+        for (writes, count, expected) in [
+            (FlashState::Working, 0, "working"),
+            (FlashState::Failing, 0, "memory_only: writes fail"),
+            (FlashState::Working, 1, "degraded: /0: why"),
+            (FlashState::Failing, 1, "memory_only: writes fail; /0: why"),
+            (FlashState::Working, 2, "memory_only: /0: why; /1: why"),
+            (FlashState::Failing, 2, "memory_only: /0: why; /1: why"),
+        ] {
+            assert_eq!(state_text(&writes, &lost(count), 2), expected);
+        }
+    }
 }

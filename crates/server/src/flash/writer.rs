@@ -80,8 +80,6 @@ enum Request<W> {
 /// What the writer knows of a device.
 #[derive(Clone, Debug, Default)]
 struct DeviceState {
-    /// Another device has its place: a write would destroy that one's contents.
-    is_lost: bool,
     /// Its last write failed.
     is_failing: bool,
     is_being_checked: bool,
@@ -105,7 +103,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
             && let Some(mut write) = queue.take_write()
         {
             let buffer = write.take_buffer();
-            if self.states[write.device()].is_lost {
+            if self.devices.is_lost(write.device()) {
                 queue.finish_write(write, buffer, false);
                 continue;
             }
@@ -183,7 +181,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
             done += pages;
             if pages > 0 { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
         });
-        if result.is_ok() && done < write.byte_len() && !self.states[device].is_lost {
+        if result.is_ok() && done < write.byte_len() && !self.devices.is_lost(device) {
             return self.go_on(index, write, done, buffer);
         }
         self.writes -= 1;
@@ -203,16 +201,16 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
     }
 
     fn note_identity(&mut self, device: usize, is_same: Result<(), IdentityError>) {
-        let state = &mut self.states[device];
-        state.is_being_checked = false;
-        let was_lost = std::mem::replace(&mut state.is_lost, is_same.is_err());
+        self.states[device].is_being_checked = false;
+        if !self.devices.note_identity(device, &is_same) {
+            return;
+        }
         let path = self.devices.path(device).display();
         match is_same {
-            Err(error) if !was_lost => tracing::error!(
+            Err(error) => tracing::error!(
                 "stopped writing to flash device {path}: {error}; put the device back, or restart the server"
             ),
-            Ok(()) if was_lost => tracing::info!("flash device {path} is back, and written to again"),
-            _ => {}
+            Ok(()) => tracing::info!("flash device {path} is back, and written to again"),
         }
     }
 

@@ -4,12 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use fabcache_testbed::bytes::pattern;
+use fabcache_testbed::report::not_run;
 use rustix::process::Signal;
 
 use crate::common::process::{Process, fabcached, spawn, start};
-use crate::common::{Client, connect, wait_until};
+use crate::common::{Client, connect, serve, wait_until};
 use crate::tier::{device, folder, letters};
 
 const ITEMS: usize = 2000;
@@ -135,7 +137,7 @@ fn a_truncated_file_loses_items_only() {
 fn an_emptied_file_gets_no_writes() {
     let Some((process, _c, lost)) = damaged(|path| {
         File::options().write(true).open(path).expect("the device").set_len(0).expect("shortened");
-        std::thread::sleep(std::time::Duration::from_millis(2500));
+        std::thread::sleep(Duration::from_millis(2500));
     }) else {
         return;
     };
@@ -162,13 +164,52 @@ fn another_file_of_the_same_name_stays_untouched() {
         std::fs::rename(&copy, path).expect("renamed");
         // The open file is still the device.
         std::fs::hard_link(path, &copy).expect("linked");
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
     }) else {
         return;
     };
     assert_eq!(lost, 0);
     assert!(std::fs::read(&copy).expect("read") == other, "no byte of another file changes");
     stop(process, "panicked", 0);
+}
+
+/// Waits until the server reports this state, which takes a few seconds at most.
+#[track_caller]
+fn wait_for_state(c: &mut Client<std::net::TcpStream>, expected: &str) {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let state = c.stat("fabcache", "flash_state");
+        if state == expected {
+            return;
+        }
+        assert!(Instant::now() < until, "the state is {state:?} instead of {expected:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn lost_devices_are_reported_though_nothing_is_written() {
+    let Some(folder) = folder() else { return };
+    let [a, b, moved] = ["a", "b", "moved"].map(|name| folder.path().join(name));
+    let server = serve(&format!("-m 8 {} {}", device(&a), device(&b)));
+    let mut c = server.connect();
+    wait_for_state(&mut c, "working");
+    let a_is_lost = format!("{}: its path does not lead to it any more", a.display());
+    std::fs::rename(&a, &moved).expect("moved");
+    wait_for_state(&mut c, &format!("degraded: {a_is_lost}"));
+    // Another file in its place.
+    std::fs::copy(&moved, &a).expect("copied");
+    let file = File::options().read(true).write(true).open(&b).expect("the device");
+    let mut header = [0; 4096];
+    file.read_exact_at(&mut header, 0).expect("read");
+    file.write_all_at(&[0; 4096], 0).expect("written");
+    let b_is_lost = format!("{}: it does not begin with the header of a flash device", b.display());
+    wait_for_state(&mut c, &format!("memory_only: {a_is_lost}; {b_is_lost}"));
+    std::fs::rename(&moved, &a).expect("moved");
+    wait_for_state(&mut c, &format!("degraded: {b_is_lost}"));
+    file.write_all_at(&header, 0).expect("written");
+    wait_for_state(&mut c, "working");
+    assert_eq!(c.count("fabcache", "flash_device_bytes_written"), 0);
 }
 
 #[test]
@@ -246,7 +287,7 @@ impl Mounted {
         let is_mounted = run(Command::new("mkfs.ext4").arg("-q").arg(&image))
             && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at));
         if !is_mounted {
-            eprintln!("no test: this user may not mount a file system");
+            not_run("a_full_file_system_is_reported", &"this user may not mount a file system");
             return None;
         }
         Some(Mounted(at))

@@ -161,8 +161,10 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     ] {
         report.stat(name, value);
     }
-    if let (Some(settings), Some((_, sums))) = (&shared.settings.flash, shared.flash_sums()) {
-        flash::own(&sums, settings.segment_bytes, &mut report);
+    if let (Some(settings), Some(tier), Some((_, sums))) =
+        (&shared.settings.flash, &shared.flash, shared.flash_sums())
+    {
+        flash::own(&sums, &tier.state(&sums.state), settings.segment_bytes, &mut report);
     }
     for (worker, inbox) in shared.inboxes.iter().enumerate() {
         report.stat(&format!("worker:{worker}:connections"), inbox.load());
