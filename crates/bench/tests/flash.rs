@@ -128,3 +128,22 @@ fn values_out_of_range_are_rejected() {
     assert!(with(&|tier| tier.spills = vec![0.0]).contains("spill"));
     assert!(with(&|tier| tier.memory_bytes = 100).contains("0 items"));
 }
+
+#[test]
+fn clients_of_the_library_read_shared_memory() {
+    let folder = Folder::new("fabcache-flash-test").expect("a folder");
+    let flags = Flags { threads: 1, ext_threads: 1, ext_io_depth: 1 };
+    let server = MeasuredProgram { flags: vec!["--shm".into()], ..program(folder.path()) };
+    let servers = Servers::start(&[(server, Kind::FabcachedShm)], &[false], flags).expect("servers");
+    let measures = vec![Measure::Get];
+    let tier = FlashTier { measures, ..tier(servers, folder.path().to_owned()) };
+    let plan = Plan { rounds: 1, ..Plan::default() };
+    let results = experiment::run(&tier, &tier.servers.targets(), &plan, &NoProgress).expect("right answers");
+    assert_eq!(results.targets[0].transport, "shm");
+    let sample = &results.samples[0];
+    assert!(sample.operations > 1_000, "{sample:?}");
+    assert_eq!(sample.verified + sample.misses, sample.operations, "{sample:?}");
+    let hits = sample.verified as f64 / sample.operations as f64;
+    assert!((0.2..0.6).contains(&hits), "{sample:?}");
+    assert_eq!(sample.latency.as_ref().map(|latency| latency.count()), Some(sample.operations));
+}
