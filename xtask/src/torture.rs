@@ -59,7 +59,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// Kills servers at random moments.
 fn kill_servers(kills: u64) -> Result<()> {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--quiet", "--package", "fabcache-server", "--test", "kill", "--"]);
+    // Built as part of the workspace, to reuse the build of its tests.
+    cargo.args(["test", "--quiet", "--workspace", "--test", "kill", "--"]);
     cargo.args(["--nocapture", "--test-threads=1"]).env("FABCACHE_KILLS", kills.to_string());
     let status = cargo.status().context("cargo cannot be started")?;
     ensure!(status.success(), "a server that was killed brought a value back; see above");

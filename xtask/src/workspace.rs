@@ -67,7 +67,8 @@ pub fn build_tool() -> Result<PathBuf> {
 /// # Errors
 /// The library does not build.
 pub fn build_library() -> Result<PathBuf> {
-    Ok(build(&["--package", "fabcache-c"])?.join("libfabcache.so"))
+    // As the server's.
+    Ok(build(&["--workspace", "--lib"])?.join("libfabcache.so"))
 }
 
 /// Builds for release; returns the output folder.

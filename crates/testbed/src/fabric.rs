@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::report::{available, report};
+use crate::report::{available, not_run, report};
 use crate::server::ServerProcess;
 
 /// The environment that `fabcached` sets for itself, for servers in the processes of tests. With its registration
@@ -24,19 +24,26 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FI_OFI_RXM_MSG_RX_SIZE", "64"),
 ];
 
+/// Leaves the tests to `cargo xtask rdma`, which runs them over the same provider, too: a variable of the environment.
+const LEFT_TO_RDMA: &str = "FABCACHE_LEFT_TO_RDMA";
 /// The provider that every libfabric has. Its killed clients leave no lock behind, unlike those of `shm`.
 const PROVIDER: &str = "tcp;ofi_rxm";
 /// Far more than the tests of a program take: a call that never returns ends here.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
-/// Runs the ignored tests of this test program if `library` is `Ok`; otherwise reports that and why they are not run.
+/// Runs the ignored tests of this test program if `library` is `Ok`; otherwise reports that and why they are not run. So it does if
+/// the environment leaves them to `cargo xtask rdma`.
 ///
 /// # Panics
 /// A test fails, or they do not end.
 pub fn run_ignored_tests<E: Display>(library: Result<(), E>) {
     let program = std::env::current_exe().expect("the system knows this program");
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if available(&format!("the tests of {name} that need libfabric"), library).is_none() {
+    let tests = format!("the tests of {name} that need libfabric");
+    if std::env::var_os(LEFT_TO_RDMA).is_some() {
+        return not_run(&tests, &"they are left to cargo xtask rdma");
+    }
+    if available(&tests, library).is_none() {
         return;
     }
     let mut command = Command::new(&program);

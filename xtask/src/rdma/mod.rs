@@ -234,7 +234,7 @@ impl<'a> Session<'a> {
             Some(failure) => Err(failure),
             None if is_check => Ok(indented(output)),
             None => programs::passed(output)
-                .map(|count| format!("{count} tests\n"))
+                .map(|count| format!("{count} tests\n{}", indented(&programs::not_run(output))))
                 .map_err(|error| error.to_string()),
         };
         let log = self.folder.join(format!("{}.log", name.replace([' ', ',', ';', '/'], "-")));

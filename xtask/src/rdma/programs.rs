@@ -213,6 +213,13 @@ pub fn passed(output: &str) -> Result<u32> {
     Ok(count)
 }
 
+/// Returns the lines in the output of a test program about tests that could not run.
+pub fn not_run(output: &str) -> String {
+    // They may follow the name of a test.
+    let lines = output.lines().filter_map(|line| Some(&line[line.find("NOT RUN: ")?..]));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Quotes a text as one bash word.
 pub fn quoted(text: &impl ToString) -> String {
     format!("'{}'", text.to_string().replace('\'', r"'\''"))
@@ -228,6 +235,13 @@ mod tests {
         assert_eq!(passed(text).unwrap(), 3);
         assert!(passed(&text.replace('3', "0")).is_err());
         assert!(passed("").is_err());
+    }
+
+    #[test]
+    fn tests_that_could_not_run_are_reported() {
+        let text = "running 2 tests\ntest a ... NOT RUN: a: why\nok\nNOT RUN: b: why\ntest b ... ok\n";
+        assert_eq!(not_run(text), "NOT RUN: a: why\nNOT RUN: b: why");
+        assert_eq!(not_run("test a ... ok\n"), "");
     }
 
     #[test]
