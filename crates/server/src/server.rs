@@ -227,6 +227,16 @@ impl Server {
 #[derive(Debug)]
 struct StoreObserver(std::sync::Weak<Shared>);
 
+impl StoreObserver {
+    fn wake_flash_writer(&self) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some(flash) = &shared.flash
+        {
+            flash.writer_control.notify();
+        }
+    }
+}
+
 impl Observer for StoreObserver {
     fn is_listening(&self) -> bool {
         self.0.upgrade().is_some_and(|shared| shared.watchers.wants(topic::EVICTIONS))
@@ -254,11 +264,11 @@ impl Observer for StoreObserver {
     }
 
     fn flash_has_writes(&self) {
-        if let Some(shared) = self.0.upgrade()
-            && let Some(flash) = &shared.flash
-        {
-            flash.writer_control.notify();
-        }
+        self.wake_flash_writer();
+    }
+
+    fn flash_lacks_room(&self) {
+        self.wake_flash_writer();
     }
 
     fn flash_has_reads(&self) {

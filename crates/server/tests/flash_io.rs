@@ -305,6 +305,10 @@ impl WriteQueue for Queue {
         self.results().push((write.number, is_written));
     }
 
+    fn is_maintenance_due(&self) -> bool {
+        false
+    }
+
     fn maintain(&self, pause: &mut dyn FnMut()) -> bool {
         let awaited = self.results_in_maintenance.swap(0, Ordering::Relaxed);
         let began = Instant::now();

@@ -210,6 +210,9 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
     /// Items were staged: [`Store::take_flash_write`] may have a write. Called under locks: be quick.
     fn flash_has_writes(&self) {}
 
+    /// Writers wait for room on flash: [`Handle::maintain_flash`](crate::Handle::maintain_flash) is due. Called under locks: be quick.
+    fn flash_lacks_room(&self) {}
+
     /// Items are to be read ([`Handle::take_maintenance_read`](crate::Handle::take_maintenance_read)). Called under locks: be quick.
     fn flash_has_reads(&self) {}
 }

@@ -155,6 +155,96 @@ fn memory_becomes_free_when_flash_was_compacted() {
     );
 }
 
+/// Stores items from a number on until one is refused, with a handle that waits, beside threads that do what the store requests,
+/// maintain flash after writes, and do nothing from time to time. Returns the number of the refused one.
+fn fill_waiting(tier: &Tier, from: usize) -> usize {
+    tier.handle.wait_for_flash(true);
+    let mut n = from;
+    let mut waits = 0;
+    loop {
+        let value = value(n);
+        let write = Write::plain(NewValue::Is(Value::Bytes(&value)));
+        match tier.mutate(&key(n), |_| (Change::Write(write), ())) {
+            Ok(_) => (n, waits) = (n + 1, 0),
+            Err(OutOfMemory::FlashBusy) => {
+                waits += 1;
+                assert!(waits < 100, "nothing happens, {:?}", sums(tier));
+                let written = sums(tier).device_bytes_written;
+                tier.write_all(|_, _| true);
+                tier.read_for_store();
+                let has_written = sums(tier).device_bytes_written > written;
+                if has_written || tier.store().is_flash_room_requested() {
+                    tier.handle.maintain_flash(|| {});
+                }
+            }
+            Err(why) => {
+                assert_eq!((why, tier.store().is_flash_progressing()), (OutOfMemory::Full, false));
+                return n;
+            }
+        }
+    }
+}
+
+#[test]
+fn writers_wait_until_dead_segments_are_retired() {
+    let tier = tier(flash_options(&[16]));
+    let first = fill_waiting(&tier, 0);
+    tier.handle.flush(Expiry::AT_ONCE);
+    let stored = fill_waiting(&tier, first) - first;
+    assert!(stored > first * 9 / 10, "{stored} of {first}, {:?}", sums(&tier));
+    remove(&tier, first..first + stored);
+    let stored = fill_waiting(&tier, 0);
+    assert!(stored > first * 9 / 10, "{stored} of {first}, {:?}", sums(&tier));
+}
+
+#[test]
+fn writers_wait_until_segments_are_compacted() {
+    let tier = tier(flash_options(&[16]));
+    let first = fill_waiting(&tier, 0);
+    // Few bytes of a segment are dead: measuring it is followed by a pause.
+    remove(&tier, (0..first).filter(|n| n % 30 == 1));
+    let from = fill_waiting(&tier, first);
+    assert_eq!(sums(&tier).moved, 0);
+    remove(&tier, (0..first).filter(|n| n % 3 > 0 && n % 30 != 1));
+    let end = fill_waiting(&tier, from);
+    assert!(end - from > first / 2, "{} of {first}, {:?}", end - from, sums(&tier));
+    check_all(&tier, &(0..first).step_by(3).collect::<Vec<_>>());
+    check_all(&tier, &(first..end).collect::<Vec<_>>());
+}
+
+#[test]
+fn pass_goes_on_without_a_write_once_the_budget_allows() {
+    let flash = FlashOptions { write_bytes_per_second: Some(10_000), ..flash_options(&[16]) };
+    let tier = tier(flash);
+    with_holes(&tier, value);
+    tier.handle.maintain_flash(|| {});
+    while sums(&tier).moved == 0 {
+        let read = tier.handle.take_maintenance_read().expect("a segment is compacted");
+        tier.finish_for_store(read);
+    }
+    tier.clock.advance_ms(1_000);
+    assert!(tier.handle.take_maintenance_read().is_some(), "{:?}", sums(&tier));
+}
+
+#[test]
+fn writers_wait_for_readers_of_dead_segments() {
+    let tier = tier(flash_options(&[16]));
+    let first = fill_waiting(&tier, 0);
+    let readers: Vec<_> = (0..first).filter_map(|n| tier.handle.read_flash(&key(n))).collect();
+    tier.handle.flush(Expiry::AT_ONCE);
+    let write = Write::plain(NewValue::Is(Value::Bytes(&[1; VALUE_BYTES])));
+    let write = |n: usize| tier.mutate(&key(n), |_| (Change::Write(write), ()));
+    let refused = (first..).find_map(|n| write(n).err());
+    assert_eq!(refused, Some(OutOfMemory::FlashBusy));
+    during(&tier, 4_500, || assert!(tier.store().is_flash_progressing()));
+    // Those that do not end keep no writer waiting.
+    during(&tier, 1_000, || {});
+    assert_eq!(write(first * 2).err(), Some(OutOfMemory::Full));
+    drop(readers);
+    tier.handle.maintain_flash(|| {});
+    assert!(fill_waiting(&tier, first * 3) > first * 7 / 2, "{:?}", sums(&tier));
+}
+
 const VALUE_BYTES: usize = 300;
 
 fn value(n: usize) -> Vec<u8> {

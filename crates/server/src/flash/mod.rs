@@ -82,7 +82,10 @@ pub trait WriteQueue {
     /// Takes the result of a write, with its buffer. Writes may end in any order.
     fn finish_write(&self, write: Self::Write, buffer: PageBuffer, is_written: bool);
 
-    /// Prepares segments for further writes; calls `pause` between short parts of that. Called after writes, and once a second: every
-    /// few milliseconds while it returns true.
+    /// Returns whether [`WriteQueue::maintain`] is due.
+    fn is_maintenance_due(&self) -> bool;
+
+    /// Prepares segments for further writes; calls `pause` between short parts of that. Called when due, after writes, and once a
+    /// second: every few milliseconds while it returns true.
     fn maintain(&self, pause: &mut dyn FnMut()) -> bool;
 }

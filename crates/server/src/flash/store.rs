@@ -74,6 +74,10 @@ impl<F: Fn()> WriteQueue for StoreWrites<F> {
         }
     }
 
+    fn is_maintenance_due(&self) -> bool {
+        self.handle.store().is_flash_room_requested()
+    }
+
     fn maintain(&self, pause: &mut dyn FnMut()) -> bool {
         self.handle.maintain_flash(pause)
     }

@@ -37,7 +37,8 @@ pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadC
             next_tick = now + TICK;
             writer.start_checks();
         }
-        if is_tick || has_written || next_poll.is_some_and(|at| now >= at) {
+        let is_due = queue.is_maintenance_due() || next_poll.is_some_and(|at| now >= at);
+        if is_tick || has_written || is_due {
             let awaits_readers = queue.maintain(&mut || {
                 writer.finish(queue);
                 writer.start(queue);
@@ -276,6 +277,10 @@ mod tests {
 
         fn finish_write(&self, _: Write, _: PageBuffer, is_written: bool) {
             assert_eq!(self.0.replace(Some(is_written)), None, "it ends once");
+        }
+
+        fn is_maintenance_due(&self) -> bool {
+            false
         }
 
         fn maintain(&self, _: &mut dyn FnMut()) -> bool {

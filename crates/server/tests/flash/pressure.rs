@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fabcache_testbed::random::SplitMix64;
 
-use crate::common::{Client, connect, wait_until};
+use crate::common::{Client, connect};
 use crate::tier::{Tier, letters};
 
 const VALUE_BYTES: usize = 1000;
@@ -135,15 +135,15 @@ fn without_eviction_nothing_is_lost_and_deletes_make_room() {
         some.iter().for_each(|n| c.say(format!("delete item-{n}\r\n")));
         some.iter().for_each(|_| c.hear("DELETED\r\n"));
     }
-    let mut more = Vec::new();
-    let mut next = 100_000;
-    wait_until("deleted items make room", || {
-        more.append(&mut store_all(&mut c, next..next + 500));
-        next += 500;
-        more.len() > 10_000
-    });
+    let more = store_all(&mut c, 100_000..110_000);
+    assert_eq!(more.len(), 10_000, "writes wait for the room of deleted items");
     let is_lost = [missing(&mut c, &more), missing(&mut c, &rest)].concat();
     check_lost(&mut c, &is_lost);
+    for round in 2..6 {
+        c.request("flush_all\r\n", "OK\r\n");
+        let more = store_all(&mut c, round * 100_000..round * 100_000 + 40_000);
+        assert_eq!(more.len(), 40_000, "writes wait for the room of flushed items");
+    }
     tier.server.stop();
 }
 

@@ -46,8 +46,10 @@ pub(super) struct Compaction(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
-    /// No pass begins before.
+    /// No pass begins before …
     paused_until_ns: u64,
+    /// … nor one of a segment that seems to have few dead bytes.
+    dense_paused_until_ns: u64,
     /// Segments in the use of this sequence that are compacted only after a time, or with at most so many live items; and what became
     /// of them before.
     avoided: HashMap<u32, Avoided>,
@@ -79,6 +81,8 @@ struct Pass {
     sequence: u64,
     epoch: u64,
     stage: Stage,
+    /// Few of its bytes were dead by the counts of items.
+    seems_dense: bool,
     /// The page of the segment and its payload byte where the next read goes on, and the pages that it needs.
     page: u32,
     at: usize,
@@ -130,8 +134,9 @@ fn worth_of(bytes: u64) -> u64 {
 }
 
 impl Pass {
-    fn new(victim: &SegmentUse) -> Pass {
+    fn new(victim: &SegmentUse, seems_dense: bool) -> Pass {
         Pass {
+            seems_dense,
             segment: victim.id,
             sequence: victim.sequence,
             epoch: victim.epoch,
@@ -190,16 +195,12 @@ impl Handle {
 
     /// Begins to compact the segment with the fewest live bytes, unless one is compacted. Each slot is counted.
     pub(super) fn begin_compaction(&self, flash: &Flash) {
-        let store = &*self.store;
-        let (now_ns, epoch) = (store.clock_ns(), header::flush_epoch(&store.memory));
         let mut state = flash.compaction.lock();
-        if state.pass.is_some() || now_ns < state.paused_until_ns || flash.log().is_paused(now_ns) {
-            return;
-        }
-        let Some(victim) = flash.choose_victim(&mut state.avoided, epoch, now_ns) else { return };
+        let now_ns = self.store.clock_ns();
+        let Some(victim) = flash.next_victim(&mut state, &self.store, now_ns) else { return };
         // Promoted items do not return there from now on.
         flash.segments.set_compacted(victim.id, true);
-        state.pass = Some(Pass::new(&victim));
+        state.pass = Some(Pass::new(&victim, flash.seems_dense(&victim)));
         flash.log().begin_compaction(now_ns);
         drop(state);
         self.request_compaction_read();
@@ -267,16 +268,20 @@ impl Handle {
             flash.end_pass(&mut state, end, store.clock_ns());
         }
         drop(state);
-        let has_due = {
+        let (has_due, has_writes) = {
             let mut log = flash.log();
             if is_paused {
                 // No further item fills the buffer.
                 log.flush();
             }
-            log.has_due()
+            (log.has_due(), log.has_writes())
         };
         if has_due && let Some(observer) = store.observer.get() {
             observer.flash_has_writes();
+        }
+        if !has_writes {
+            // The writes that it waits for may have ended before it was seen to wait.
+            self.continue_compaction(flash);
         }
     }
 
@@ -372,8 +377,7 @@ impl Handle {
         if pass.stage == Stage::Measuring {
             pass.live += 1;
             pass.live_bytes += record.item.bytes() + RECORD_HEAD_BYTES as u64;
-            let capacity = u64::from(flash.segments.segment_pages()) * PAYLOAD_BYTES as u64;
-            let is_dense = pass.live_bytes > worth_of(capacity);
+            let is_dense = pass.live_bytes > worth_of(flash.capacity());
             return if is_dense { AfterRecord::End(PassEnd::Dense) } else { AfterRecord::GoOn };
         }
         // Its segment's epoch is its own: a flush does not revive it.
@@ -437,6 +441,31 @@ impl Store {
 }
 
 impl Flash {
+    /// Returns whether a segment can be compacted now. Each slot is counted.
+    pub(super) fn may_compact(&self, store: &Store) -> bool {
+        self.next_victim(&mut self.compaction.lock(), store, store.clock_ns()).is_some()
+    }
+
+    /// Returns the segment to compact now, unless one is compacted.
+    fn next_victim(&self, state: &mut State, store: &Store, now_ns: u64) -> Option<SegmentUse> {
+        if state.pass.is_some() || now_ns < state.paused_until_ns || self.log().is_paused(now_ns) {
+            return None;
+        }
+        let takes_dense = now_ns >= state.dense_paused_until_ns;
+        self.choose_victim(&mut state.avoided, header::flush_epoch(&store.memory), now_ns)
+            .filter(|victim| takes_dense || !self.seems_dense(victim))
+    }
+
+    /// Returns the bytes of records that a segment holds.
+    fn capacity(&self) -> u64 {
+        u64::from(self.segments.segment_pages()) * PAYLOAD_BYTES as u64
+    }
+
+    /// Returns whether few of a segment's bytes are dead if its items are of one length.
+    fn seems_dense(&self, segment: &SegmentUse) -> bool {
+        segment.live_bytes() > worth_of(self.capacity())
+    }
+
     /// Returns the segment to compact: that with the fewest live bytes, of those with dead items. Segments that could not be read come
     /// last, so that they do not keep others waiting.
     fn choose_victim(
@@ -495,7 +524,13 @@ impl Flash {
             PassEnd::NoRoom | PassEnd::Dense => {
                 let ns = if end == PassEnd::Dense { DENSE_AVOIDED_NS } else { AVOIDED_NS };
                 avoid(ns, live - live.div_ceil(DIED_DIVISOR));
-                PAUSE_NS
+                if end == PassEnd::Dense && pass.seems_dense {
+                    // Others that have dead bytes meanwhile are not delayed.
+                    state.dense_paused_until_ns = now_ns + PAUSE_NS;
+                    0
+                } else {
+                    PAUSE_NS
+                }
             }
             PassEnd::Failed => {
                 avoid(AVOIDED_NS, 0);

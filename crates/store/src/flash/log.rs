@@ -168,6 +168,8 @@ pub(super) struct Log {
     compaction_progress_ns: Option<u64>,
     /// When the last item left a segment that was compacted and is not free yet.
     emptied_ns: Option<u64>,
+    /// When a writer requested room that maintenance can make, or maintenance last went on with that.
+    room_requested_ns: Option<u64>,
     /// No further moved item fills the buffer: it is due, however little is in it.
     is_flush_due: bool,
     budget: Budget,
@@ -200,6 +202,7 @@ impl Log {
             reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
             compaction_progress_ns: None,
             emptied_ns: None,
+            room_requested_ns: None,
             is_flush_due: false,
             budget: Budget::new(options.write_bytes_per_second),
             long_items: LongItems::default(),
@@ -300,6 +303,33 @@ impl Log {
         self.emptied_ns = Some(now_ns);
     }
 
+    /// Segments to which no slot leads any more become free once no reader pins them.
+    pub(super) fn note_retired(&mut self, now_ns: u64) {
+        self.emptied_ns.get_or_insert(now_ns);
+    }
+
+    /// A writer waits until maintenance has freed segments.
+    pub(super) fn request_room(&mut self, now_ns: u64) {
+        self.room_requested_ns.get_or_insert(now_ns);
+    }
+
+    /// Returns whether a writer waits for maintenance.
+    pub(super) fn is_room_requested(&self) -> bool {
+        self.room_requested_ns.is_some()
+    }
+
+    /// Maintenance goes on.
+    pub(super) fn note_maintaining(&mut self, now_ns: u64) {
+        if let Some(progress_ns) = &mut self.room_requested_ns {
+            *progress_ns = now_ns;
+        }
+    }
+
+    /// Maintenance has made the room that it could.
+    pub(super) fn note_maintained(&mut self) {
+        self.room_requested_ns = None;
+    }
+
     /// Segments became free, and took items of memory as far as they could.
     pub(super) fn note_freed(&mut self) {
         self.emptied_ns = None;
@@ -340,7 +370,8 @@ impl Log {
         !self.ready.is_empty() || is_due && !self.has_writes()
     }
 
-    fn has_writes(&self) -> bool {
+    /// Returns whether writes wait or are under way.
+    pub(super) fn has_writes(&self) -> bool {
         self.in_flight + self.ready.len() > 0
     }
 
@@ -354,7 +385,10 @@ impl Log {
         let is_recent = |at_ns: u64| now_ns.saturating_sub(at_ns) <= self.stalled_ns;
         let is_in_vain = self.vain.have_lasted(now_ns, self.stalled_ns);
         self.has_pending() && !is_in_vain && is_recent(self.progress_ns)
-            || [self.compaction_progress_ns, self.emptied_ns].into_iter().flatten().any(is_recent)
+            || [self.compaction_progress_ns, self.emptied_ns, self.room_requested_ns]
+                .into_iter()
+                .flatten()
+                .any(is_recent)
     }
 
     /// Returns whether the write and all before it are published.

@@ -49,7 +49,12 @@ impl Handle {
     pub fn maintain_flash(&self, mut pause: impl FnMut()) -> bool {
         let Some(flash) = &self.store.flash else { return false };
         let Ok(_retiring) = flash.retirement.try_lock() else { return false };
+        let mut pause = || {
+            pause();
+            flash.log().note_maintaining(self.store.clock_ns());
+        };
         self.free_segments(flash, &mut pause);
+        flash.log().note_maintained();
         flash.retiring() > 0 && flash.log().free_segments() < FREE_MIN
     }
 
@@ -60,7 +65,7 @@ impl Handle {
         self.free_retired(flash);
         self.continue_compaction(flash);
         store.retry_stuck(flash);
-        let free = flash.log().free_segments() + flash.retiring();
+        let free = flash.soon_free();
         let surplus = store.surplus_items(flash);
         if free >= FREE_MIN && surplus == 0 {
             return;
@@ -81,7 +86,7 @@ impl Handle {
         }
         self.retire(flash, &retiring, pause);
         self.free_retired(flash);
-        if !store.evicts() && flash.log().free_segments() + flash.retiring() < FREE_MIN {
+        if !store.evicts() && flash.soon_free() < FREE_MIN {
             self.begin_compaction(flash);
             self.reclaim_for_waiting();
         }
@@ -94,6 +99,9 @@ impl Handle {
             self.reclaim_for_waiting();
             // Not before: until now nothing else tells writers to wait.
             flash.log().note_freed();
+        }
+        if !self.store.evicts() && flash.retiring() > 0 {
+            flash.log().note_retired(self.store.clock_ns());
         }
     }
 
@@ -151,6 +159,24 @@ impl Handle {
 }
 
 impl Store {
+    /// Requests room on flash, which is full, for a writer that waits for memory. Returns whether [`Handle::maintain_flash`] can make
+    /// some without eviction. The caller has had all groups checked.
+    pub(crate) fn request_flash_room(&self) -> bool {
+        let Some(flash) = self.flash.as_ref().filter(|flash| !self.evicts() && flash.can_free(self)) else {
+            return false;
+        };
+        flash.log().request_room(self.clock_ns());
+        if let Some(observer) = self.observer.get() {
+            observer.flash_lacks_room();
+        }
+        true
+    }
+
+    /// Returns whether [`Handle::maintain_flash`] is due, as writers wait for room that it can make.
+    pub fn is_flash_room_requested(&self) -> bool {
+        self.flash.as_ref().is_some_and(|flash| flash.log().is_room_requested())
+    }
+
     /// Lets reclaim try again what it could not empty without eviction, while flash refused items.
     fn retry_stuck(&self, flash: &Flash) {
         if !self.evicts() && flash.takes_items(self.clock_ns()) {
@@ -181,6 +207,16 @@ impl Flash {
     /// Ends the segment that is written if its items were flushed: all items of a segment are of one epoch.
     fn close_flushed(&self, epoch: u64, now_ns: u64) {
         self.log().close_flushed(&self.segments, epoch, now_ns);
+    }
+
+    /// Returns the segments that are free, or will be when readers end.
+    fn soon_free(&self) -> usize {
+        self.log().free_segments() + self.retiring()
+    }
+
+    /// Returns whether maintenance frees segments without eviction, or begins to compact one.
+    fn can_free(&self, store: &Store) -> bool {
+        self.soon_free() < FREE_MIN && (!self.dead_segments(store).is_empty() || self.may_compact(store))
     }
 
     /// Returns the sealed segments none of whose items is valid.

@@ -86,7 +86,7 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             let is_blocked = match step {
                 StepOutcome::Freed | StepOutcome::Worked => false,
-                _ if when_full == WhenFull::AwaitFlash && self.store.is_flash_progressing() => {
+                _ if self.store.will_flash_free() && when_full == WhenFull::AwaitFlash => {
                     return Err(OutOfMemory::FlashBusy);
                 }
                 // The writes for which the step waited may have ended since.
@@ -142,6 +142,11 @@ impl Handle {
 }
 
 impl Store {
+    /// Returns whether memory will become free because of flash. Requests room there if none is free.
+    fn will_flash_free(&self) -> bool {
+        self.is_flash_progressing() || self.request_flash_room()
+    }
+
     /// Processes up to `items` items of the victim; chooses a victim first when needed.
     pub(crate) fn reclaim_step(
         &self,
