@@ -223,7 +223,7 @@ impl KeyList {
                 self.format.line(&visited, ctx.shared.store.clock_origin(), &mut self.lines);
             }
             VisitResult::Changed => self.has_changed = true,
-            VisitResult::Item(_) | VisitResult::Miss(_) => {}
+            VisitResult::Item(_) | VisitResult::Miss(_) | VisitResult::Failed => {}
             VisitResult::More(_) => unreachable!("the read goes on"),
         }
     }

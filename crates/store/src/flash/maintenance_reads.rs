@@ -24,6 +24,8 @@ use crate::store::Store;
 const READS_MAX: usize = 16;
 /// With eviction, growth waits for a read no longer than this.
 const GROWTH_WAITS_NS: u64 = 1_000_000_000;
+/// Without eviction, a failed read is tried again after this long.
+const RETRY_NS: u64 = 1_000_000_000;
 
 /// What a slot leads to: an item's fraction and page, and which use of the page's segment.
 type RecordName = (u32, u32, u64);
@@ -35,6 +37,8 @@ struct WantedKey {
     since_ns: u64,
     /// Its hash, once it was read.
     hash: Option<KeyHash>,
+    /// When it is to be read, at once or again after a failed read; `None` while it is read.
+    read_at_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -127,12 +131,16 @@ impl Store {
             state.keys.retain(|name, _| names.contains(name));
             let mut hashes = Vec::new();
             for (name, (seen, hash)) in names.iter().zip(slots) {
-                let key = state.keys.entry(*name).or_insert_with(|| {
+                let key = state.keys.entry(*name).or_insert(WantedKey {
+                    since_ns: now_ns,
+                    hash: None,
+                    read_at_ns: Some(now_ns),
+                });
+                if key.read_at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
                     has_queued = true;
                     let wanted = VisitedOnFlash::new(*hash, *seen);
                     state.queue.push_back(WantedSlot { wanted, name: *name });
-                    WantedKey { since_ns: now_ns, hash: None }
-                });
+                }
                 let is_lost = self.evicts() && now_ns.saturating_sub(key.since_ns) > GROWTH_WAITS_NS;
                 if key.hash.is_some() || is_lost {
                     hashes.push(key.hash);
@@ -210,6 +218,16 @@ impl Handle {
             VisitResult::More(read) => return Some(MaintenanceRead(Purpose::Key(read, what))),
             VisitResult::Item(item) => Some(item.hash),
             VisitResult::Changed | VisitResult::Miss(_) => None,
+            VisitResult::Failed => {
+                let retry_ns = store.clock_ns() + RETRY_NS;
+                flash.maintenance_reads.with(|state| {
+                    state.under_way -= 1;
+                    if let Some(key) = state.keys.get_mut(&what.name) {
+                        key.read_at_ns = Some(retry_ns);
+                    }
+                });
+                return None;
+            }
         };
         if hash.is_none() {
             store.drop_visited(&what.wanted);

@@ -1,5 +1,6 @@
 //! Reads that the store itself needs, of a device in memory.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ struct World {
     handle: Handle,
     clock: Clock,
     device: Vec<u8>,
+    fails: bool,
 }
 
 fn key(n: usize) -> Vec<u8> {
@@ -53,7 +55,8 @@ impl World {
             ..StoreOptions::default()
         });
         let handle = Handle::new(&Arc::new(store.expect("memory for a test")));
-        let mut world = World { handle, clock, device: vec![0; (SEGMENTS * SEGMENT_BYTES) as usize] };
+        let mut world =
+            World { handle, clock, device: vec![0; (SEGMENTS * SEGMENT_BYTES) as usize], fails: false };
         for n in 0..12_000 {
             let (key, value) = (key(n), pattern(n, VALUE_BYTES));
             let put = Put { key: &key, value: &value, flags: 0, expiry: Expiry::NEVER };
@@ -86,7 +89,8 @@ impl World {
                 let (mut buffer, range) = read.take_buffer();
                 let len = range.len();
                 buffer[range].copy_from_slice(&self.device[at..at + len]);
-                match self.handle.finish_maintenance_read(read, buffer, Ok(len)) {
+                let result = if self.fails { Err(io::Error::other("no answer")) } else { Ok(len) };
+                match self.handle.finish_maintenance_read(read, buffer, result) {
                     Some(more) => next = more,
                     None => break,
                 }
@@ -129,6 +133,23 @@ fn growth_waits_for_keys_that_are_read() {
     store.unlink_from_flash(&store.index.lock(removed.1), removed.0);
     assert_eq!(world.read(), 0);
     assert_eq!(store.flash_sums().map(|sums| sums.objects_evicted), Some(0));
+}
+
+#[test]
+fn failed_reads_of_growth_lose_nothing_without_eviction() {
+    let mut world = World::new(false);
+    let (store, slots) = (Arc::clone(world.handle.store()), world.slots());
+    let wanted = &slots[..2];
+    world.fails = true;
+    assert_eq!(store.hashes_on_flash(wanted), None);
+    assert_eq!(world.read(), 2);
+    // They are read again after a while.
+    world.fails = false;
+    assert_eq!((store.hashes_on_flash(wanted), world.read()), (None, 0));
+    world.clock.0.store(1_000, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((store.hashes_on_flash(wanted), world.read()), (None, 2));
+    assert_eq!(store.hashes_on_flash(wanted), Some(wanted.iter().map(|(_, hash)| Some(*hash)).collect()));
+    assert_eq!(store.flash_sums().map(|sums| (sums.read_errors, sums.objects_evicted)), Some((2, 0)));
 }
 
 #[test]

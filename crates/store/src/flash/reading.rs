@@ -447,10 +447,15 @@ impl Handle {
     /// Unlinks an item whose pages are bad, or could not be read.
     pub(super) fn drop_unreadable(&self, read: &FlashRead, buffer: PageBuffer, is_bad: bool) -> Miss {
         self.flash_reader.give_back(buffer);
-        let counters = &self.store.flash.as_ref().expect("it made the read").counters;
-        if is_bad { &counters.bad_pages } else { &counters.read_errors }.inc();
+        self.count_unreadable(is_bad);
         self.store.drop_from_flash(read.hash, read.at.slot);
         Miss::Absent
+    }
+
+    /// Counts an item whose pages are bad, or could not be read.
+    pub(super) fn count_unreadable(&self, is_bad: bool) {
+        let counters = &self.store.flash.as_ref().expect("it made the read").counters;
+        if is_bad { &counters.bad_pages } else { &counters.read_errors }.inc();
     }
 
     /// Goes on with a read, of which so many pages are at hand.

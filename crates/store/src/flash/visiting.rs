@@ -56,6 +56,8 @@ pub enum VisitResult {
     Item(VisitedKey),
     /// No item, or one that is no longer valid: its slot is empty now.
     Miss(Miss),
+    /// The read failed, and the item stays: nothing may be evicted.
+    Failed,
     /// The slot has changed.
     Changed,
     /// More is to be read.
@@ -98,11 +100,15 @@ impl Handle {
                 self.flash_reader.give_back(buffer);
                 VisitResult::Changed
             }
-            Some(Search::Pages(_)) | None => VisitResult::Miss(self.drop_unreadable(
-                &read,
-                buffer,
-                result.is_ok() && at_hand == read.pages,
-            )),
+            Some(Search::Pages(_)) | None => {
+                let is_bad = result.is_ok() && at_hand == read.pages;
+                if is_bad || self.store.evicts() {
+                    return VisitResult::Miss(self.drop_unreadable(&read, buffer, is_bad));
+                }
+                self.flash_reader.give_back(buffer);
+                self.count_unreadable(is_bad);
+                VisitResult::Failed
+            }
         }
     }
 
