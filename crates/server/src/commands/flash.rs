@@ -3,12 +3,14 @@
 //! A plain read leaves its answer pending, and further reads of its connection go on. Any other request waits in its connection's
 //! input until the item was read, and is then executed again with what was read.
 
-use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply, Request};
+use std::time::Instant;
+
+use fabcache_protocol::{Command, Encoding, Get, Refusal, Reply, Request, TextCommand};
 use fabcache_store::{Fetched, FetchedItem, Handle, OutOfMemory};
 
 use super::retrieval::Token;
 use super::{Context, Flow, Session, item, refused, retrieval};
-use crate::bounds::MEMORY_WAITS_MAX;
+use crate::bounds::{MEMORY_WAITS_MAX, TICKET_TIME_MAX};
 use crate::tickets::PendingRequest;
 use crate::worker::flash::{PendingGet, ReadPurpose};
 use crate::worker::inbox::Answer;
@@ -81,12 +83,22 @@ pub fn before(
         FlashWait::TimedOut => {
             let reply = refused(Refusal::Server("the flash device does not answer"));
             encoding.reply(&reply, &mut ctx.out);
+            end_reads(session, encoding);
             return Some(Flow::Next);
         }
     }
     // Others may take all memory that becomes free, while a long value needs much at once.
     ctx.handle.wait_for_flash(session.memory_waits < MEMORY_WAITS_MAX);
     None
+}
+
+/// A request has its answer: the reads of the next command have a time limit of their own. Each key of a line is a request.
+pub fn end_reads(session: &mut Session, encoding: &Encoding<'_>) {
+    let goes_on =
+        matches!(encoding, Encoding::Text(text) if text.command == TextCommand::Get && !text.is_last);
+    if !goes_on {
+        session.flash_until = None;
+    }
 }
 
 /// Returns whether memory that a write did not get may be free when writes to flash have ended.
@@ -112,7 +124,8 @@ pub fn await_item(ctx: &mut Context, session: &mut Session, key: &[u8]) -> Flow 
         // It came back to memory meanwhile.
         return Flow::Again;
     };
-    let number = flash.read_for_request(read, session.place, key);
+    let until = *session.flash_until.get_or_insert_with(|| Instant::now() + TICKET_TIME_MAX);
+    let number = flash.read_for_request(read, session.place, key, until);
     session.flash = FlashWait::Reading(number);
     Flow::AwaitFlash
 }

@@ -14,6 +14,7 @@ mod stats;
 mod storage;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
 use fabcache_store::{Expiry, Handle, ItemInfo, Miss, OutOfMemory};
@@ -126,6 +127,8 @@ pub struct Session {
     pub knows_fabric: bool,
     /// The wait of its next request for flash, or the item that was read for it.
     pub flash: FlashWait,
+    /// When the reads of flash for its present command are over.
+    pub flash_until: Option<Instant>,
     /// How often the request that waits for memory was executed without getting it.
     pub memory_waits: u32,
     /// The transport to switch to when all earlier answers are sent.
@@ -198,7 +201,7 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
     }
     let flow = dispatch(ctx, session, command, &encoding);
     if ctx.flash.is_some() {
-        end_execution(ctx, session, flow);
+        end_execution(ctx, session, flow, &encoding);
     }
     if is_counted && !flow.is_retried() {
         ctx.counters().cmd_meta.inc();
@@ -207,11 +210,15 @@ pub fn execute(ctx: &mut Context, session: &mut Session, request: Request<'_>) -
 }
 
 /// Gives up the item that was read from flash for a command, unless that waits for memory and is executed again with it.
-fn end_execution(ctx: &Context, session: &mut Session, flow: Flow) {
+fn end_execution(ctx: &Context, session: &mut Session, flow: Flow, encoding: &Encoding<'_>) {
     ctx.handle.wait_for_flash(true);
+    if !flow.is_retried() {
+        flash::end_reads(session, encoding);
+    }
     match flow {
         Flow::AwaitMemory => {
             session.memory_waits += 1;
+            session.flash_until = None;
             if let Some(fetched) = ctx.handle.take_fetched() {
                 session.flash = FlashWait::Read(Some(fetched));
             }

@@ -276,7 +276,7 @@ pub fn complete(ctx: &mut Context, session: &mut Session) -> Flow {
         }
     });
     if waits.is_none() {
-        super::end_execution(ctx, session, flow);
+        super::end_execution(ctx, session, flow, &encoding);
     }
     if flow.is_retried() {
         session.role = Role::Completing(completing);

@@ -115,6 +115,7 @@ impl Connection {
                 is_plain,
                 knows_fabric: false,
                 flash: FlashWait::None,
+                flash_until: None,
                 memory_waits: 0,
                 offer: None,
             },

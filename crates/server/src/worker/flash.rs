@@ -99,23 +99,30 @@ impl FlashReads {
         self.reader.start(read, PendingRead { key: key.into(), purpose });
     }
 
-    /// Begins a read for a request that waits; returns the number of its wait.
-    pub fn read_for_request(&mut self, read: Box<FlashRead>, owner: ConnectionToken, key: &[u8]) -> u64 {
-        let (number, _) = self.begin_wait(owner, false);
+    /// Begins a read for a request that waits, until `until` at the latest; returns the number of its wait.
+    pub fn read_for_request(
+        &mut self,
+        read: Box<FlashRead>,
+        owner: ConnectionToken,
+        key: &[u8],
+        until: Instant,
+    ) -> u64 {
+        let number = self.begin_wait(owner, false, until);
         self.read(read, key, ReadPurpose::Request { owner, number });
         number
     }
 
     /// Begins the wait of a list of keys for several reads; returns its number, and when it began.
     pub fn begin_dump_wait(&mut self, owner: ConnectionToken) -> (u64, Instant) {
-        self.begin_wait(owner, true)
+        let now = Instant::now();
+        (self.begin_wait(owner, true, now + TICKET_TIME_MAX), now)
     }
 
-    fn begin_wait(&mut self, owner: ConnectionToken, is_of_dump: bool) -> (u64, Instant) {
-        let (number, now) = (self.next_number, Instant::now());
+    fn begin_wait(&mut self, owner: ConnectionToken, is_of_dump: bool, until: Instant) -> u64 {
+        let number = self.next_number;
         self.next_number += 1;
-        self.add_wait(Wait { until: now + TICKET_TIME_MAX, owner, number, is_of_dump });
-        (number, now)
+        self.add_wait(Wait { until, owner, number, is_of_dump });
+        number
     }
 
     fn add_wait(&mut self, wait: Wait) {

@@ -542,3 +542,18 @@ fn while_writes_stall_memory_evicts() {
     server.signal(Signal::TERM);
     assert!(server.wait().success(), "{}", server.log());
 }
+
+#[test]
+fn keys_of_one_command_share_its_time() {
+    let Some(tier) = SlowTier::new("") else { return };
+    let mut c = tier.connect();
+    let began = Instant::now();
+    c.say("gat 0 on-0 on-1 on-2\r\nmn\r\n");
+    let answer = c.hear_until_noop();
+    assert_eq!(answer.matches("SERVER_ERROR the flash device does not answer\r\n").count(), 3, "{answer}");
+    assert!((TICKET_TIME_MAX..TICKET_TIME_MAX * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // The next command has its own.
+    tier.device.release();
+    c.request("gat 0 on-3\r\n", found(3) + "END\r\n");
+    tier.stop();
+}
