@@ -630,3 +630,40 @@ fn half_compacted_flash_is_kept() {
         }
     }
 }
+
+/// Returns whether a flash segment is free.
+fn has_free_segment(tier: &Tier) -> bool {
+    tier.store().flash_segments(0, usize::MAX).iter().any(|segment| segment.sequence == 0)
+}
+
+/// A server that evicts may stop before it has evicted a segment. The next one loses nothing without eviction, and with it frees one.
+#[test]
+fn flash_saved_full_is_kept_without_eviction() {
+    let mut place = Place::new(&[4]);
+    let tier = place.open();
+    let stored = (0..ITEMS).take_while(|n| {
+        let (key, value) = (key(*n), value(*n));
+        let put = Put { key: &key, value: &value, flags: 0, expiry: Expiry::NEVER };
+        tier.handle.put(&put, &tier.handle.probe_for_write(&key)).expect("it fits");
+        tier.write_all(|_, _| true);
+        has_free_segment(&tier)
+    });
+    let stored = stored.count() as u64;
+    assert!(!has_free_segment(&tier), "{stored} items, {:?}", sums(&tier));
+    let is_there = |tier: &Tier, n: u64| tier.get(&key(n)).is_some_and(|(_, found)| found == value(n));
+    place.stop(tier);
+    place.evicts = false;
+    let tier = place.open();
+    assert_eq!(tier.store().opening().0.name(), "kept");
+    assert!(!has_free_segment(&tier));
+    let there: Vec<u64> = (0..stored).filter(|n| is_there(&tier, *n)).collect();
+    assert!(there.len() as u64 > stored / 2, "{} of {stored}", there.len());
+    let refused = (ITEMS..2 * ITEMS).find(|n| !put_without_eviction(&tier, *n));
+    assert!(refused.is_some(), "it is full");
+    assert_eq!(there.iter().find(|n| !is_there(&tier, **n)), None);
+    place.stop(tier);
+    place.evicts = true;
+    let tier = place.open();
+    tier.drive();
+    assert!(has_free_segment(&tier));
+}

@@ -81,7 +81,17 @@ fn state_text(writes: &FlashState, lost: &[String], devices: usize) -> String {
 pub fn log_opening(store: &Store, flash: Option<&FlashTier>) {
     match store.flash_opening() {
         FlashOpening::New => {}
-        FlashOpening::Kept { items } => tracing::info!("{items} items on flash are kept"),
+        FlashOpening::Kept { items } => {
+            tracing::info!("{items} items on flash are kept");
+            if !store.evicts()
+                && store.flash_segments(0, usize::MAX).iter().all(|segment| segment.sequence != 0)
+            {
+                tracing::warn!(
+                    "no flash segment is free, so the server cannot compact flash (-M), and refuses writes until all items of a \
+                     segment are deleted or expire; start once without -M, so that it evicts a segment"
+                );
+            }
+        }
         FlashOpening::Lost { items, why } => {
             let items = items.map_or("the".into(), |items| items.to_string());
             let is_by_devices = matches!(why, FlashLoss::Shape | FlashLoss::OtherSet);
