@@ -230,14 +230,19 @@ fn without_descriptor_passing_clients_use_the_socket() {
         &start == b"SHM"
     };
     let mut takes_nothing = Vec::new();
-    let socket = loop {
+    let (socket, refusal) = loop {
         let socket = connect(&path);
         if !requested(&socket) {
-            break socket;
+            // Descriptors that other processes of this user pass are in flight only briefly.
+            let refusal = exchange(&socket, "");
+            std::thread::sleep(Duration::from_millis(200));
+            if !requested(&socket) {
+                assert_eq!(exchange(&socket, ""), refusal);
+                break (socket, refusal);
+            }
         }
         takes_nothing.push(socket);
     };
-    let refusal = exchange(&socket, "");
     assert!(refusal.starts_with("SERVER_ERROR") && refusal.contains("on their way"), "{refusal}");
     assert_eq!(exchange(&socket, "set key 0 0 1\r\nx\r\n"), "STORED\r\n");
     let cache = at(&path);
@@ -245,7 +250,7 @@ fn without_descriptor_passing_clients_use_the_socket() {
     let transports = cache.transports();
     let [Some(Transport::Unix { why: Some(why) })] = &transports[..] else { panic!("{transports:?}") };
     assert!(refusal.contains(why.as_str()), "{why}");
-    assert_eq!(stat(&cache, "fabcache", "shm_refused"), 2);
+    assert!(stat(&cache, "fabcache", "shm_refused") >= 3);
 
     drop(takes_nothing);
     wait_until("the descriptors in flight are received", || {
