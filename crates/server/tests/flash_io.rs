@@ -305,6 +305,8 @@ impl WriteQueue for Queue {
         self.results().push((write.number, is_written));
     }
 
+    fn set_device_lost(&self, _: usize, _: bool) {}
+
     fn is_maintenance_due(&self) -> bool {
         false
     }

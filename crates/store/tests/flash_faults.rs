@@ -201,6 +201,52 @@ fn other_device_is_used_beside_a_failing_one() {
     assert_eq!(sums(&tier).bad_pages, 0);
 }
 
+/// Stores an item; reads flash first if the slot of another item matches, as without eviction a write has to.
+fn store(tier: &Tier, n: u64) {
+    let value = pattern(n, 400);
+    let write = || Write::plain(NewValue::Is(Value::Bytes(&value)));
+    tier.mutate(&key(n), |_| (Change::Write(write()), ())).expect("there is room");
+}
+
+/// Evicted items go to the devices that are written to, until their segments are reused; nothing waits for a pause to end.
+#[test]
+fn other_device_takes_all_items_while_one_is_lost_or_fails() {
+    for (evict, is_lost) in [(true, true), (true, false), (false, true), (false, false)] {
+        let tier = Tier::new(2 << 20, &[32, 32], StoreOptions { evict, ..StoreOptions::default() });
+        // 2.6 times memory; both devices are in use before.
+        let (before, items) = (6_000, 12_000);
+        for n in 0..items {
+            if n == before && is_lost {
+                tier.store().set_flash_device_lost(0, true);
+            }
+            store(&tier, n);
+            tier.write_all(|device, _| n < before || device == 1);
+            tier.handle.maintain_flash(|| {});
+        }
+        let sums = sums(&tier);
+        assert_eq!(sums.refused, 0, "evicts: {evict}, lost: {is_lost}: {sums:?}");
+        let missing = items - found(&tier, items);
+        // Those of the buffers that were begun before.
+        let lost_max = if evict { 2 * 1_200 } else { 0 };
+        assert!(missing <= lost_max, "evicts: {evict}, lost: {is_lost}: {missing} are missing, {sums:?}");
+        if is_lost {
+            let errors = sums.write_errors;
+            tier.store().set_flash_device_lost(0, false);
+            let opened = || {
+                let segments = tier.store().flash_segments(0, 32);
+                segments.iter().map(|segment| segment.sequence).max()
+            };
+            let last = opened();
+            for n in items..items + 2_000 {
+                store(&tier, n);
+                tier.drive();
+            }
+            assert!(opened() > last, "the device is written to again");
+            assert_eq!(self::sums(&tier).write_errors, errors);
+        }
+    }
+}
+
 #[test]
 fn stalled_device_leaves_a_store_in_memory() {
     for devices in [&[16][..], &[16, 16]] {

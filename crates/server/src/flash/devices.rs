@@ -10,6 +10,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ struct Device {
     is_in_memory: bool,
     /// Why it is no longer the device that was opened, since the last check.
     lost: Mutex<Option<String>>,
+    /// Whether its last write has failed.
+    is_failing: AtomicBool,
 }
 
 impl Device {
@@ -128,7 +131,15 @@ impl Devices {
             candidate.prepare(&header)?;
             let (path, file) = (candidate.path.clone(), Arc::clone(&candidate.file));
             let is_in_memory = is_in_memory(&file);
-            devices.push(Device { path, file, header, segments, is_in_memory, lost: Mutex::default() });
+            devices.push(Device {
+                path,
+                file,
+                header,
+                segments,
+                is_in_memory,
+                lost: Mutex::default(),
+                is_failing: AtomicBool::new(false),
+            });
         }
         for (candidate, device) in candidates.iter_mut().zip(&devices) {
             candidate.is_removed_on_drop = false;
@@ -214,6 +225,18 @@ impl Devices {
     /// Returns whether the last check found another device in its place: a write would destroy that one's contents.
     pub fn is_lost(&self, device: usize) -> bool {
         self.devices[device].lost().is_some()
+    }
+
+    /// Records whether the last write to a device has failed, and returns what was recorded before.
+    pub fn set_failing(&self, device: usize, is_failing: bool) -> bool {
+        self.devices[device].is_failing.swap(is_failing, Ordering::Relaxed)
+    }
+
+    /// Returns the devices whose last write has failed and that are not lost, as `PATH: writes fail`.
+    pub fn failing(&self) -> Vec<String> {
+        let fails = |device: &&Device| device.is_failing.load(Ordering::Relaxed) && device.lost().is_none();
+        let failing = self.devices.iter().filter(fails);
+        failing.map(|device| format!("{}: writes fail", device.path.display())).collect()
     }
 
     /// Returns the lost devices, as `PATH: REASON`.

@@ -82,6 +82,9 @@ pub trait WriteQueue {
     /// Takes the result of a write, with its buffer. Writes may end in any order.
     fn finish_write(&self, write: Self::Write, buffer: PageBuffer, is_written: bool);
 
+    /// Records that a device is lost, or back. Maintenance follows.
+    fn set_device_lost(&self, device: usize, is_lost: bool);
+
     /// Returns whether [`WriteQueue::maintain`] is due.
     fn is_maintenance_due(&self) -> bool;
 

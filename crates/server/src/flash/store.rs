@@ -74,6 +74,10 @@ impl<F: Fn()> WriteQueue for StoreWrites<F> {
         }
     }
 
+    fn set_device_lost(&self, device: usize, is_lost: bool) {
+        self.handle.store().set_flash_device_lost(device, is_lost);
+    }
+
     fn is_maintenance_due(&self) -> bool {
         self.handle.store().is_flash_room_requested()
     }

@@ -58,7 +58,11 @@ impl FlashTier {
 
     /// Returns the tier's state as `stats` shows it, given the state of the store's writes.
     pub fn state(&self, writes: &FlashState) -> String {
-        state_text(writes, &self.devices.lost(), self.devices.count())
+        let mut lost = self.devices.lost();
+        if *writes == FlashState::Working {
+            lost.extend(self.devices.failing());
+        }
+        state_text(writes, &lost, self.devices.count())
     }
 }
 

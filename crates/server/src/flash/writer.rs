@@ -26,7 +26,7 @@ pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadC
     let mut next_poll: Option<Instant> = None;
     loop {
         let is_stopping = control.drain();
-        let has_written = writer.finish(queue);
+        let has_news = writer.finish(queue);
         if is_stopping {
             break;
         }
@@ -38,7 +38,7 @@ pub fn run_writer<Q: WriteQueue>(devices: &Devices, queue: &Q, control: &ThreadC
             writer.start_checks();
         }
         let is_due = queue.is_maintenance_due() || next_poll.is_some_and(|at| now >= at);
-        if is_tick || has_written || is_due {
+        if is_tick || has_news || is_due {
             let awaits_readers = queue.maintain(&mut || {
                 writer.finish(queue);
                 writer.start(queue);
@@ -81,8 +81,6 @@ enum Request<W> {
 /// What the writer knows of a device.
 #[derive(Clone, Debug, Default)]
 struct DeviceState {
-    /// Its last write failed.
-    is_failing: bool,
     is_being_checked: bool,
 }
 
@@ -149,21 +147,22 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         }
     }
 
-    /// Takes the results that are there; returns whether a write ended.
+    /// Takes the results that are there; returns whether a write ended, or a device is lost or back.
     fn finish(&mut self, queue: &impl WriteQueue<Write = W>) -> bool {
         let before = self.writes;
+        let mut has_changed = false;
         while let Some(FileCompletion { token, buffer, result }) = self.ring.next_completion() {
             let index = token as usize;
             match self.requests[index].take().expect("a request ends once") {
                 Request::Check(device) => {
                     let found = result.map_err(IdentityError::Unreadable);
                     let is_same = found.and_then(|len| self.devices.check_identity(device, &buffer[..len]));
-                    self.note_identity(device, is_same);
+                    has_changed |= self.note_identity(queue, device, is_same);
                 }
                 Request::Write(write, done) => self.finish_write(queue, index, write, done, buffer, result),
             }
         }
-        self.writes < before
+        has_changed || self.writes < before
     }
 
     fn finish_write(
@@ -187,7 +186,7 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         }
         self.writes -= 1;
         let is_written = result.is_ok() && done == write.byte_len();
-        let was_failing = std::mem::replace(&mut self.states[device].is_failing, !is_written);
+        let was_failing = self.devices.set_failing(device, !is_written);
         let path = self.devices.path(device).display();
         match result {
             Err(error) if !was_failing => {
@@ -201,18 +200,30 @@ impl<'d, W: WriteRequest> Writer<'d, W> {
         queue.finish_write(write, buffer, is_written);
     }
 
-    fn note_identity(&mut self, device: usize, is_same: Result<(), IdentityError>) {
+    /// Takes the result of a check; returns whether the device is lost or back since.
+    fn note_identity(
+        &mut self,
+        queue: &impl WriteQueue,
+        device: usize,
+        is_same: Result<(), IdentityError>,
+    ) -> bool {
         self.states[device].is_being_checked = false;
         if !self.devices.note_identity(device, &is_same) {
-            return;
+            return false;
         }
+        queue.set_device_lost(device, is_same.is_err());
         let path = self.devices.path(device).display();
         match is_same {
+            Err(error @ IdentityError::Header(_)) => tracing::error!(
+                "stopped writing to flash device {path}: {error}; another program wrote to it: stop the server, and remove the file, \
+                 or zero the device's first MiB, before the next start"
+            ),
             Err(error) => tracing::error!(
                 "stopped writing to flash device {path}: {error}; put the device back, or restart the server"
             ),
             Ok(()) => tracing::info!("flash device {path} is back, and written to again"),
         }
+        true
     }
 
     /// Waits for a result or the doorbell, until a time.
@@ -278,6 +289,8 @@ mod tests {
         fn finish_write(&self, _: Write, _: PageBuffer, is_written: bool) {
             assert_eq!(self.0.replace(Some(is_written)), None, "it ends once");
         }
+
+        fn set_device_lost(&self, _: usize, _: bool) {}
 
         fn is_maintenance_due(&self) -> bool {
             false

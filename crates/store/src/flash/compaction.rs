@@ -345,7 +345,7 @@ impl Handle {
             flash.counters.bad_pages.inc();
             return Some(PassEnd::Failed);
         }
-        if pass.live_bytes > worth_of(flash.log().room_for_moved(&flash.segments)) {
+        if pass.live_bytes > worth_of(flash.log().room_for_moved(&flash.segments, self.store.clock_ns())) {
             return Some(PassEnd::NoRoom);
         }
         (pass.stage, pass.page, pass.at, pass.pages_min) = (Stage::Moving, 0, 0, 0);
@@ -491,7 +491,10 @@ impl Flash {
                 && !is_avoided(segment)
         };
         let rank = |segment: &SegmentUse| (has_failed(segment), segment.live_bytes());
-        self.segments.uses().filter(is_one).min_by_key(rank)
+        let log = self.log();
+        // Nothing is written to a paused device's segment when it is free.
+        let is_written_to = |segment: &SegmentUse| !log.is_on_paused(&self.segments, segment.id, now_ns);
+        self.segments.uses().filter(is_one).filter(is_written_to).min_by_key(rank)
     }
 
     /// Ends the pass.
@@ -501,7 +504,7 @@ impl Flash {
         let is_half_moved = {
             let mut log = self.log();
             log.end_compaction();
-            pass.stage != Stage::Measuring && log.free_segments() == 0
+            pass.stage != Stage::Measuring && log.free_segments(&self.segments, now_ns) == 0
         };
         let live = self.segments.use_of(pass.segment).live;
         let mut avoid = |ns: u64, live: u32| {

@@ -251,6 +251,13 @@ impl Store {
         self.segments.free_count() < self.free_segments_least() && flash.log().is_progressing(self.clock_ns())
     }
 
+    /// Records that a device is lost, so that nothing is written to it, or back. The others go on.
+    pub fn set_flash_device_lost(&self, device: usize, is_lost: bool) {
+        if let Some(flash) = &self.flash {
+            flash.log().set_device_lost(&flash.segments, device, is_lost);
+        }
+    }
+
     /// Returns whether memory will become free because writes to flash make progress.
     pub fn is_flash_progressing(&self) -> bool {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))

@@ -9,6 +9,7 @@ use fabcache_layout::{KeyHash, Slot};
 
 use super::budget::Budget;
 use super::counters::FlashState;
+use super::device_pauses::DevicePauses;
 use super::filling::Filling;
 use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
@@ -31,8 +32,6 @@ const STALLED_NS: u64 = 1_000_000_000;
 const STALLED_WITHOUT_EVICTION_NS: u64 = 5_000_000_000;
 /// Without eviction, compaction has so many free segments for itself.
 const RESERVED_SEGMENTS: usize = 1;
-/// After a failed write nothing is written for this long.
-const FAILED_NS: u64 = 10_000_000_000;
 
 /// An item that is being written.
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +154,7 @@ pub(super) struct Log {
     ended: BTreeMap<u64, EndedWrite>,
     /// The last published write that failed. Items are published in the order of their last writes, so this one tells about each.
     last_failed: Option<u64>,
-    /// The end of the pause after a failed write; 0 once a write has succeeded.
-    failed_until_ns: u64,
+    pauses: DevicePauses,
     /// When the oldest write began to wait, or the one before it was published.
     progress_ns: u64,
     /// How long it may take.
@@ -195,7 +193,7 @@ impl Log {
             published: 0,
             ended: BTreeMap::new(),
             last_failed: None,
-            failed_until_ns: 0,
+            pauses: DevicePauses::new(segments.devices()),
             progress_ns: 0,
             vain: VainWrites::default(),
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
@@ -211,13 +209,13 @@ impl Log {
 
     /// Returns the writes that wait or are under way, and whether writes fail.
     pub(super) fn queue(&self) -> (u64, FlashState) {
-        let state = if self.failed_until_ns > 0 { FlashState::Failing } else { FlashState::Working };
+        let state = if self.pauses.are_all_failing() { FlashState::Failing } else { FlashState::Working };
         ((self.ready.len() + self.in_flight) as u64, state)
     }
 
-    /// Returns whether a staged item is likely to be written: the last write succeeded, and none is stalled.
+    /// Returns whether a staged item is likely to be written: the last write to some device succeeded, and none is stalled.
     pub(super) fn is_healthy(&self, now_ns: u64) -> bool {
-        self.failed_until_ns == 0 && !self.is_stalled(now_ns)
+        !self.pauses.are_all_failing() && !self.is_stalled(now_ns)
     }
 
     /// Returns how many segments this server opened.
@@ -255,8 +253,34 @@ impl Log {
         });
     }
 
-    pub(super) fn free_segments(&self) -> usize {
-        self.free.len()
+    /// Returns the number of free segments of devices that are written to now.
+    pub(super) fn free_segments(&self, segments: &FlashSegments, now_ns: u64) -> usize {
+        match self.pauses.is_none_failing() {
+            true => self.free.len(),
+            false => self.free.iter().filter(|id| !self.is_on_paused(segments, **id, now_ns)).count(),
+        }
+    }
+
+    /// Returns whether a segment is on a device to which nothing is written now.
+    pub(super) fn is_on_paused(&self, segments: &FlashSegments, id: u32, now_ns: u64) -> bool {
+        self.pauses.is_paused(segments.device_of(id), now_ns)
+    }
+
+    /// Records that a device is lost, or back.
+    pub(super) fn set_device_lost(&mut self, segments: &FlashSegments, device: usize, is_lost: bool) {
+        self.pauses.set_lost(device, is_lost);
+        if is_lost {
+            self.leave_device(segments, device);
+        }
+    }
+
+    /// Ends the segment that is written if it is a device's: unless compaction fills its last segment. Without the rest of that no
+    /// segment would become free.
+    fn leave_device(&mut self, segments: &FlashSegments, device: usize) {
+        let is_open = |open: &OpenSegment| segments.device_of(open.id) == device;
+        if self.free.len() >= self.reserved && self.open.as_ref().is_some_and(is_open) {
+            self.close_segment(segments);
+        }
     }
 
     /// A segment may be used again.
@@ -275,17 +299,20 @@ impl Log {
         self.has_writes() || self.filling.as_ref().is_some_and(|filling| filling.frees_memory)
     }
 
-    /// Returns whether an item of memory may be staged: no write is stalled, there is room, and the pause after a failed write is over.
-    /// Only the writes of then show whether the devices work again ([`Log::is_healthy`]).
+    /// Returns whether an item of memory may be staged: no write is stalled, and a device that is written to has room.
+    /// After a pause only the next writes show whether the device works again ([`Log::is_healthy`]).
     pub(super) fn may_stage(&self, segments: &FlashSegments, now_ns: u64) -> bool {
-        let has_pages = |open: &OpenSegment| open.next_page < segments.segment_pages();
-        let is_in_open = self.free.len() == self.reserved && self.open.as_ref().is_some_and(has_pages);
-        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && (self.free.len() > self.reserved || is_in_open)
+        let has_pages = |open: &OpenSegment| {
+            open.next_page < segments.segment_pages() && !self.is_on_paused(segments, open.id, now_ns)
+        };
+        let free = self.free_segments(segments, now_ns);
+        let is_in_open = free == self.reserved && self.open.as_ref().is_some_and(has_pages);
+        !self.is_paused(now_ns) && !self.is_stalled(now_ns) && (free > self.reserved || is_in_open)
     }
 
-    /// Returns whether a write has failed so lately that no item is staged.
+    /// Returns whether a write to each device has failed so lately that no item is staged.
     pub(super) fn is_paused(&self, now_ns: u64) -> bool {
-        self.failed_until_ns > now_ns
+        self.pauses.are_all_paused(now_ns)
     }
 
     /// A segment is compacted from now on.
@@ -348,10 +375,10 @@ impl Log {
     }
 
     /// Returns the bytes of records that surely fit if they are moved now.
-    pub(super) fn room_for_moved(&self, segments: &FlashSegments) -> u64 {
+    pub(super) fn room_for_moved(&self, segments: &FlashSegments, now_ns: u64) -> u64 {
         let pages = segments.segment_pages();
         let in_open = || self.open.as_ref().map_or(0, |open| pages - open.next_page);
-        let (pages, in_filling) = match self.free.len() {
+        let (pages, in_filling) = match self.free_segments(segments, now_ns) {
             // No other item goes on meanwhile.
             0 => (in_open(), self.filling.as_ref().map_or(0, Filling::left)),
             _ => (pages, 0),
@@ -404,10 +431,9 @@ impl Log {
         reserved: usize,
     ) -> Result<(), NotStaged> {
         // The rest of a reserved segment is kept for the items that it was opened for.
-        if self.free.len() < reserved {
+        let Some(free) = self.free_segments(segments, now_ns).checked_sub(reserved) else {
             return Err(NotStaged::Refused);
-        }
-        let free = self.free.len() - reserved;
+        };
         let segment_bytes = segments.segment_pages() as usize * PAYLOAD_BYTES;
         let spanned = len.div_ceil(segment_bytes);
         if spanned > 1 && (spanned > free || spanned > segments.len() / SPANNED_DIVISOR) {
@@ -435,7 +461,7 @@ impl Log {
                 return Err(NotStaged::Refused);
             }
             self.close_segment(segments);
-            self.open_segment(segments, epoch);
+            self.open_segment(segments, epoch, now_ns);
         }
         if is_long {
             self.close_buffer(segments);
@@ -490,7 +516,8 @@ impl Log {
         write(&mut |mut bytes| {
             while !bytes.is_empty() {
                 if self.filling.as_ref().is_none_or(|filling| filling.left() == 0) {
-                    self.go_on(segments, &mut spanned, if is_long { len - appended } else { 0 });
+                    let long_bytes = if is_long { len - appended } else { 0 };
+                    self.go_on(segments, &mut spanned, long_bytes, now_ns);
                 }
                 let filling = self.filling.as_mut().expect("just begun");
                 let taken = filling.append(bytes);
@@ -510,13 +537,13 @@ impl Log {
     }
 
     /// Begins the next buffer of a record, for so many bytes if they are to be one write, and the next segment where one ends.
-    fn go_on(&mut self, segments: &FlashSegments, spanned: &mut Vec<u32>, long_bytes: usize) {
+    fn go_on(&mut self, segments: &FlashSegments, spanned: &mut Vec<u32>, long_bytes: usize, now_ns: u64) {
         self.close_buffer(segments);
         let open = self.open.as_ref().expect("the record's segment is open");
         if open.next_page == segments.segment_pages() {
             let epoch = open.epoch;
             self.close_segment(segments);
-            self.open_segment(segments, epoch);
+            self.open_segment(segments, epoch, now_ns);
             spanned.extend(self.open.as_ref().map(|open| open.id));
         }
         match long_bytes {
@@ -541,8 +568,10 @@ impl Log {
         }
     }
 
-    fn open_segment(&mut self, segments: &FlashSegments, epoch: u64) {
-        let id = self.free.pop_front().expect("a segment is free");
+    fn open_segment(&mut self, segments: &FlashSegments, epoch: u64, now_ns: u64) {
+        let is_usable = |id: &u32| !self.is_on_paused(segments, *id, now_ns);
+        let id = self.free.iter().position(is_usable).and_then(|at| self.free.remove(at));
+        let id = id.expect("the caller has counted the free segments");
         self.fresh = self.fresh.saturating_sub(1);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -660,8 +689,7 @@ impl Log {
         Some(write)
     }
 
-    /// Takes back a write that has ended. After a failed one no more of its segment is written, so the next device is tried: unless
-    /// compaction fills its last segment. Without the rest of that no segment would become free.
+    /// Takes back a write that has ended. After a failed one no more of its segment is written, and for a time nothing to its device.
     pub(super) fn end(
         &mut self,
         segments: &FlashSegments,
@@ -674,14 +702,9 @@ impl Log {
         self.in_flight -= 1;
         self.give_back(buffer, is_long);
         self.ended.insert(number, EndedWrite { staged, seals: None, is_written });
-        if is_written {
-            self.failed_until_ns = 0;
-            return;
-        }
-        self.failed_until_ns = now_ns + FAILED_NS;
-        let is_open = |open: &OpenSegment| segments.place_of(segments.first_page(open.id)).0 == device;
-        if self.free.len() >= self.reserved && self.open.as_ref().is_some_and(is_open) {
-            self.close_segment(segments);
+        self.pauses.note_write(device, is_written, now_ns);
+        if !is_written {
+            self.leave_device(segments, device);
         }
     }
 

@@ -26,6 +26,7 @@ mod budget;
 mod compaction;
 mod counters;
 mod demotion;
+mod device_pauses;
 mod filling;
 mod locations;
 mod log;

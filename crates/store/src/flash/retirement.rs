@@ -55,7 +55,7 @@ impl Handle {
         };
         self.free_segments(flash, &mut pause);
         flash.log().note_maintained();
-        flash.retiring() > 0 && flash.log().free_segments() < FREE_MIN
+        flash.retiring() > 0 && flash.free_segments(self.store.clock_ns()) < FREE_MIN
     }
 
     fn free_segments(&self, flash: &Flash, pause: &mut impl FnMut()) {
@@ -65,7 +65,8 @@ impl Handle {
         self.free_retired(flash);
         self.continue_compaction(flash);
         store.retry_stuck(flash);
-        let free = flash.soon_free();
+        let now_ns = store.clock_ns();
+        let free = flash.soon_free(now_ns);
         let surplus = store.surplus_items(flash);
         if free >= FREE_MIN && surplus == 0 {
             return;
@@ -81,12 +82,12 @@ impl Handle {
             let free = free + retiring.len();
             let wanted =
                 if free < FREE_MIN { FREE_MIN + flash.segments.len() / RETIRED_DIVISOR - free } else { 0 };
-            let oldest = flash.oldest(wanted, surplus, &retiring);
+            let oldest = flash.oldest(wanted, surplus, &retiring, now_ns);
             retiring.extend(oldest.into_iter().map(|id| (id, RetireReason::Room)));
         }
         self.retire(flash, &retiring, pause);
         self.free_retired(flash);
-        if !store.evicts() && flash.soon_free() < FREE_MIN {
+        if !store.evicts() && flash.soon_free(store.clock_ns()) < FREE_MIN {
             self.begin_compaction(flash);
             self.reclaim_for_waiting();
         }
@@ -209,14 +210,20 @@ impl Flash {
         self.log().close_flushed(&self.segments, epoch, now_ns);
     }
 
+    /// Returns the free segments of devices that are written to now.
+    fn free_segments(&self, now_ns: u64) -> usize {
+        self.log().free_segments(&self.segments, now_ns)
+    }
+
     /// Returns the segments that are free, or will be when readers end.
-    fn soon_free(&self) -> usize {
-        self.log().free_segments() + self.retiring()
+    fn soon_free(&self, now_ns: u64) -> usize {
+        self.free_segments(now_ns) + self.retiring()
     }
 
     /// Returns whether maintenance frees segments without eviction, or begins to compact one.
     fn can_free(&self, store: &Store) -> bool {
-        self.soon_free() < FREE_MIN && (!self.dead_segments(store).is_empty() || self.may_compact(store))
+        self.soon_free(store.clock_ns()) < FREE_MIN
+            && (!self.dead_segments(store).is_empty() || self.may_compact(store))
     }
 
     /// Returns the sealed segments none of whose items is valid.
@@ -231,15 +238,26 @@ impl Flash {
     }
 
     /// Returns the sealed segments that were written first, but for those `without`: so many, or those with so many items.
-    fn oldest(&self, segments: usize, mut items: u64, without: &[(u32, RetireReason)]) -> Vec<u32> {
+    fn oldest(
+        &self,
+        segments: usize,
+        mut items: u64,
+        without: &[(u32, RetireReason)],
+        now_ns: u64,
+    ) -> Vec<u32> {
         let is_without = |id: u32| without.iter().any(|(other, _)| *other == id);
         let mut sealed = self.retirable();
         sealed.retain(|segment| !is_without(segment.id));
         sealed.sort_unstable_by_key(|segment| segment.sequence);
         let mut oldest = Vec::new();
+        let log = self.log();
         for segment in sealed {
-            if oldest.len() >= segments && items == 0 {
+            if items == 0 && oldest.len() >= segments {
                 break;
+            }
+            // Nothing is written there.
+            if items == 0 && log.is_on_paused(&self.segments, segment.id, now_ns) {
+                continue;
             }
             items = items.saturating_sub(u64::from(segment.live));
             oldest.push(segment.id);

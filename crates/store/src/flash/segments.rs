@@ -147,10 +147,19 @@ impl FlashSegments {
 
     /// Returns the device of a page, and the page's offset in its segments, in bytes.
     pub(crate) fn place_of(&self, page: u32) -> (usize, u64) {
-        let id = page / self.segment_pages;
-        let device = self.devices.iter().position(|range| range.contains(&id)).expect("the page is one");
+        let device = self.device_of(page / self.segment_pages);
         let pages = page - self.first_page(self.devices[device].start);
         (device, u64::from(pages) * PAGE_BYTES as u64)
+    }
+
+    /// Returns the device of a segment.
+    pub(super) fn device_of(&self, id: u32) -> usize {
+        self.devices.iter().position(|range| range.contains(&id)).expect("the segment is one")
+    }
+
+    /// Returns the number of devices.
+    pub(super) fn devices(&self) -> usize {
+        self.devices.len()
     }
 
     /// Returns the segments in the order of their first use: the devices take turns.
