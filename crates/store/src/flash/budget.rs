@@ -1,8 +1,8 @@
 //! The write budget: devices wear out by what is written.
 
-/// Seconds of writing that may be saved up while nothing is written …
+/// Seconds of writing that the budget saves up, at most, while nothing is written.
 const SAVED_SECONDS: i64 = 10;
-/// … and overdrawn for items that were read.
+/// Seconds of writing by which items that were read may overdraw the budget.
 const OVERDRAWN_SECONDS: i64 = 1;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -12,7 +12,7 @@ pub(super) struct Budget {
     bytes_per_second: Option<u64>,
     /// Bytes that may be written now; below zero, only for items that were read.
     bytes: i64,
-    /// When that was worked out, in nanoseconds of the region's clock.
+    /// When `bytes` was computed, in nanoseconds of the region's clock.
     at_ns: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Budget {
         self.bytes > least
     }
 
-    /// Takes the bytes of an item that is written.
+    /// Subtracts the bytes of an item that is written.
     pub(super) fn spend(&mut self, bytes: u64) {
         if self.bytes_per_second.is_some() {
             self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));

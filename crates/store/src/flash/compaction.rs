@@ -1,4 +1,4 @@
-//! Compaction: without eviction, live items leave segments with dead bytes, for the end of the log.
+//! Compaction: without eviction, moves live items from segments with dead bytes to the end of the log.
 //!
 //! ```text
 //!   sealed --measure: read, sum the live bytes--> worth it --move: read, append live items--> moved --published--> no live item
@@ -30,13 +30,15 @@ use crate::store::Store;
 const DEAD_DIVISOR: u64 = 8;
 /// Pages of a read: half a megabyte, unless a record is longer.
 const READ_PAGES: u32 = if cfg!(loom) { 1 } else { 128 };
-/// How long no pass begins after one that freed nothing, and after one whose read failed.
+/// No pass begins for a second after one that freed no segment.
 const PAUSE_NS: u64 = 1_000_000_000;
+/// No pass begins for ten seconds after one that failed.
 const FAILED_PAUSE_NS: u64 = 10_000_000_000;
-/// How long a segment is avoided whose items could not be moved …
+/// A segment is avoided for a minute after its items could not be moved.
 const AVOIDED_NS: u64 = 60_000_000_000;
-/// … and one with few dead bytes. One with too many live bytes is tried before if this part (1/n) of its items has died meanwhile.
+/// A segment is avoided for an hour after a pass found few of its bytes dead.
 const DENSE_AVOIDED_NS: u64 = 3_600_000_000_000;
+/// A segment with too many live bytes is tried again once this part (1/n) of its live items has died.
 const DIED_DIVISOR: u32 = 16;
 
 /// The state of compaction.
@@ -46,12 +48,13 @@ pub(super) struct Compaction(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     pass: Option<Pass>,
-    /// No pass begins before …
+    /// No pass begins before this time.
     paused_until_ns: u64,
-    /// … nor one of a segment that seems to have few dead bytes.
+    /// No pass of a segment that seems to have few dead bytes begins before this time.
     dense_paused_until_ns: u64,
-    /// Segments in the use of this sequence that are compacted only after a time, or with at most so many live items; and what became
-    /// of them before.
+    /// The segments that a pass did not free, by number, until they are used again.
+    ///
+    /// Each is avoided until a time, or until it has at most so many live items.
     avoided: HashMap<u32, Avoided>,
 }
 
@@ -60,7 +63,7 @@ struct Avoided {
     sequence: u64,
     until_ns: u64,
     live: u32,
-    /// It could not be read. It is compacted after all others, then or later.
+    /// Whether the segment could not be read: all others are compacted before it.
     has_failed: bool,
 }
 
@@ -81,21 +84,24 @@ struct Pass {
     sequence: u64,
     epoch: u64,
     stage: Stage,
-    /// Few of its bytes were dead by the counts of items.
+    /// Whether few of its bytes were dead by the counts of items.
     seems_dense: bool,
-    /// The page of the segment and its payload byte where the next read goes on, and the pages that it needs.
+    /// The page of the segment at which the next read begins.
     page: u32,
+    /// The payload byte of that page at which the pass continues.
     at: usize,
+    /// The fewest pages that the next read needs.
     pages_min: u32,
-    /// Live records that were measured, and their bytes.
+    /// Live records that were measured.
     live: u32,
+    /// Bytes of the live records that were measured.
     live_bytes: u64,
-    /// A page could not be used. That is no failure if no live item is there.
+    /// Whether a page could not be used, which is a failure only if a live item is there.
     is_damaged: bool,
     is_reading: bool,
-    /// It waits for a buffer of the log, or for the write budget.
+    /// Whether the pass waits for a buffer of the log, or for the write budget.
     is_blocked: bool,
-    /// The last write with a moved item.
+    /// The number of the last write with a moved item.
     last_write: Option<u64>,
 }
 
@@ -117,9 +123,9 @@ enum PassEnd {
 /// The next action of a pass after a record.
 #[derive(Clone, Copy, Debug)]
 enum AfterRecord {
-    /// It goes on with the next one.
+    /// The pass continues with the next record.
     GoOn,
-    /// The record goes on to pages that are not at hand.
+    /// The record continues on pages that are not at hand.
     Cut,
     /// One of the record's pages is damaged.
     Damaged,
@@ -128,7 +134,7 @@ enum AfterRecord {
     End(PassEnd),
 }
 
-/// Returns the most live bytes of so many that are worth to be moved.
+/// Returns the most live bytes, of so many, that are worth moving.
 fn worth_of(bytes: u64) -> u64 {
     bytes - bytes / DEAD_DIVISOR
 }
@@ -153,7 +159,7 @@ impl Pass {
         }
     }
 
-    /// Goes on at a payload byte of the pages that were read.
+    /// Continues at a payload byte of the pages that were read.
     fn go_to(&mut self, at: usize) {
         self.page += (at / PAYLOAD_BYTES) as u32;
         self.at = at % PAYLOAD_BYTES;
@@ -193,7 +199,9 @@ impl Handle {
         }
     }
 
-    /// Begins to compact the segment with the fewest live bytes, unless one is compacted. Each slot is counted.
+    /// Begins to compact the segment with the fewest live bytes, unless one is compacted.
+    ///
+    /// The caller has had each slot counted.
     pub(super) fn begin_compaction(&self, flash: &Flash) {
         let mut state = flash.compaction.lock();
         let now_ns = self.store.clock_ns();
@@ -242,7 +250,7 @@ impl Handle {
         Some(SegmentRead { device, offset, pages, buffer, first, _pin: pin })
     }
 
-    /// Takes the result of such a read: moves the live items of its pages, or sums up their bytes.
+    /// Takes the result of a compaction read: moves the live items of its pages, or sums up their bytes.
     pub(super) fn finish_compaction_read(
         &self,
         flash: &Flash,
@@ -285,7 +293,7 @@ impl Handle {
         }
     }
 
-    /// Visits the records of pages that were read. Returns why the pass ends, if it does.
+    /// Visits the records of pages that were read, and returns why the pass ends, if it does.
     fn pass_over_pages(
         &self,
         flash: &Flash,
@@ -335,7 +343,7 @@ impl Handle {
         if is_over { self.end_stage(flash, pass) } else { None }
     }
 
-    /// All pages were visited. Returns why the pass ends, if it does.
+    /// Ends a stage whose pages were all visited, and returns why the pass ends, if it does.
     fn end_stage(&self, flash: &Flash, pass: &mut Pass) -> Option<PassEnd> {
         if pass.stage == Stage::Moving {
             pass.stage = Stage::Moved;
@@ -407,7 +415,9 @@ impl Handle {
 }
 
 impl Store {
-    /// Returns the slot that leads to a record of this page, if there is one. An expired item is unlinked instead.
+    /// Returns the slot that leads to a record of this page, if there is one.
+    ///
+    /// An expired item is unlinked instead.
     fn live_slot(&self, hash: KeyHash, page: u32, record: &Record) -> Option<Slot> {
         let group = self.index.lock(hash);
         // No two records of a page have keys whose slots could be taken for each other.
@@ -420,7 +430,9 @@ impl Store {
         Some(at.slot)
     }
 
-    /// Links a moved item to its new record, if its slot still leads to the old one. Returns whether it did.
+    /// Links a moved item to its new record, if its slot still leads to the old one.
+    ///
+    /// Returns whether it did.
     ///
     /// The old segment may have been used again meanwhile. But writes are published in turn, so no later record is linked yet.
     pub(super) fn publish_moved(&self, flash: &Flash, from: Slot, staged: &StagedItem) -> bool {
@@ -441,7 +453,9 @@ impl Store {
 }
 
 impl Flash {
-    /// Returns whether a segment can be compacted now. Each slot is counted.
+    /// Returns whether a segment can be compacted now.
+    ///
+    /// The caller has had each slot counted.
     pub(super) fn may_compact(&self, store: &Store) -> bool {
         self.next_victim(&mut self.compaction.lock(), store, store.clock_ns()).is_some()
     }
@@ -466,8 +480,9 @@ impl Flash {
         segment.live_bytes() > worth_of(self.capacity())
     }
 
-    /// Returns the segment to compact: that with the fewest live bytes, of those with dead items. Segments that could not be read come
-    /// last, so that they do not keep others waiting.
+    /// Returns the segment to compact: the one with the fewest live bytes, of those with dead items.
+    ///
+    /// Segments that could not be read come last, so that they do not delay others.
     fn choose_victim(
         &self,
         avoided: &mut HashMap<u32, Avoided>,

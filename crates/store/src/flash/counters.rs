@@ -60,7 +60,7 @@ pub enum FlashState {
     /// Items are written and read.
     #[default]
     Working,
-    /// Writes have failed: items are evicted from memory, and those on flash are read as far as they can be.
+    /// Writes have failed: items are evicted from memory, and flash is read as far as it can be.
     Failing,
 }
 
@@ -76,7 +76,9 @@ impl std::fmt::Display for FlashState {
 /// Declares [`FlashSums`]: numbers that only rise, and others.
 macro_rules! flash_sums {
     (rising { $($(#[$doc:meta])* $rising:ident,)* } others { $($(#[$other_doc:meta])* $other:ident: $kind:ty,)* }) => {
-        /// The sums and the contents of the flash tier. memcached's page is a flash segment.
+        /// The sums and the contents of the flash tier.
+        ///
+        /// memcached's page is a flash segment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct FlashSums {
             $($(#[$doc])* pub $rising: u64,)*
@@ -131,7 +133,7 @@ flash_sums! {
         recached,
         /// Live items that compaction moved to other flash segments.
         moved,
-        /// Their bytes.
+        /// Bytes of the live items that compaction moved.
         bytes_moved,
         /// Flash segments whose live items were all moved.
         compacted,
@@ -145,13 +147,13 @@ flash_sums! {
         pages_used: u64,
         /// Live items on flash.
         objects_used: u64,
-        /// Their bytes.
+        /// Bytes of the live items on flash.
         bytes_used: u64,
         /// Bytes of used flash segments that hold no live item.
         bytes_fragmented: u64,
         /// Bytes of all flash segments.
         limit_maxbytes: u64,
-        /// Reads and writes in progress.
+        /// Writes that wait or are in progress.
         io_queue: u64,
         /// Whether items move to flash.
         state: FlashState,

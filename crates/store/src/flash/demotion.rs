@@ -1,4 +1,4 @@
-//! From memory to flash.
+//! Demotion: moves items from memory to flash.
 
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::item::{self, Item, NewItem, State};
@@ -32,7 +32,9 @@ pub(crate) enum Demotion {
 }
 
 impl Store {
-    /// Moves an item from memory towards flash. The caller holds the reclaim lock.
+    /// Moves an item from memory towards flash.
+    ///
+    /// The caller holds the reclaim lock.
     pub(crate) fn demote(
         &self,
         flash: &Flash,
@@ -127,7 +129,9 @@ impl Store {
         new.encode()
     }
 
-    /// Passes an item's key and value on, in parts. The caller holds the lock of its slot.
+    /// Passes an item's key and value to `write`, in parts.
+    ///
+    /// The caller holds the lock of its slot.
     fn read_content(&self, offset: u64, item: &Item, write: &mut dyn FnMut(&[u8])) {
         let mut part = Vec::new();
         let key_len = usize::from(item.key_len);
@@ -172,7 +176,9 @@ impl Store {
         in_order("chunks_last", end, || self.kill_chunks(at.slot.offset(), item));
     }
 
-    /// Links a written item to its record, if it is still the one that was staged. Returns whether it was.
+    /// Links a written item to its record, if it is still the one that was staged.
+    ///
+    /// Returns whether it was.
     fn publish(&self, flash: &Flash, handle: &Handle, staged: &StagedItem) -> bool {
         if let Some(from) = staged.moved_from {
             return self.publish_moved(flash, from, staged);
@@ -203,7 +209,7 @@ impl Store {
         true
     }
 
-    /// An item in memory, which is in chunks or not, is about to be one at another place, too.
+    /// Records that the item at `from`, chained or not, is about to be at `to`, too.
     pub(crate) fn move_location(&self, from: u64, to: u64, is_chained: bool) {
         let Some(flash) = &self.flash else { return };
         if is_chained {
@@ -220,7 +226,7 @@ impl Store {
         flash.locations.of(segment, within)
     }
 
-    /// The item at `offset` is on flash, too.
+    /// Records where the item at `offset` is on flash, too.
     pub(crate) fn note_location(&self, flash: &Flash, offset: u64, location: FlashLocation) {
         if let Some((segment, within)) = self.place_in_segment(offset) {
             flash.locations.note(segment, within, location);
@@ -233,7 +239,7 @@ impl Store {
         Some((segment, (offset - self.geometry.segment_offset(segment)) as u32))
     }
 
-    /// An item on flash is evicted before its time: its slot is needed, or its key is lost.
+    /// Counts an item on flash as evicted: its slot is needed, or its key is lost.
     pub(crate) fn count_evicted_on_flash(&self, slot: Slot) {
         if let Some(flash) = &self.flash {
             flash.counters.items_evicted.inc();
@@ -241,7 +247,7 @@ impl Store {
         self.count_dead_on_flash(slot);
     }
 
-    /// Returns whether writers should wait: memory runs short, and will not once writes to flash have ended.
+    /// Returns whether writers should wait, as memory runs short until writes to flash have ended.
     #[inline]
     pub fn is_short_of_memory(&self) -> bool {
         self.flash.as_ref().is_some_and(|flash| self.is_short_beside(flash))
@@ -263,7 +269,9 @@ impl Store {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))
     }
 
-    /// Takes the next write to flash, if there is one. [`Observer::flash_has_writes`](crate::Observer) reports more.
+    /// Takes the next write to flash, if there is one.
+    ///
+    /// [`Observer::flash_has_writes`](crate::Observer) reports more.
     pub fn take_flash_write(&self) -> Option<FlashWrite> {
         let flash = self.flash.as_ref()?;
         let is_short = self.segments.free_count() < self.free_segments_wanted();
@@ -272,8 +280,9 @@ impl Store {
 }
 
 impl Handle {
-    /// Takes the result of a write, and links the items that were written. Returns whether memory became free. Writes may end
-    /// in any order.
+    /// Takes the result of a write, and links the items that were written.
+    ///
+    /// Returns whether memory became free. Writes may end in any order.
     pub fn finish_flash_write(&self, write: FlashWrite, buffer: PageBuffer, is_written: bool) -> bool {
         let store = &*self.store;
         let flash = store.flash.as_ref().expect("it made the write");

@@ -7,7 +7,7 @@ use super::PageBuffer;
 use super::log::StagedItem;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES};
 
-/// Pages of a write that is not full, unless memory is short.
+/// The fewest pages of a write that is not full, unless memory is short.
 const PARTIAL_PAGES_MIN: usize = 16;
 
 /// The buffer that is filled.
@@ -17,13 +17,14 @@ pub(super) struct Filling {
     /// Its first page.
     pub(super) page: u32,
     pub(super) sequence: u64,
-    /// Bytes of payload in it, and the most that fit.
+    /// Bytes of payload in it.
     pub(super) used: usize,
+    /// The most bytes of payload that fit.
     pub(super) capacity: usize,
     /// Where the first record of each page begins.
     pub(super) firsts: Vec<Option<u16>>,
     pub(super) staged: Vec<StagedItem>,
-    /// Items of memory are among them: their write frees memory.
+    /// Whether items of memory are among them, so that the write frees memory.
     pub(super) frees_memory: bool,
     pub(super) is_long: bool,
 }
@@ -38,7 +39,7 @@ impl Filling {
         self.capacity - self.used
     }
 
-    /// Appends bytes, as many as fit; returns their number.
+    /// Appends bytes, as many as fit, and returns their number.
     pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.left());
         let mut rest = &bytes[..len];
@@ -53,7 +54,7 @@ impl Filling {
         len
     }
 
-    /// Returns whether a record that begins in this page is of a key whose slot could be taken for that of this hash.
+    /// Returns whether a slot of this hash would also match a record that begins in this page.
     pub(super) fn has_alike(&self, page: u32, hash: KeyHash) -> bool {
         let mut of_page = self.staged.iter().rev().take_while(|staged| staged.page == page);
         of_page.any(|staged| (staged.hash.0 ^ hash.0) >> (u64::BITS - REST_BITS) == 0)

@@ -1,10 +1,13 @@
-//! Where items that were promoted to memory still are on flash: unchanged, they go back without being written.
+//! The locations on flash of items that were promoted to memory.
+//!
+//! An unchanged item returns there without being written.
 
 use fabcache_layout::flash_slot::PAGE_CLASS_BITS;
 use fabcache_layout::sync::{AtomicBool, Mutex, Ordering};
 
-/// Bits of a segment's sequence that are kept: the rest cannot be another, unless half a billion segments were written
-/// meanwhile.
+/// Bits of a segment's sequence that are kept.
+///
+/// Two sequences share these only if half a billion segments were opened between them.
 const SEQUENCE_BITS: u32 = u32::BITS - PAGE_CLASS_BITS;
 const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
 
@@ -31,8 +34,7 @@ impl FlashLocation {
     }
 }
 
-/// The locations of one segment's items: the item's offset in the region, in units of 4 bytes within its segment, and where it
-/// is. In order of offset.
+/// The locations of one segment's items, in order of their offsets in bytes within the segment.
 #[derive(Debug, Default)]
 struct SegmentLocations {
     has_any: AtomicBool,
@@ -49,7 +51,7 @@ impl Locations {
         Locations((0..segments).map(segment).collect())
     }
 
-    /// The item at `offset` of a segment has just been written, and is on flash too.
+    /// Records that the item just written at `offset` of a segment is on flash too.
     pub(crate) fn note(&self, segment: u32, offset: u32, location: FlashLocation) {
         let of_segment = &self.0[segment as usize];
         let mut items = of_segment.items.lock().expect("no thread panics while it holds locations");
@@ -69,7 +71,7 @@ impl Locations {
         Some(items[at].1)
     }
 
-    /// The segment is about to be used again.
+    /// Forgets the locations of a segment that is about to be used again.
     pub(crate) fn clear(&self, segment: u32) {
         let of_segment = &self.0[segment as usize];
         if of_segment.has_any.swap(false, Ordering::Relaxed) {

@@ -18,7 +18,7 @@ pub(super) struct LongItems {
 }
 
 impl LongItems {
-    /// Notes that the item at this place is being written.
+    /// Records that the item at this place is being written.
     pub(super) fn note(&mut self, at: ItemPlace, number: u64) {
         self.staged.insert(at, (number, at));
     }
@@ -28,7 +28,7 @@ impl LongItems {
         self.staged.get(&at).map(|(number, _)| *number)
     }
 
-    /// The item at this place is about to be at another one.
+    /// Records that the item at this place is about to be at another one.
     pub(super) fn note_moved(&mut self, from: ItemPlace, to: ItemPlace) {
         if let Some((number, origin)) = self.staged.remove(&from) {
             self.staged.insert(to, (number, origin));
@@ -41,7 +41,7 @@ impl LongItems {
         self.moved.get(&staged_at).copied().unwrap_or(staged_at)
     }
 
-    /// The item that was staged at this place is written.
+    /// Forgets the item that was staged at this place and is written now.
     pub(super) fn forget(&mut self, staged_at: ItemPlace) {
         let now = self.moved.remove(&staged_at).unwrap_or(staged_at);
         self.staged.remove(&now);

@@ -46,7 +46,7 @@ struct State {
     /// Slots to be read.
     queue: VecDeque<WantedSlot>,
     under_way: usize,
-    /// Of the group that is moved next.
+    /// The keys of the group that is moved next.
     keys: HashMap<RecordName, WantedKey>,
 }
 
@@ -73,14 +73,14 @@ pub struct MaintenanceRead(Purpose);
 
 #[derive(Debug)]
 enum Purpose {
-    /// The table grows.
+    /// The read of a key that growth needs.
     Key(Box<FlashRead>, WantedSlot),
-    /// A segment is compacted.
+    /// A read of the segment that is compacted.
     Compaction(SegmentRead),
 }
 
 impl MaintenanceRead {
-    /// The device, by its place in the options.
+    /// Returns the device, by its place in the options.
     pub fn device(&self) -> usize {
         match &self.0 {
             Purpose::Key(read, _) => read.device(),
@@ -88,7 +88,7 @@ impl MaintenanceRead {
         }
     }
 
-    /// Where to read, in bytes from the start of the device's segments.
+    /// Returns where to read, in bytes from the start of the device's segments.
     pub fn offset(&self) -> u64 {
         match &self.0 {
             Purpose::Key(read, _) => read.offset(),
@@ -120,8 +120,9 @@ impl Flash {
 }
 
 impl Store {
-    /// Returns the hashes of keys on flash of one group, or has them read. The caller holds the group's lock, and no other group
-    /// is moved meanwhile.
+    /// Returns the hashes of one group's keys on flash; `None` while keys are still to be read.
+    ///
+    /// The caller holds the group's lock, and no other group is moved meanwhile.
     pub(crate) fn hashes_on_flash(&self, slots: &[(SlotSnapshot, KeyHash)]) -> Option<Vec<Option<KeyHash>>> {
         let flash = self.flash.as_ref().expect("there are slots on flash");
         let now_ns = self.clock_ns();
@@ -165,7 +166,9 @@ impl Store {
 }
 
 impl Handle {
-    /// Begins the next read that the store itself needs. [`Observer::flash_has_reads`](crate::Observer) reports more.
+    /// Begins the next read that the store itself needs.
+    ///
+    /// [`Observer::flash_has_reads`](crate::Observer) reports more.
     pub fn take_maintenance_read(&self) -> Option<MaintenanceRead> {
         let flash = self.store.flash.as_ref()?;
         let next = || {
@@ -188,7 +191,9 @@ impl Handle {
         self.take_compaction_read(flash).map(|read| MaintenanceRead(Purpose::Compaction(read)))
     }
 
-    /// Takes the result of such a read: the bytes that were read into the buffer. Returns what is to be read next for it.
+    /// Takes the result of a maintenance read: the bytes that were read into the buffer.
+    ///
+    /// Returns what is to be read next for it.
     pub fn finish_maintenance_read(
         &self,
         read: MaintenanceRead,

@@ -1,4 +1,4 @@
-//! The flash tier: items that leave memory go on in segments of files or block devices.
+//! The flash tier: stores items that leave memory in segments of files or block devices.
 //!
 //! ```text
 //!   memory --stage: copied to a write buffer--> being written --publish: the slot changes--> flash
@@ -134,7 +134,7 @@ pub(crate) struct Flash {
     items_most: AtomicU64,
     /// The first sequence that no earlier server used.
     first_sequence: u64,
-    /// Of the devices, at this opening.
+    /// The random id of the devices at this opening.
     #[cfg(not(loom))]
     set_id: u128,
 }
@@ -199,7 +199,7 @@ impl Flash {
         self.log().is_published(number)
     }
 
-    /// Segments of the region that will be free when writes have ended.
+    /// Returns the number of segments of the region that will be free when writes have ended.
     pub(crate) fn leaving(&self) -> usize {
         self.leaving.load(Ordering::Relaxed)
     }
@@ -208,14 +208,15 @@ impl Flash {
         self.leaving.store(segments, Ordering::Relaxed);
     }
 
-    /// The item of a slot on flash is no longer linked there.
+    /// Counts an item on flash as dead: its slot no longer leads to it.
     pub(crate) fn count_dead(&self, item: FlashItem) {
         self.spans.count_dead(item, &self.segments);
         self.segments.count_dead(item.page);
     }
 
-    /// Counts the item of a slot that an earlier server left, if it is still there: only of a tier that goes on. As long as
-    /// there is such a slot that is not counted, no segment is retired.
+    /// Counts the item of a slot that an earlier server left, and returns whether it is still there.
+    ///
+    /// Only a restored tier has such slots. No segment is retired until all of them are counted.
     pub(crate) fn count_found(&self, item: FlashItem) -> bool {
         let Some(id) = self.segments.segment_of(item.page) else { return false };
         let is_there =
@@ -228,10 +229,12 @@ impl Flash {
     }
 }
 
-/// One segment is written, one is retired, and others keep items meanwhile.
+/// The fewest segments of a tier: one is written, one is retired, and others keep items meanwhile.
 pub const FLASH_SEGMENTS_MIN: usize = 4;
 
-/// Returns after how many reads of other items on flash, beside so many items in memory, an item's next read is late.
+/// Returns how many reads of other items on flash make the next read of an item late.
+///
+/// `items` is the number of items in memory.
 fn recent_reads_for(items: u64) -> u64 {
     items / FLASH_READS_BETWEEN_DIVISOR
 }

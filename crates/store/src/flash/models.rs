@@ -1,4 +1,6 @@
-//! Models of items between memory and flash. Segments have one page, and so each item has its own.
+//! Models of items between memory and flash.
+//!
+//! Segments have one page, and so each item has its own.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@
 //! Numbers are little-endian. The tier's id, the page's number and the sequence are not stored whole, but a page of another tier,
 //! of another place or of an earlier use of the segment has another checksum. A record whose key has no bytes ends the records of
 //! its page, and none begins in a page's last bytes ([`RECORD_START_MAX`]). The hashes of a page's keys differ in their first 24
-//! bits, so that a slot, which tells these and the page, means one record.
+//! bits, so that a slot, which encodes these and the page, means one record.
 
 use std::ops::Range;
 
@@ -26,10 +26,12 @@ pub const PAGE_BYTES: usize = PAGE as usize;
 pub const PAYLOAD_BYTES: usize = PAGE_BYTES - 8;
 /// Bytes of a record before the item.
 pub const RECORD_HEAD_BYTES: usize = 4;
-/// No record begins in the page.
+/// The value of a page's first offset if no record begins in the page.
 const NO_RECORD: u16 = u16::MAX;
 
-/// Records begin at such an offset at most, so that the page tells whether there is one, and how long its header is.
+/// The last offset of a page at which a record may begin.
+///
+/// So the page shows whether there is a record, and how long its header is.
 pub const RECORD_START_MAX: usize = PAYLOAD_BYTES - RECORD_HEAD_BYTES - ITEM_FIXED_BYTES;
 pub(super) const ITEM_FIXED_BYTES: usize = 8;
 /// The offset of the key's length in an item.
@@ -40,7 +42,9 @@ const FIRST_AT: usize = CHECKSUM_AT + 4;
 
 /// The last page class.
 pub const LAST_CLASS: u8 = (1 << PAGE_CLASS_BITS) - 1;
-/// Pages to read at first for an item, by the page class of its slot; of the last class, further ones follow.
+/// Pages to read at first for an item, by the page class of its slot.
+///
+/// An item of the last class may have further pages.
 const CLASS_PAGES: [u32; 1 << PAGE_CLASS_BITS] = [1, 2, 3, 4, 6, 10, 18, 34];
 
 /// Returns the page class of an item on so many pages.
@@ -91,7 +95,7 @@ pub fn name_of(extents: &[Extent], mut page: u32) -> Option<PageName> {
     None
 }
 
-/// A page is not what was written there.
+/// A page that is not what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPage;
 
@@ -104,7 +108,9 @@ fn checksum(page: &[u8], name: PageName) -> u32 {
     crc32c::crc32c_append(sum, &page[FIRST_AT..PAGE_BYTES])
 }
 
-/// Completes a page whose payload was written; `first` is the offset of the first record that begins in it.
+/// Completes a page whose payload was written.
+///
+/// `first` is the offset of the first record that begins in it.
 pub fn seal(page: &mut [u8], name: PageName, first: Option<u16>) {
     page[FIRST_AT..FIRST_AT + 2].copy_from_slice(&first.unwrap_or(NO_RECORD).to_le_bytes());
     page[FIRST_AT + 2..PAGE_BYTES].copy_from_slice(&(name.sequence as u16).to_le_bytes());
@@ -112,7 +118,7 @@ pub fn seal(page: &mut [u8], name: PageName, first: Option<u16>) {
     page[CHECKSUM_AT..FIRST_AT].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks a page. Returns the offset of the first record that begins in it.
+/// Checks a page, and returns the offset of the first record that begins in it.
 ///
 /// # Errors
 /// It is not the page of this name, or was damaged.
@@ -128,8 +134,9 @@ pub(super) fn check(page: &[u8], name: PageName) -> Result<Option<usize>, BadPag
     Ok((first != NO_RECORD).then_some(usize::from(first)))
 }
 
-/// A record found on its pages. Its offsets count payload bytes, from those of the first page: [`parts_of`] returns where these
-/// are.
+/// A record found on its pages.
+///
+/// Its offsets count payload bytes, from those of the first page: [`parts_of`] returns where these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The second of the last access when it was written.
@@ -176,7 +183,7 @@ pub fn parts_of(payload: Range<usize>) -> impl Iterator<Item = Range<usize>> + C
 pub enum Search {
     /// The record.
     Found(Record),
-    /// The record goes on: so many pages hold it.
+    /// The record needs more pages: so many in all.
     Pages(u32),
     /// No record of the first page has the key.
     Absent,
@@ -209,7 +216,7 @@ impl<'b> Pages<'b> {
         self.progress.opened as usize * PAYLOAD_BYTES
     }
 
-    /// Checks the next page. Returns where its first record begins.
+    /// Checks the next page, and returns where its first record begins.
     fn open_next(&mut self) -> Result<Option<usize>, BadPage> {
         let from = self.progress.opened as usize * PAGE_BYTES;
         let name = name_of(self.extents, self.progress.opened).ok_or(BadPage)?;
@@ -218,7 +225,7 @@ impl<'b> Pages<'b> {
         Ok(first)
     }
 
-    /// Opens pages until so many payload bytes are at hand. Returns whether enough pages were read.
+    /// Opens pages up to so many payload bytes, and returns whether enough pages were read.
     fn open(&mut self, bytes: usize) -> Result<bool, BadPage> {
         while self.payload_len() < bytes {
             if (self.progress.opened as usize + 1) * PAGE_BYTES > self.bytes.len() {
@@ -229,7 +236,9 @@ impl<'b> Pages<'b> {
         Ok(true)
     }
 
-    /// Finds the record whose key is accepted among those that begin in the first page, and opens all its pages.
+    /// Finds the record whose key `is_its` accepts, and opens all pages of the record.
+    ///
+    /// It searches the records that begin in the first page.
     ///
     /// # Errors
     /// A page is damaged, or is another one.
@@ -240,7 +249,7 @@ impl<'b> Pages<'b> {
         }
     }
 
-    /// As [`Pages::find`], and opens only the pages of the record's header and key.
+    /// Finds the record as [`Pages::find`] does, but opens only the pages of its header and key.
     ///
     /// # Errors
     /// As there.
@@ -283,7 +292,7 @@ impl<'b> Pages<'b> {
         // What follows a short header may be on a page that the record does not need.
         let end = (at + HEADER_BYTES_MAX).min(self.payload_len());
         let item = header_in(self.bytes, at..end);
-        // The options are at hand, and they tell the header's length.
+        // The options are at hand, and they encode the header's length.
         if at + item.key_at() as usize <= end {
             return Ok(Some(item));
         }
@@ -291,7 +300,9 @@ impl<'b> Pages<'b> {
     }
 }
 
-/// Decodes the header of an item from these payload bytes of a buffer of pages, as many as a header has at most.
+/// Decodes the header of an item from these payload bytes of a buffer of pages.
+///
+/// They are at most as many as the longest header has.
 pub fn header_in(pages: &[u8], payload: Range<usize>) -> Item {
     let mut head = [0; HEADER_BYTES_MAX];
     let mut copied = 0;

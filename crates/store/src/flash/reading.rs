@@ -27,7 +27,7 @@ use crate::info::{Expiry, ItemInfo, Miss};
 use crate::reclaim::whole_bytes;
 use crate::store::Store;
 
-/// Keeps a flash segment from being used again.
+/// A pin that keeps a flash segment from being used again.
 #[derive(Debug)]
 pub(super) struct SegmentPin {
     reader: Arc<FlashReader>,
@@ -51,15 +51,17 @@ pub struct FlashRead {
     item: FlashItem,
     /// Where its pages are: up to the end of its first segment, and the whole of others.
     pub(super) extents: SmallVec<[Extent; 1]>,
-    /// Pages to be read, of which the first were read before, and up to which one request reads.
+    /// Pages to be read.
     pub(super) pages: u32,
+    /// Of these, the pages that were read before.
     read: u32,
+    /// The page up to which the next request reads.
     up_to: u32,
     pub(super) progress: Progress,
     buffer: Option<PageBuffer>,
     /// Slots that turned out to be other keys'.
     excluded: Vec<ExcludedSlot>,
-    /// Of each extent's segment.
+    /// The pins of each extent's segment.
     pub(super) pins: Pins,
 }
 
@@ -75,12 +77,12 @@ fn is_excluded(excluded: &[ExcludedSlot], slot: Slot) -> bool {
 }
 
 impl FlashRead {
-    /// The device, by its place in the options.
+    /// Returns the device, by its place in the options.
     pub fn device(&self) -> usize {
         self.place().0
     }
 
-    /// Where to read, in bytes from the start of the device's segments.
+    /// Returns where to read, in bytes from the start of the device's segments.
     pub fn offset(&self) -> u64 {
         self.place().1
     }
@@ -118,7 +120,7 @@ impl FlashRead {
     }
 }
 
-/// An item that was read from flash. It pins its flash segment.
+/// An item that was read from flash, and pins its flash segment.
 #[derive(Debug)]
 pub struct FetchedItem {
     pub(crate) hash: KeyHash,
@@ -167,7 +169,9 @@ impl FetchedItem {
         &self.record.item
     }
 
-    /// Returns where the item is; `None` if it goes on in other segments, which are forgotten with its slot.
+    /// Returns where the item is; `None` if it continues in other segments.
+    ///
+    /// Those are forgotten with its slot.
     pub(crate) fn location(&self) -> Option<FlashLocation> {
         let is_in_one = self.pins.len() == 1;
         is_in_one.then(|| FlashLocation::new(self.flash.page, self.flash.page_class, self.sequence))
@@ -202,7 +206,7 @@ pub(super) fn info_of(record: &Record, slot: Slot, now: u32) -> ItemInfo {
 /// The value of an item that was read from flash, in the buffer of its pages.
 #[derive(Debug)]
 pub struct FetchedValue {
-    /// Which bytes of the pages' payloads.
+    /// The value's bytes in the payloads of the pages.
     payload: Range<usize>,
     buffer: LentBuffer,
 }
@@ -232,9 +236,9 @@ impl FetchedValue {
 /// The result of reading flash for a key.
 #[derive(Debug)]
 pub enum Fetched {
-    /// Its item.
+    /// The key's item.
     Item(Box<FetchedItem>),
-    /// None, or other keys' items.
+    /// No item, or only items of other keys.
     Others(FalseMatches),
 }
 
@@ -247,11 +251,11 @@ pub struct FalseMatches {
 
 /// The slot on flash that a change finds for its key.
 pub(crate) enum OnFlash {
-    /// No slot there can be its.
+    /// No slot on flash can be the key's.
     Nothing,
-    /// A slot that may be its.
+    /// A slot that may be the key's and was not read.
     Unread(SlotSnapshot),
-    /// Its item, which was read, with this header.
+    /// The key's item, which was read: its header, and why it is no longer valid, if it is not.
     Read(SlotSnapshot, Item, Option<Miss>),
 }
 
@@ -262,7 +266,9 @@ pub enum FlashReadResult {
     Item(Box<FetchedItem>),
     /// No item, or one that is no longer valid: its slot is empty now.
     Miss(Miss),
-    /// No item of the key is on flash: those that were read have other keys, or left flash meanwhile. It may be in memory now.
+    /// No item of the key is on flash.
+    ///
+    /// The items that were read have other keys, or left flash meanwhile. The key's item may be in memory now.
     Others(FalseMatches),
     /// More is to be read.
     More(Box<FlashRead>),
@@ -310,8 +316,9 @@ impl Handle {
         }
     }
 
-    /// Pins the pages of a slot, if that has not changed since it was seen in the tables of `version`. The first request reads at
-    /// most so many.
+    /// Pins the pages of a slot, if it has not changed since it was seen in the tables of `version`.
+    ///
+    /// The first request reads at most `pages_max` of them.
     pub(super) fn read_slot(
         &self,
         hash: KeyHash,
@@ -373,7 +380,9 @@ impl Handle {
         buffer
     }
 
-    /// Takes the result of a read: the bytes that were read into the buffer. A counted access unless `access` is false.
+    /// Takes the result of a read: the bytes that were read into the buffer.
+    ///
+    /// The read counts as an access unless `access` is false.
     pub fn finish_flash_read(
         &self,
         mut read: Box<FlashRead>,
@@ -419,7 +428,7 @@ impl Handle {
         }
     }
 
-    /// Goes on with another slot on flash that may be the key's.
+    /// Continues with another slot on flash that may be the key's.
     fn look_up_again(&self, hash: KeyHash, excluded: Vec<ExcludedSlot>) -> FlashReadResult {
         match self.read_flash_but(hash, excluded) {
             Ok(next) => FlashReadResult::More(next),
@@ -436,7 +445,7 @@ impl Handle {
         self.read_flash_but(hash, others.excluded).map_err(|excluded| FalseMatches { hash, excluded })
     }
 
-    /// Counts the pages that one request has read. Returns how many are at hand now.
+    /// Counts the pages that one request has read, and returns how many are at hand now.
     pub(super) fn count_read(&self, read: &FlashRead, result: &io::Result<usize>) -> u32 {
         let pages = result.as_ref().map_or(0, |len| len / PAGE_BYTES).min((read.pages - read.read) as usize);
         let flash = self.store.flash.as_ref().expect("it made the read");
@@ -458,7 +467,7 @@ impl Handle {
         if is_bad { &counters.bad_pages } else { &counters.read_errors }.inc();
     }
 
-    /// Goes on with a read, of which so many pages are at hand.
+    /// Continues a read, of which so many pages are at hand.
     pub(super) fn read_more(
         &self,
         mut read: Box<FlashRead>,
@@ -531,8 +540,9 @@ impl Handle {
         }))
     }
 
-    /// Stores an item in memory again if its read was an access, soon after another one or while much memory is free. Returns the
-    /// item.
+    /// Promotes an item to memory if it is likely to be read again, and returns the item.
+    ///
+    /// It does so if the read was an access, soon after another one or while much memory is free.
     pub fn promote(&self, fetched: Box<FetchedItem>) -> Box<FetchedItem> {
         if !fetched.is_access || !self.store.takes_back(fetched.hash, fetched.header()) {
             return fetched;
@@ -573,7 +583,9 @@ impl Handle {
         self.with_fetched(|fetched| (fetched.key() == key).then(|| fetched.info(now))).flatten()
     }
 
-    /// Returns whether what [`Handle::use_fetched`] gave says that the key has no item on flash, and none has come there since.
+    /// Returns whether the key has no item on flash, by what [`Handle::use_fetched`] gave.
+    ///
+    /// Returns false if a slot that may be the key's was linked there since.
     pub fn is_absent_on_flash(&self, key: &[u8]) -> bool {
         let hash = self.store.hash(key);
         match &*self.fetched.borrow() {
@@ -623,7 +635,7 @@ impl Handle {
 }
 
 impl Store {
-    /// Notes a read of an item on flash. Returns whether the item should return to memory.
+    /// Records a read of an item on flash, and returns whether the item should return to memory.
     fn takes_back(&self, hash: KeyHash, item: &Item) -> bool {
         let flash = self.flash.as_ref().expect("it has the item");
         let needed = whole_bytes(item).div_ceil(self.geometry.segment_bytes()) as usize;
@@ -673,7 +685,7 @@ impl Store {
         self.count_dead_on_flash(at.slot);
     }
 
-    /// The slot no longer leads to its item on flash.
+    /// Counts an item on flash as dead: `slot` no longer leads to it.
     pub(crate) fn count_dead_on_flash(&self, slot: Slot) {
         if let (Some(flash), Some(item)) = (&self.flash, FlashItem::from_slot(slot)) {
             flash.count_dead(item);
@@ -681,8 +693,9 @@ impl Store {
     }
 }
 
-/// The buffers of one thread's reads, which further reads use again. Each thread has its own, so that threads do not count
-/// references in the same cache line.
+/// The buffers of one thread's reads, which further reads use again.
+///
+/// Each thread has its own, so that threads do not count references in the same cache line.
 #[derive(Debug)]
 pub(crate) struct FlashReader {
     store: Arc<Store>,
@@ -695,8 +708,9 @@ struct KeptBuffers {
     bytes: usize,
 }
 
-/// Bytes of the buffers that are kept, and of one.
+/// The most bytes of a thread's kept buffers.
 const KEPT_BYTES_MAX: usize = 8 << 20;
+/// The most bytes of one kept buffer.
 const KEPT_BUFFER_BYTES_MAX: usize = 1 << 20;
 
 impl FlashReader {
@@ -752,7 +766,7 @@ impl std::fmt::Debug for KeptBuffers {
     }
 }
 
-/// A buffer that was read into. Its memory is used for further reads.
+/// A buffer that was read into, whose memory is used for further reads.
 #[derive(Debug)]
 struct LentBuffer {
     buffer: Option<PageBuffer>,

@@ -9,7 +9,9 @@ use super::page::{
     RECORD_START_MAX, Record, check, header_in, parts_of,
 };
 
-/// Pages of one segment, whose records are visited. Each page is checked once, when a record on it is.
+/// Pages of one segment, whose records are visited.
+///
+/// Each page is checked once, when a record on it is.
 #[derive(Debug)]
 pub(super) struct Records<'b> {
     bytes: &'b [u8],
@@ -18,14 +20,16 @@ pub(super) struct Records<'b> {
     checked: Vec<Option<Result<Option<usize>, BadPage>>>,
 }
 
-/// The result of a search for the next record. Offsets count payload bytes of the pages.
+/// The result of a search for the next record.
+///
+/// Offsets count payload bytes of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextRecord {
     /// A record, whose header and key are at hand.
     Record(Record),
-    /// A record begins here whose header or key goes on to a page that is not at hand.
+    /// A record begins here whose header or key continues on a page that is not at hand.
     Cut(usize),
-    /// A page is damaged, or was not written: go on here.
+    /// A page is damaged, or was not written: continue here.
     Damaged(usize),
     /// No further record begins in these pages.
     End,
@@ -37,14 +41,14 @@ impl<'b> Records<'b> {
         Records { bytes, first, checked: vec![None; bytes.len() / PAGE_BYTES] }
     }
 
-    /// Checks a page at hand. Returns where its first record begins.
+    /// Checks a page at hand, and returns where its first record begins.
     fn open_page(&mut self, page: usize) -> Result<Option<usize>, BadPage> {
         let bytes = &self.bytes[page * PAGE_BYTES..(page + 1) * PAGE_BYTES];
         let name = self.first.plus(page as u32);
         *self.checked[page].get_or_insert_with(|| check(bytes, name))
     }
 
-    /// Checks the pages of these payload bytes. Returns whether they are at hand.
+    /// Checks the pages of these payload bytes, and returns whether they are at hand.
     ///
     /// # Errors
     /// One is damaged, or is another page.

@@ -1,4 +1,6 @@
-//! The flash tier over a restart: a clean stop saves which flash segments hold items, and the next server continues there.
+//! The flash tier over a restart.
+//!
+//! A clean stop saves which flash segments hold items, and the next server continues there.
 //!
 //! Slots on flash are in the region, as those of items in memory, and a clean stop saves the checksum of each group. What only
 //! the server knows is saved in PATH.meta: the use of each segment, the order of the free ones, and where the log goes on.
@@ -7,10 +9,10 @@
 //! were handed to a device are not used again before their segment is, whether their write has ended or not.
 //!
 //! **No slot leads to a flash segment that was used again.** The saved state is used once: the start replaces PATH.meta on the
-//! device before anything else changes, and after a kill or a power failure recovery clears every slot on flash. If somebody puts
-//! copies of PATH and PATH.meta back, the devices give them away: each opening writes a new random id into all headers before
-//! the first segment is written, and the saved state names the id of its own opening. If one header has another id, as that of a
-//! swapped device, no item on flash is kept.
+//! device before anything else changes, and after a kill or a power failure recovery clears every slot on flash. If an
+//! administrator restores old copies of PATH and PATH.meta, the device headers reveal it: each opening writes a new random id
+//! into all headers before the first segment is written, and the saved state names the id of its own opening. If one header has
+//! another id, as that of a swapped device, no item on flash is kept.
 //!
 //! **No segment seems to have fewer items than slots lead to it.** Counts of live items are not saved. Each group counts its slots
 //! when it is checked, and the further segments of long items, before any request uses it. Until all are checked no segment is
@@ -64,13 +66,15 @@ pub enum FlashLoss {
     /// A device was replaced or written by another server, or the memory file is an older copy.
     #[error("the flash devices are not the set that the last server of the memory file used")]
     OtherSet,
-    /// No server saves such numbers.
+    /// The saved numbers contradict each other.
     #[error("the saved state of the flash tier is inconsistent")]
     Inconsistent,
 }
 
 impl Flash {
-    /// Returns what the next server needs to continue. No thread uses the tier meanwhile.
+    /// Returns what the next server needs to continue.
+    ///
+    /// No thread uses the tier meanwhile.
     pub(crate) fn save(&self) -> SavedFlash {
         let mut log = self.log().save(&self.segments);
         let open = log.open.as_ref().map(|open| open.id);
@@ -122,7 +126,9 @@ impl Flash {
     }
 }
 
-/// Returns whether each segment of this tier is used or free, and the log goes on behind what was written.
+/// Returns whether the saved state is consistent.
+///
+/// Then each segment of this tier is used or free, and the log continues behind what was written.
 fn is_consistent(saved: &SavedFlash, segments: &FlashSegments) -> bool {
     let SavedFlashLog { free, fresh, next_sequence, open } = &saved.log;
     let mut listed: Vec<u32> =
@@ -140,7 +146,9 @@ fn is_consistent(saved: &SavedFlash, segments: &FlashSegments) -> bool {
         && open.as_ref().is_none_or(|open| is_used(open.id) && open.next_page <= segments.segment_pages())
 }
 
-/// Continues a new tier with what the last server saved, if the devices are the same. Reads and writes no slot.
+/// Continues a new tier with what the last server saved, if the devices are the same.
+///
+/// Reads and writes no slot.
 pub(crate) fn restore_flash(
     flash: Option<&mut Flash>,
     options: Option<&FlashOptions>,

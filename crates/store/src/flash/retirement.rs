@@ -1,4 +1,4 @@
-//! Retirement: segments are emptied for later use.
+//! Retirement: empties segments for later use.
 //!
 //! When few segments are free, all are retired to which no slot leads or whose items have expired or were flushed, and if that
 //! is not enough the ones that were written first. These go, too, when the index takes as much memory as it may. A pass over the
@@ -14,21 +14,24 @@ use crate::dump::Cursor;
 use crate::handle::Handle;
 use crate::store::Store;
 
-/// Of all segments, so many (1/n) are retired by one pass …
+/// A pass retires this part (1/n) of all segments, beside those that [`FREE_MIN`] lacks.
 const RETIRED_DIVISOR: usize = 32;
-/// … when fewer than this are free.
+/// Maintenance frees segments when fewer than this are free.
 const FREE_MIN: usize = 2;
-/// The part (1/n) of memory that the index leaves to items in memory, as items on flash take no other …
+/// The index leaves at least this part (1/n) of memory to items in memory.
+///
+/// Items on flash take memory only in the index.
 const UNINDEXED_DIVISOR: u64 = 8;
-/// … but of little memory more, so that items can be there until they are written: so many bytes, up to this part.
+/// The index leaves at least so many bytes to items in memory, so that these can wait to be written.
 const UNINDEXED_BYTES_MIN: u64 = 8 << 20;
+/// [`UNINDEXED_BYTES_MIN`] takes at most this part (1/n) of memory.
 const UNINDEXED_DIVISOR_MIN: u64 = 4;
 /// For each percent that the index takes beyond its part, it may have so many percent fewer items.
 const EXCESS_POWER: i32 = 2;
 /// Bytes of the index for an item, at most.
 const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 
-/// Steps of reclaim for waiting writers by one call: the thread has writes to finish.
+/// Steps of reclaim for waiting writers in one call, as the thread has writes to finish.
 const WAITING_STEPS_MAX: u32 = 256;
 
 /// Why a segment is retired.
@@ -43,9 +46,11 @@ pub(super) enum RetireReason {
 }
 
 impl Handle {
-    /// Frees segments of flash for later use, and calls `pause` between short parts of it. Does nothing while another thread does.
+    /// Frees segments of flash for later use, and calls `pause` between short parts of that work.
     ///
-    /// Returns whether room is short until readers end, which report nothing: call it again soon.
+    /// Returns false at once while another thread frees segments.
+    ///
+    /// Otherwise returns whether room is short until readers end. Readers do not report their end: call it again soon.
     pub fn maintain_flash(&self, mut pause: impl FnMut()) -> bool {
         let Some(flash) = &self.store.flash else { return false };
         let Ok(_retiring) = flash.retirement.try_lock() else { return false };
@@ -98,7 +103,7 @@ impl Handle {
             // Without eviction, segments of memory whose items flash had no room for may leave now.
             self.store.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
             self.reclaim_for_waiting();
-            // Not before: until now nothing else tells writers to wait.
+            // Not before: until now nothing else makes writers wait.
             flash.log().note_freed();
         }
         if !self.store.evicts() && flash.retiring() > 0 {
@@ -106,7 +111,9 @@ impl Handle {
         }
     }
 
-    /// Reclaims memory without eviction. Writers that wait for flash reclaim none.
+    /// Reclaims memory without eviction.
+    ///
+    /// Writers that wait for flash reclaim none.
     fn reclaim_for_waiting(&self) {
         let store = &*self.store;
         if store.evicts() || store.index.is_recovering() {
@@ -160,8 +167,9 @@ impl Handle {
 }
 
 impl Store {
-    /// Requests room on flash, which is full, for a writer that waits for memory. Returns whether [`Handle::maintain_flash`] can make
-    /// some without eviction. The caller has had all groups checked.
+    /// Requests room on full flash for a writer that waits for memory.
+    ///
+    /// Returns whether [`Handle::maintain_flash`] can make room without eviction. The caller has had all groups checked.
     pub(crate) fn request_flash_room(&self) -> bool {
         let Some(flash) = self.flash.as_ref().filter(|flash| !self.evicts() && flash.can_free(self)) else {
             return false;
@@ -185,7 +193,9 @@ impl Store {
         }
     }
 
-    /// Returns by how many items the index, with those in memory and on flash, is too large to leave some memory to items.
+    /// Returns how many items the index has too many to leave enough memory to items.
+    ///
+    /// The index has items in memory and on flash.
     fn surplus_items(&self, flash: &Flash) -> u64 {
         let items = self.index.items();
         flash.items_most.fetch_max(items, Ordering::Relaxed);
@@ -205,17 +215,19 @@ impl Store {
 }
 
 impl Flash {
-    /// Ends the segment that is written if its items were flushed: all items of a segment are of one epoch.
+    /// Ends the segment that is written if its items were flushed.
+    ///
+    /// All items of a segment are of one epoch.
     fn close_flushed(&self, epoch: u64, now_ns: u64) {
         self.log().close_flushed(&self.segments, epoch, now_ns);
     }
 
-    /// Returns the free segments of devices that are written to now.
+    /// Returns the number of free segments of devices that are written to now.
     fn free_segments(&self, now_ns: u64) -> usize {
         self.log().free_segments(&self.segments, now_ns)
     }
 
-    /// Returns the segments that are free, or will be when readers end.
+    /// Returns the number of segments that are free, or will be when readers end.
     fn soon_free(&self, now_ns: u64) -> usize {
         self.free_segments(now_ns) + self.retiring()
     }
@@ -237,7 +249,9 @@ impl Flash {
         self.retirable().into_iter().filter_map(|segment| Some((segment.id, reason(&segment)?))).collect()
     }
 
-    /// Returns the sealed segments that were written first, but for those `without`: so many, or those with so many items.
+    /// Returns the sealed segments that were written first, except those of `without`.
+    ///
+    /// They are at least `segments`, with at least `items` live items, if there are as many.
     fn oldest(
         &self,
         segments: usize,
@@ -265,7 +279,9 @@ impl Flash {
         oldest
     }
 
-    /// Returns the sealed segments, but for those of an item that goes on in others and is linked once those are written.
+    /// Returns the sealed segments that may be retired.
+    ///
+    /// Segments of an item that continues in others may not, until those are written and the item is linked.
     fn retirable(&self) -> Vec<SegmentUse> {
         let mut sealed: Vec<SegmentUse> =
             self.segments.uses().filter(|segment| segment.kind == Kind::Sealed).collect();
@@ -274,12 +290,12 @@ impl Flash {
         sealed
     }
 
-    /// Returns the segments that readers keep from being free.
+    /// Returns the number of segments that readers keep from being free.
     fn retiring(&self) -> usize {
         self.segments.uses().filter(|segment| segment.kind == Kind::Retiring).count()
     }
 
-    /// Frees retired segments that no reader pins. Returns whether there was one.
+    /// Frees retired segments that no reader pins, and returns whether there was one.
     pub(super) fn free_retired(&self) -> bool {
         let mut has_freed = false;
         let retiring: Vec<u32> =

@@ -1,4 +1,4 @@
-//! Items longer than a flash segment: on which segments they go on.
+//! Items longer than a flash segment, and the segments in which they continue.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::segments::FlashSegments;
 #[derive(Clone, Debug, Default)]
 struct Span {
     segments: Box<[u32]>,
-    /// The item's slot leads to it.
+    /// Whether the item's slot leads to it.
     is_linked: bool,
 }
 
@@ -20,7 +20,7 @@ struct Span {
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     known: Mutex<HashMap<u32, Span>>,
-    /// Those of an earlier server whose slots were not found yet.
+    /// The items of an earlier server whose slots were not found yet.
     saved: Mutex<HashMap<u32, Span>>,
 }
 
@@ -29,7 +29,7 @@ impl Spans {
         self.known.lock().expect("no thread panics while it holds spans")
     }
 
-    /// The item on this page is being written, and goes on in these segments.
+    /// Records that the item on this page is being written, and continues in these segments.
     pub(super) fn note(&self, page: u32, segments: &[u32]) {
         if !segments.is_empty() {
             self.lock().insert(page, Span { segments: segments.into(), is_linked: false });
@@ -93,7 +93,7 @@ impl Spans {
             .collect()
     }
 
-    /// The item was not linked.
+    /// Forgets an item that was not linked.
     pub(super) fn forget(&self, page: u32) {
         self.lock().remove(&page);
     }

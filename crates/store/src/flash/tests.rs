@@ -66,7 +66,9 @@ impl World {
         }
     }
 
-    /// Reads all records in turn as compaction does, so many pages at a time. Returns their numbers.
+    /// Reads all records in turn as compaction does, so many pages at a time.
+    ///
+    /// Returns their numbers.
     fn walk(&self, pages: usize) -> Vec<u64> {
         let mut numbers = Vec::new();
         for id in 0..SEGMENTS as u32 {
@@ -104,7 +106,9 @@ impl World {
         numbers
     }
 
-    /// Reads a record as the tier does; returns the search's result, the buffer, and the pages that were read.
+    /// Reads a record as the tier does.
+    ///
+    /// Returns the search's result, and the number of pages that were read.
     fn find(&self, staged: &StagedItem, key: &[u8], change: impl Fn(&mut [u8])) -> (Read, usize) {
         let id = self.segments.segment_of(staged.page).expect("the page is one");
         let name = PageName { tier: TIER, number: staged.page, sequence: self.segments.sequence(id) };

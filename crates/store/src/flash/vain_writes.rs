@@ -1,21 +1,25 @@
-//! Writes none of whose items is linked: they free no memory, however many end.
+//! Unlinked writes: none of their items was linked, so they free no memory, however many end.
 
-/// The last published writes with items of memory, as far as none of these was linked.
+/// The last published writes with items of memory, if no item of these writes was linked.
 #[derive(Debug, Default)]
 pub(super) struct VainWrites {
-    /// When the first and the last of them was published.
+    /// When the first and the last of these writes was published.
     published_ns: Option<(u64, u64)>,
 }
 
 impl VainWrites {
-    /// A write was published. Those before are forgotten after a pause of `limit_ns`.
+    /// Records a published write, and whether any of its items was linked.
+    ///
+    /// Forgets the writes before a pause of `limit_ns`.
     pub fn note(&mut self, is_linked: bool, now_ns: u64, limit_ns: u64) {
         let before = self.published_ns.filter(|(_, last)| now_ns.saturating_sub(*last) <= limit_ns);
         let first = before.map_or(now_ns, |(first, _)| first);
         self.published_ns = (!is_linked).then_some((first, now_ns));
     }
 
-    /// Returns whether there have been no others for longer than `limit_ns`.
+    /// Returns whether all writes published for longer than `limit_ns` were unlinked.
+    ///
+    /// Returns false after a pause of `limit_ns`.
     pub fn have_lasted(&self, now_ns: u64, limit_ns: u64) -> bool {
         self.published_ns.is_some_and(|(first, last)| {
             now_ns.saturating_sub(first) > limit_ns && now_ns.saturating_sub(last) <= limit_ns

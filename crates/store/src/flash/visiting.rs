@@ -42,8 +42,10 @@ pub struct VisitedKey {
 }
 
 impl VisitedKey {
-    /// Returns whether a walk reaches the key in its step from one cursor to the next. A slot does not tell the whole place of its
-    /// key: a walk beside the growth of the index may visit a slot in two steps, and lists its key in one of them.
+    /// Returns whether a walk reaches the key in its step from one cursor to the next.
+    ///
+    /// A slot does not encode the whole place of its key: while the index grows, a walk may visit a slot in two steps, and lists
+    /// its key in one of them.
     pub fn is_between(&self, from: Cursor, next: Cursor) -> bool {
         from.hash().is_some_and(|from| from <= self.hash) && next.hash().is_none_or(|next| self.hash < next)
     }
@@ -72,7 +74,9 @@ impl Handle {
         self.read_slot(hash, at, version, VISITED_PAGES, Vec::new()).ok()
     }
 
-    /// Takes the result of a read that [`Handle::read_visited`] began. It is no access.
+    /// Takes the result of a read that [`Handle::read_visited`] began.
+    ///
+    /// The read is no access.
     pub fn finish_visit(
         &self,
         mut read: Box<FlashRead>,
