@@ -1,4 +1,6 @@
-//! The header of a flash device, its first page. Numbers are little endian:
+//! The header of a flash device, its first page.
+//!
+//! Numbers are little endian:
 //!
 //! | at | bytes | meaning |
 //! | --- | --- | --- |

@@ -12,7 +12,7 @@ use super::{Devices, FlashReader, ThreadControl};
 /// How long the thread waits for results before it submits again.
 const RETRY_AFTER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Reads for the store until [`ThreadControl::stop`].
+/// Does the reads that the store itself needs, until [`ThreadControl::stop`].
 ///
 /// # Errors
 /// The kernel refuses the ring, or to wait for it.

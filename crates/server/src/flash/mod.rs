@@ -46,40 +46,44 @@ pub struct DeviceSettings {
 
 /// A read that the store requests.
 pub trait ReadRequest {
-    /// The device, by its place in the settings.
+    /// Returns the device, by its place in the settings.
     fn device(&self) -> usize;
 
-    /// Where to read, in bytes from the start of the device's segments.
+    /// Returns where to read, in bytes from the start of the device's segments.
     fn offset(&self) -> u64;
 
-    /// Takes the buffer, and returns which of its bytes to read: whole pages. Called once.
+    /// Takes the buffer, and returns which of its bytes to read: whole pages.
+    ///
+    /// Called once.
     fn take_buffer(&mut self) -> (PageBuffer, Range<usize>);
 }
 
 /// A write that the store requests.
 pub trait WriteRequest {
-    /// The device, by its place in the settings.
+    /// Returns the device, by its place in the settings.
     fn device(&self) -> usize;
 
-    /// Where to write, in bytes from the start of the device's segments.
+    /// Returns where to write, in bytes from the start of the device's segments.
     fn offset(&self) -> u64;
 
-    /// Bytes to write, from the start of the buffer: whole pages.
+    /// Returns how many bytes to write from the start of the buffer: whole pages.
     fn byte_len(&self) -> usize;
 
-    /// Takes the buffer. Called once.
+    /// Takes the buffer; called once.
     fn take_buffer(&mut self) -> PageBuffer;
 }
 
 /// The store's writes.
 pub trait WriteQueue {
-    /// One of them.
+    /// One of the store's writes.
     type Write: WriteRequest;
 
-    /// Takes the next one, if there is one.
+    /// Takes the next write, if there is one.
     fn take_write(&self) -> Option<Self::Write>;
 
-    /// Takes the result of a write, with its buffer. Writes may end in any order.
+    /// Takes the result of a write, with its buffer.
+    ///
+    /// Writes may end in any order.
     fn finish_write(&self, write: Self::Write, buffer: PageBuffer, is_written: bool);
 
     /// Records that a device is lost, or back. Maintenance follows.
@@ -88,7 +92,8 @@ pub trait WriteQueue {
     /// Returns whether [`WriteQueue::maintain`] is due.
     fn is_maintenance_due(&self) -> bool;
 
-    /// Prepares segments for further writes; calls `pause` between short parts of that. Called when due, after writes, and once a
-    /// second: every few milliseconds while it returns true.
+    /// Prepares segments for further writes, and calls `pause` between short parts of that work.
+    ///
+    /// The writer calls it when it is due, after writes, and once a second; while it returns true, every few milliseconds.
     fn maintain(&self, pause: &mut dyn FnMut()) -> bool;
 }

@@ -13,7 +13,9 @@ use super::device_header::HEADER_BYTES;
 use super::{Devices, ReadRequest, file_offset};
 use crate::bounds::{FLASH_READ_BYTES_MAX, FLASH_READS_MAX};
 
-/// Reads `R` that are under way or wait, and what the worker keeps with each. Dropped, it waits for those under way.
+/// Reads `R` that are under way or wait, and what the worker keeps with each.
+///
+/// When it is dropped, it waits for the reads under way.
 #[derive(Debug)]
 pub struct FlashReader<R, T> {
     devices: Arc<Devices>,
@@ -24,7 +26,9 @@ pub struct FlashReader<R, T> {
     free: Vec<usize>,
     /// The reads that are not in the ring, with their buffers.
     waiting: VecDeque<(usize, PageBuffer)>,
-    /// Reads of files in memory, which io_uring would pass to another thread: they are done when they are taken.
+    /// Reads of files in memory, which are done when they are taken.
+    ///
+    /// io_uring would pass them to another thread.
     in_memory: VecDeque<(usize, PageBuffer)>,
 }
 
@@ -34,7 +38,7 @@ struct PendingRead<R, T> {
     with: T,
     /// Which bytes of the buffer are to be read.
     bytes: Range<usize>,
-    /// How many of them were.
+    /// How many of these bytes were read.
     done: usize,
 }
 
@@ -87,8 +91,9 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         !self.in_memory.is_empty()
     }
 
-    /// Starts the queued reads, as many as the ring holds. Due once in a turn of the worker, after [`FlashReader::take`] has
-    /// returned nothing.
+    /// Starts the queued reads, as many as the ring holds.
+    ///
+    /// The worker calls it once a turn, after [`FlashReader::take`] has returned nothing.
     ///
     /// # Errors
     /// The system's. The reads stay queued.
@@ -96,8 +101,9 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         self.ring.submit()
     }
 
-    /// Takes a read that has ended, what was kept with it, its buffer, and how many of the requested bytes were read, which are
-    /// fewer at the end of the file. Waits for no device.
+    /// Takes a read that has ended, what was kept with it, its buffer, and how many bytes were read.
+    ///
+    /// These are fewer than requested at the end of the file. Waits for no device.
     pub fn take(&mut self) -> Option<(R, T, PageBuffer, io::Result<usize>)> {
         loop {
             let completion = self.read_memory().or_else(|| self.ring.next_completion());
@@ -124,8 +130,9 @@ impl<R: ReadRequest, T> FlashReader<R, T> {
         }
     }
 
-    /// Drops the reads that are queued and that `is_dropped` accepts, by what was kept with them. Others, and reads under way, end as
-    /// before.
+    /// Drops the queued reads that `is_dropped` accepts, by what was kept with them.
+    ///
+    /// Other reads, and those under way, end as before.
     pub fn drop_queued(&mut self, is_dropped: impl Fn(&T) -> bool) {
         let FlashReader { reads, free, waiting, .. } = self;
         waiting.retain(|(index, _)| {

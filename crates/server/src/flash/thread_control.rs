@@ -1,4 +1,4 @@
-//! Wakes and stops a thread of the flash tier: the one that writes, or the one that reads for the store.
+//! Wakes and stops a thread of the flash tier: the writer, or the one that reads for the store.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::event::EventfdFlags;
 #[derive(Debug)]
 pub struct ThreadControl {
     doorbell: OwnedFd,
-    /// The doorbell was rung since the thread last looked for work.
+    /// Whether the doorbell was rung since the thread last looked for work.
     is_notified: AtomicBool,
     is_stopping: AtomicBool,
 }
@@ -29,7 +29,7 @@ impl ThreadControl {
         })
     }
 
-    /// Tells the thread that the store has work for it.
+    /// Notifies the thread that the store has work for it.
     pub fn notify(&self) {
         // Pairs with `drain`: either the thread looks for work later, or this rings.
         if !self.is_notified.swap(true, Ordering::AcqRel) {
@@ -49,7 +49,9 @@ impl ThreadControl {
         self.doorbell.as_fd()
     }
 
-    /// Returns whether the thread is to end. Later notifications ring again.
+    /// Drains the doorbell, and returns whether the thread is to end.
+    ///
+    /// Later notifications ring again.
     pub(super) fn drain(&self) -> bool {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         self.is_notified.swap(false, Ordering::AcqRel);

@@ -48,7 +48,9 @@ impl FlashTier {
         }
     }
 
-    /// Makes the devices this server's, once its store has begun: what the store saves from now on names this set.
+    /// Makes the devices this server's, once its store has begun.
+    ///
+    /// What the store saves from now on names this set.
     ///
     /// # Errors
     /// A header cannot be written.
@@ -106,8 +108,9 @@ pub fn log_opening(store: &Store, flash: Option<&FlashTier>) {
     }
 }
 
-/// Starts the thread that writes, and from there the one that reads for the store, if there is a flash tier. Both end when the
-/// writer is stopped.
+/// Starts the writer, and from its thread the one that reads for the store, if there is a flash tier.
+///
+/// Both end when the writer is stopped.
 ///
 /// # Errors
 /// The system starts no thread.
