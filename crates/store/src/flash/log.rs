@@ -14,7 +14,7 @@ use super::filling::Filling;
 use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::segments::FlashSegments;
-use super::vain_writes::VainWrites;
+use super::unlinked_writes::UnlinkedWrites;
 use super::{FlashOptions, PageBuffer};
 #[cfg(not(loom))]
 use crate::restart::saved_state::{SavedFlashLog, SavedOpenFlashSegment};
@@ -159,7 +159,7 @@ pub(super) struct Log {
     progress_ns: u64,
     /// How long it may take.
     stalled_ns: u64,
-    vain: VainWrites,
+    vain: UnlinkedWrites,
     /// Free segments that only moved items use.
     reserved: usize,
     /// When a segment that is compacted was begun, or the last one of its items was linked to its new record.
@@ -195,7 +195,7 @@ impl Log {
             last_failed: None,
             pauses: DevicePauses::new(segments.devices()),
             progress_ns: 0,
-            vain: VainWrites::default(),
+            vain: UnlinkedWrites::default(),
             stalled_ns: if evicts { STALLED_NS } else { STALLED_WITHOUT_EVICTION_NS },
             reserved: if evicts { 0 } else { RESERVED_SEGMENTS },
             compaction_progress_ns: None,

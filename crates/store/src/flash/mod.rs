@@ -10,7 +10,7 @@
 //! changed, if it is still the same item.
 //!
 //! - `page.rs`: the bytes of a page; `filling.rs`: the buffer in which pages are filled; `log.rs`: the order of buffers and their
-//!   writes; `long_items.rs`: the chained items among them; `vain_writes.rs`: writes that free no memory.
+//!   writes; `long_items.rs`: the chained items among them; `unlinked_writes.rs`: writes that free no memory.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
@@ -46,7 +46,7 @@ mod segments;
 mod spans;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod vain_writes;
+mod unlinked_writes;
 mod visiting;
 
 use aligned_vec::{AVec, ConstAlign};

@@ -2,12 +2,12 @@
 
 /// The last published writes with items of memory, if no item of these writes was linked.
 #[derive(Debug, Default)]
-pub(super) struct VainWrites {
+pub(super) struct UnlinkedWrites {
     /// When the first and the last of these writes was published.
     published_ns: Option<(u64, u64)>,
 }
 
-impl VainWrites {
+impl UnlinkedWrites {
     /// Records a published write, and whether any of its items was linked.
     ///
     /// Forgets the writes before a pause of `limit_ns`.
@@ -32,21 +32,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vain_writes_last_until_one_is_linked_or_none_comes() {
-        let mut vain = VainWrites::default();
+    fn unlinked_writes_last_until_one_is_linked_or_none_comes() {
+        let mut writes = UnlinkedWrites::default();
         for now in (0..=10).step_by(2) {
-            assert!(!vain.have_lasted(now, 10), "{now}");
-            vain.note(false, now, 10);
+            assert!(!writes.have_lasted(now, 10), "{now}");
+            writes.note(false, now, 10);
         }
-        vain.note(false, 12, 10);
-        assert!(vain.have_lasted(12, 10) && vain.have_lasted(22, 10));
-        assert!(!vain.have_lasted(23, 10));
-        vain.note(false, 23, 10);
-        assert!(!vain.have_lasted(23, 10));
-        vain.note(false, 33, 10);
-        vain.note(false, 34, 10);
-        assert!(vain.have_lasted(34, 10));
-        vain.note(true, 34, 10);
-        assert!(!vain.have_lasted(34, 10));
+        writes.note(false, 12, 10);
+        assert!(writes.have_lasted(12, 10) && writes.have_lasted(22, 10));
+        assert!(!writes.have_lasted(23, 10));
+        writes.note(false, 23, 10);
+        assert!(!writes.have_lasted(23, 10));
+        writes.note(false, 33, 10);
+        writes.note(false, 34, 10);
+        assert!(writes.have_lasted(34, 10));
+        writes.note(true, 34, 10);
+        assert!(!writes.have_lasted(34, 10));
     }
 }
