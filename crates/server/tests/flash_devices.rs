@@ -217,8 +217,11 @@ fn other_kinds_of_files_are_refused() {
     }
     assert!(refusal(&folder.path().join("none/a")).contains("create its directory"));
     let dangling = folder.path().join("dangling");
-    symlink(folder.path().join("nothing"), &dangling).expect("a name");
-    assert!(refusal(&dangling).contains("symbolic link to nothing"));
+    let nothing = folder.path().join("nothing");
+    symlink(&nothing, &dangling).expect("a name");
+    let expected = format!("it is a symbolic link to {}, which does not exist; ", nothing.display());
+    assert!(refusal(&dangling).contains(&expected));
+    assert!(!nothing.exists());
     let open_to_all = folder.path().join("a");
     fs::write(&open_to_all, "").expect("written");
     fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o622)).expect("changed");
@@ -232,6 +235,29 @@ fn other_kinds_of_files_are_refused() {
         assert!(refusal(&open_to_all).contains("let the server's user"));
     }
     assert_eq!(open_to_all.metadata().expect("it exists").len(), 0);
+}
+
+#[test]
+fn no_file_is_created_under_dev() {
+    let folder = folder();
+    let name = format!("fabcached-no-device-{}", std::process::id());
+    symlink("/dev", folder.path().join("devices")).expect("a name");
+    for path in [Path::new("/dev").join(&name), folder.path().join("devices").join(&name)] {
+        let error = refusal(&path);
+        assert!(!path.exists(), "nothing is created");
+        assert!(
+            error.contains("there is no such device, and the server creates no file under /dev"),
+            "{error}"
+        );
+    }
+    // Not a folder of devices: a file system in memory.
+    let in_memory = Path::new("/dev/shm").join(&name);
+    if Path::new("/dev/shm").is_dir() {
+        let opened = open(&in_memory);
+        let _ = fs::remove_file(&in_memory);
+        let error = opened.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!error.contains("under /dev"), "{error}");
+    }
 }
 
 #[test]

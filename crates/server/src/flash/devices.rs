@@ -282,6 +282,9 @@ impl Candidate {
                 return Err(refused(&path, format_args!("it is the same as {other}; give each device once")));
             }
         }
+        if found.is_none() {
+            check_creation(&path)?;
+        }
         let is_block_device = found.as_ref().is_some_and(|found| found.file_type().is_block_device());
         let file = open_file(&path, found.is_none(), is_block_device)?;
         lock(&path, &file)?;
@@ -499,6 +502,25 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<()> {
     Err(refused(path, why))
 }
 
+/// Checks that a file may be created at a path where nothing is.
+fn check_creation(path: &Path) -> Result<()> {
+    if let Ok(target) = std::fs::read_link(path) {
+        let why = format_args!(
+            "it is a symbolic link to {}, which does not exist; create that, or give another path",
+            target.display()
+        );
+        return Err(refused(path, why));
+    }
+    // The folder may have another name.
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    if folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm")) {
+        let why = "there is no such device, and the server creates no file under /dev; check the device's name, or give \
+             a path elsewhere";
+        return Err(refused(path, why));
+    }
+    Ok(())
+}
+
 /// Checks that only this process's user can write the file.
 fn check_access(path: &Path, opened: &Metadata) -> Result<()> {
     let (owner, user) = (opened.uid(), rustix::process::geteuid().as_raw());
@@ -611,7 +633,7 @@ fn warn_cached(path: &Path) {
 fn unavailable(path: &Path, error: &io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; create its directory",
-        io::ErrorKind::AlreadyExists => "; it is a symbolic link to nothing, or was just created: try again",
+        io::ErrorKind::AlreadyExists => "; it was just created: try again",
         io::ErrorKind::PermissionDenied => "; let the server's user read and write it",
         io::ErrorKind::ResourceBusy => "; unmount it, stop the program that uses it, or give another path",
         io::ErrorKind::ReadOnlyFilesystem => "; give a path on another file system",
