@@ -59,9 +59,10 @@ const FLASH_AGE: OptionEffect =
     OptionEffect::Nothing("items move to flash when memory evicts them, whatever their age");
 const FLASH_BUCKETS: OptionEffect = OptionEffect::Nothing("flash has no buckets");
 const FLASH_RECACHE: OptionEffect =
-    OptionEffect::Nothing("items return from flash to memory by how often they are read");
-const FLASH_ORDER: OptionEffect =
-    OptionEffect::Nothing("flash evicts whole segments in the order they were written, without compaction");
+    OptionEffect::Nothing("items return from flash to memory by how soon they are read again");
+const FLASH_ORDER: OptionEffect = OptionEffect::Nothing(
+    "flash evicts whole segments in the order they were written, and with -M compacts them when it is full",
+);
 const FLASH_SLEEP: OptionEffect =
     OptionEffect::Nothing("the thread that writes to flash is woken when there is something to write");
 const PROXY: OptionEffect = OptionEffect::Refused("there is no proxy");
@@ -131,7 +132,7 @@ const KNOWN: &[(&str, ArgumentKind, OptionEffect)] = &[
     ("no_drop_privileges", ArgumentKind::Nothing, OptionEffect::Works),
     ("relaxed_privileges", ArgumentKind::Nothing, OptionEffect::Nothing("system calls are not filtered")),
     ("ext_path", ArgumentKind::Device, OptionEffect::Works),
-    ("ext_page_size", NUMBER, OptionEffect::Works),
+    ("ext_page_size", ArgumentKind::Number(1, u32::MAX), OptionEffect::Works),
     ("ext_wbuf_size", NUMBER, FLASH_BUFFERS),
     ("ext_threads", NUMBER, FLASH_THREADS),
     ("ext_io_depth", NUMBER, FLASH_THREADS),
@@ -179,7 +180,7 @@ pub struct ExtendedOptions {
     pub ext_paths: Vec<ExtPath>,
     /// Megabytes of a flash segment (`ext_page_size`).
     pub ext_page_megabytes: Option<u32>,
-    /// Values shorter than this are not written to flash (`ext_item_size`).
+    /// Items of fewer bytes, with key and header, are not written to flash (`ext_item_size`).
     pub ext_item_bytes: Option<u32>,
     /// Options without effect, and why.
     pub without_effect: Vec<(String, &'static str)>,
@@ -403,7 +404,9 @@ mod tests {
             ("ext_path=/x:1g:cold", "\"cold\" is no bucket; the buckets are default, compact"),
             ("ext_path=/x:old", "-o ext_path /x: takes a size such as"),
             ("ext_item_size=1k", "ext_item_size takes a number from 0"),
-            ("ext_page_size=-1", "ext_page_size takes a number from 0"),
+            ("ext_page_size=-1", "ext_page_size takes a number from 1"),
+            ("ext_page_size=0", "ext_page_size takes a number from 1"),
+            ("ext_path=/x:64", "-o ext_path /x: 64 without a suffix are bytes; write 64m"),
             ("ext_max_frag=x", "ext_max_frag takes a number from 0 up"),
             ("ext_drop_unread=0", "ext_drop_unread takes no value"),
             ("ssl_verify_mode=9", "0 to 3"),

@@ -182,12 +182,12 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Flash")]
     flash_write_mb_s: Option<u32>,
 
-    /// Times a day that all of --flash may be written, such as 0.5 or 3. With --flash-write-mb-s, the smaller limit
-    /// counts [default: no limit]
+    /// Drive writes per day: how often a day the server may write the size of all devices, such as 0.5 or 3. With
+    /// --flash-write-mb-s, the smaller limit counts [default: no limit]
     #[arg(long, allow_negative_numbers = true, value_parser = factor, value_name = "N", help_heading = "Flash")]
     flash_dwpd: Option<f64>,
 
-    /// Evict items with values shorter than so many bytes, instead of writing them to flash [default: 0]
+    /// Evict items of fewer bytes, with key and header, instead of writing them to flash [default: 0]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "BYTES", help_heading = "Flash")]
     flash_item_size: Option<u32>,
 
@@ -511,7 +511,11 @@ pub(crate) fn path_and_size(option: &str, text: &str) -> anyhow::Result<(PathBuf
     if path.is_empty() {
         bail!("{option} takes PATH:SIZE, such as /var/lib/fabcached/flash:64g; {text:?} has no path");
     }
-    Ok((PathBuf::from(path), size(&format!("{option} {path}:"), bytes, 1)?))
+    let size = size(&format!("{option} {path}:"), bytes, 1)?;
+    if bytes.bytes().all(|byte| byte.is_ascii_digit()) && size < 1 << 20 {
+        bail!("{option} {path}: {bytes} without a suffix are bytes; write {bytes}m for megabytes");
+    }
+    Ok((PathBuf::from(path), size))
 }
 
 /// Reads a size in bytes with a suffix k, m, g or t; without one in `unit`s.

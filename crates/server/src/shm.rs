@@ -66,7 +66,7 @@ impl ShmSettings {
                 ("--shm-staging", options.shm_staging.is_some()),
             ];
             if let Some((option, _)) = lone.iter().find(|(_, given)| *given) {
-                bail!("{option} says something about --shm, which is not given");
+                bail!("{option} needs --shm: give it too, or leave {option} out");
             }
             return Ok(None);
         }
@@ -74,7 +74,7 @@ impl ShmSettings {
         let trusts_writers = options.shm_same_user.unwrap_or(false);
         if trusts_writers && !is_kept {
             bail!(
-                "--shm-same-user says something about the memory file (-e), which is not given: no client can write other memory"
+                "--shm-same-user needs the memory file (-e): give it too, or leave --shm-same-user out; no client can write other memory"
             );
         }
         let own = own_user(options)?;

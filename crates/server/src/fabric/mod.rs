@@ -59,7 +59,7 @@ impl FabricSettings {
             ];
             // If it is turned off, the other options may still be in a file.
             if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
-                bail!("{option} says something about --fabric, which is not given");
+                bail!("{option} needs --fabric: give it too, or leave {option} out");
             }
             return Ok(None);
         };
@@ -217,7 +217,7 @@ mod tests {
             Options { fabric_receives: Some(64), ..Options::default() },
         ] {
             let error = format!("{:#}", FabricSettings::new(&lone).expect_err("without --fabric"));
-            assert!(error.contains("--fabric, which is not given"), "{error}");
+            assert!(error.contains("needs --fabric: give it too"), "{error}");
         }
     }
 }

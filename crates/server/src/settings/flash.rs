@@ -1,5 +1,8 @@
 //! The flash tier's settings: `--flash` and its companions, and memcached's names for them (`-o ext_path`).
 
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
 use anyhow::{Result, bail};
 
 use crate::extended_options::ExtendedOptions;
@@ -22,7 +25,7 @@ pub struct FlashSettings {
     pub devices: Vec<DeviceSettings>,
     /// Bytes of a flash segment: a power of two.
     pub segment_bytes: u64,
-    /// Items with values shorter than this are evicted instead of written.
+    /// Items of fewer bytes, with key and header, are evicted instead of written.
     pub item_bytes_min: u32,
     /// The limit on writes, if there is one.
     pub write_bytes_per_second: Option<u64>,
@@ -40,19 +43,21 @@ impl FlashSettings {
             return Ok(None);
         }
         check_paths(&devices, options)?;
+        let own = options.flash.len();
         let sum = |bytes: fn(&DeviceSettings) -> u64| {
             devices.iter().map(bytes).fold(0, |sum: u64, bytes| sum.saturating_add(bytes))
         };
         let bytes = sum(|device| device.bytes);
         if sum(room_for_segments) > FLASH_BYTES_MAX {
             bail!(
-                "--flash names {} GiB in all, and the flash tier takes at most {} GiB (8t): give smaller sizes",
+                "{} names {} GiB in all, and the flash tier takes at most {} GiB (8t): give smaller sizes",
+                option_name(own),
                 bytes >> 30,
                 FLASH_BYTES_MAX >> 30
             );
         }
         let segment_bytes = segment_bytes(options, extended, &devices)?;
-        check_segments(&devices, segment_bytes)?;
+        check_segments(&devices, own, segment_bytes)?;
         let item_bytes_min = options.flash_item_size.or(extended.ext_item_bytes).unwrap_or(0);
         let write_bytes_per_second = write_limit(options, bytes)?;
         Ok(Some(FlashSettings { devices, segment_bytes, item_bytes_min, write_bytes_per_second }))
@@ -63,6 +68,9 @@ impl FlashSettings {
 fn devices(options: &Options, extended: &ExtendedOptions) -> Result<Vec<DeviceSettings>> {
     let given = options.flash.iter().map(|text| {
         let (path, bytes) = path_and_size("--flash", text)?;
+        if names_several(text) {
+            bail!("--flash takes one device, and {text:?} names several: repeat --flash for each device");
+        }
         Ok(DeviceSettings { path, bytes })
     });
     // memcached's size counts its pages, and its files have no header.
@@ -70,6 +78,24 @@ fn devices(options: &Options, extended: &ExtendedOptions) -> Result<Vec<DeviceSe
         Ok(DeviceSettings { path: given.path.clone(), bytes: given.bytes.saturating_add(HEADER_AREA_BYTES) })
     });
     given.chain(memcached).collect()
+}
+
+/// Returns whether a text has PATH:SIZE with a suffix and a comma behind it.
+fn names_several(text: &str) -> bool {
+    let is_size = |word: &str| {
+        let digits = word.trim_end_matches(|c: char| "kmgt".contains(c.to_ascii_lowercase()));
+        digits.len() + 1 == word.len()
+            && !digits.is_empty()
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    text.match_indices(',').any(|(comma, _)| {
+        text[..comma].rsplit_once(':').is_some_and(|(path, size)| !path.is_empty() && is_size(size))
+    })
+}
+
+/// Returns the option that errors name, if `own` devices are of `--flash`, and the others of `-o ext_path`.
+fn option_name(own: usize) -> &'static str {
+    if own == 0 { "-o ext_path" } else { "--flash" }
 }
 
 /// Returns the bytes of a device that its segments may use.
@@ -86,23 +112,42 @@ fn check_companions(options: &Options) -> Result<()> {
         ("--flash-item-size", options.flash_item_size.is_some()),
     ];
     match lone.iter().find(|(_, given)| *given) {
-        Some((option, _)) => bail!("{option} says something about --flash, which is not given"),
+        Some((option, _)) => bail!("{option} needs --flash: give it too, or leave {option} out"),
         None => Ok(()),
     }
 }
 
-/// Refuses a path that is given twice, or to `-e` too.
+/// Refuses a path that is given twice, or that the memory file (`-e`) needs for itself or a file beside it.
 fn check_paths(devices: &[DeviceSettings], options: &Options) -> Result<()> {
     // Without a current directory no path becomes absolute, and they are compared as given.
-    let absolute = |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for (number, device) in devices.iter().enumerate() {
         let path = absolute(&device.path);
         if devices[..number].iter().any(|other| absolute(&other.path) == path) {
             bail!("--flash names {} twice: give each device once, with its whole size", path.display());
         }
-        if options.memory_file.as_ref().is_some_and(|file| absolute(file) == path) {
-            bail!("--flash and the memory file (-e) both name {}: give each its own file", path.display());
+        if let Some(file) = &options.memory_file {
+            check_memory_file(&path, &absolute(file))?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses the path of a device that is the memory file, or a file that the server keeps beside that.
+fn check_memory_file(device: &Path, memory_file: &Path) -> Result<()> {
+    if device == memory_file {
+        bail!("--flash and the memory file (-e) both name {}: give each its own file", device.display());
+    }
+    let suffix = device.as_os_str().as_bytes().strip_prefix(memory_file.as_os_str().as_bytes());
+    // The server renames FILE.meta.tmp, with a number behind it if that name is taken.
+    if suffix
+        .is_some_and(|suffix| suffix == b".lock" || suffix == b".meta" || suffix.starts_with(b".meta.tmp"))
+    {
+        bail!(
+            "--flash names {}, which the memory file (-e) {} needs: give another path",
+            device.display(),
+            memory_file.display()
+        );
     }
     Ok(())
 }
@@ -127,28 +172,40 @@ fn segment_bytes(options: &Options, extended: &ExtendedOptions, devices: &[Devic
 fn segment_bytes_near(megabytes: u32, devices: &[DeviceSettings]) -> u64 {
     let wanted = u64::from(megabytes) << 20;
     let powers = || [16 << 20, 32 << 20, 64 << 20].into_iter();
-    let fits = |bytes: &u64| check_segments(devices, *bytes).is_ok();
+    let fits = |bytes: &u64| check_segments(devices, 0, *bytes).is_ok();
     let nearest = powers().filter(fits).min_by_key(|bytes| bytes.abs_diff(wanted));
     nearest.unwrap_or(SEGMENT_BYTES_MIN)
 }
 
-/// Checks that each device has a segment, and all together have enough.
-fn check_segments(devices: &[DeviceSettings], segment_bytes: u64) -> Result<()> {
-    let (megabytes, header) = (segment_bytes >> 20, HEADER_AREA_BYTES >> 20);
+/// Checks that each device has a segment, and all together have enough. The first `own` devices are of `--flash`, the others
+/// of `-o ext_path`, whose sizes have no header.
+fn check_segments(devices: &[DeviceSettings], own: usize, segment_bytes: u64) -> Result<()> {
+    let megabytes = segment_bytes >> 20;
+    let header = |number: usize| if number < own { HEADER_AREA_BYTES >> 20 } else { 0 };
+    let named = |number: usize| {
+        let path = devices[number].path.display();
+        if number < own { format!("--flash {path}") } else { format!("-o ext_path={path}") }
+    };
     let segments: u64 = devices.iter().map(|device| room_for_segments(device) / segment_bytes).sum();
     if segments < SEGMENTS_MIN {
+        let (who, advice) = match devices {
+            [_] => (named(0), format!("give a size of {}m or more", header(0) + SEGMENTS_MIN * megabytes)),
+            _ => (option_name(own).to_owned(), "give larger sizes".to_owned()),
+        };
         bail!(
-            "--flash has room for {segments} segments of {megabytes} MiB, and {SEGMENTS_MIN} are the least, with {header} MiB for a \
-             header: give a size of {}m or more",
-            header + SEGMENTS_MIN * megabytes
+            "{who} has room for {segments} segment{} of {megabytes} MiB, and {SEGMENTS_MIN} are the least{}: {advice}",
+            if segments == 1 { "" } else { "s" },
+            if own == 0 { String::new() } else { format!(", with {} MiB for a header", header(0)) }
         );
     }
-    if let Some(small) = devices.iter().find(|device| room_for_segments(device) < segment_bytes) {
+    let small = devices.iter().position(|device| room_for_segments(device) < segment_bytes);
+    if let Some(number) = small {
+        let header = header(number);
         bail!(
-            "--flash {}: {} bytes are less than a header of {header} MiB and a segment of {megabytes} MiB; give a size of {}m or \
-             more, or leave the device out",
-            small.path.display(),
-            small.bytes,
+            "{}: {} bytes are less than {}a segment of {megabytes} MiB; give a size of {}m or more, or leave the device out",
+            named(number),
+            if header == 0 { room_for_segments(&devices[number]) } else { devices[number].bytes },
+            if header == 0 { String::new() } else { format!("a header of {header} MiB and ") },
             header + megabytes
         );
     }
@@ -339,11 +396,27 @@ mod tests {
             ("--flash /a:5q", "--flash /a: takes a size such as 64, 512k, 2m or 1g; not \"5q\""),
             ("--flash /a:1.5t", "--flash /a: takes a whole number, not \"1.5t\"; write 1536g for it"),
             ("--flash /a:0", "--flash /a: takes a size greater than 0"),
+            ("--flash /a:64", "--flash /a: 64 without a suffix are bytes; write 64m for megabytes"),
+            ("-o ext_path=/a:64", "-o ext_path /a: 64 without a suffix are bytes; write 64m for megabytes"),
+            ("--flash /a:128m,/b:128m", "\"/a:128m,/b:128m\" names several: repeat --flash for each device"),
+            ("--flash a:2G,b:1t,c:1g", "repeat --flash for each device"),
             (
-                "--flash /a:64",
-                "room for 0 segments of 16 MiB, and 4 are the least, with 1 MiB for a header: give a size of 65m",
+                "--flash /a:64m",
+                "--flash /a has room for 3 segments of 16 MiB, and 4 are the least, with 1 MiB for a header: give a size of 65m",
             ),
-            ("--flash /a:64m", "room for 3 segments"),
+            (
+                "-o ext_path=/e:20m",
+                "-o ext_path=/e has room for 1 segment of 16 MiB, and 4 are the least: give a size of 64m or more",
+            ),
+            (
+                "-o ext_path=/d:20m,ext_path=/e:20m",
+                "-o ext_path has room for 2 segments of 16 MiB, and 4 are the least: give larger sizes",
+            ),
+            (
+                "--flash /a:1g -o ext_path=/e:9m",
+                "-o ext_path=/e: 9437184 bytes are less than a segment of 16 MiB; give a size of 16m or more, or leave",
+            ),
+            ("-o ext_path=/a:9t", "-o ext_path names 9216 GiB in all"),
             ("--flash /a:256m --flash-segment 64m", "give a size of 257m"),
             (
                 "--flash /a:1g --flash /b:16m",
@@ -358,6 +431,9 @@ mod tests {
             ("--flash /a:1g -o ext_path=/a:2g", "--flash names /a twice"),
             ("--flash a:1g --flash ./a:1g", "twice"),
             ("--flash /a:1g -e /a", "both name /a"),
+            ("--flash /a.meta:1g -e /a", "--flash names /a.meta, which the memory file (-e) /a needs"),
+            ("--flash ./a.lock:1g -e a", "needs: give another path"),
+            ("-o ext_path=/a.meta.tmp3:1g -e /a", "which the memory file (-e) /a needs"),
             ("--flash /a:1g --flash-segment 8m", "--flash-segment takes 16m, 32m or 64m, not \"8m\""),
             ("--flash /a:1g --flash-segment 48m", "16m, 32m or 64m"),
             ("--flash /a:1g --flash-segment x", "--flash-segment takes a size"),
@@ -371,10 +447,13 @@ mod tests {
             ),
             ("--flash /a:1g --flash-dwpd -1", "not -1"),
             ("--flash /a:1g --flash-dwpd inf", "not inf"),
-            ("--flash-segment 16m", "--flash-segment says something about --flash, which is not given"),
-            ("--flash-write-mb-s 5", "--flash-write-mb-s says"),
-            ("--flash-dwpd 5", "--flash-dwpd says"),
-            ("--flash-item-size 5", "--flash-item-size says"),
+            (
+                "--flash-segment 16m",
+                "--flash-segment needs --flash: give it too, or leave --flash-segment out",
+            ),
+            ("--flash-write-mb-s 5", "--flash-write-mb-s needs --flash"),
+            ("--flash-dwpd 5", "--flash-dwpd needs --flash"),
+            ("--flash-item-size 5", "--flash-item-size needs --flash"),
         ] {
             let error = format!("{:#}", of(line).expect_err(line));
             assert!(error.contains(needle), "{line}: {error}");
@@ -386,7 +465,7 @@ mod tests {
 
         #[test]
         fn any_devices_have_enough_segments_or_are_refused(
-            megabytes in prop::collection::vec(1u64..3000, 1..5), page in 0u32..200,
+            megabytes in prop::collection::vec(1u64..3000, 1..5), page in 1u32..200,
         ) {
             let words = megabytes.iter().enumerate().map(|(number, size)| format!("ext_path=/{number}:{size}m"));
             let line = format!("-o {},ext_page_size={page}", words.collect::<Vec<_>>().join(","));
@@ -396,7 +475,7 @@ mod tests {
             match of(&line) {
                 Ok((flash, _)) => {
                     let flash = flash.expect("given");
-                    prop_assert!(check_segments(&flash.devices, flash.segment_bytes).is_ok());
+                    prop_assert!(check_segments(&flash.devices, 0, flash.segment_bytes).is_ok());
                     prop_assert!(can_work);
                 }
                 Err(_) => prop_assert!(!can_work),

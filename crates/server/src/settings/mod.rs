@@ -449,7 +449,7 @@ fn log_json(options: &Options) -> Result<bool> {
 fn backing(options: &Options) -> Result<BackingOptions> {
     let discard = options.discard.unwrap_or(false);
     if discard && options.memory_file.is_none() {
-        bail!("--discard says something about the memory file (-e), which is not given");
+        bail!("--discard needs the memory file (-e): give it too, or leave --discard out");
     }
     let huge_pages = options.enable_largepages.unwrap_or(false);
     Ok(BackingOptions { file: options.memory_file.clone(), huge_pages, discard })
