@@ -1,8 +1,8 @@
 //! memcached's extended options (`-o`).
 //!
 //! Those that tune mechanisms that are not here (slabs, LRU segments, the crawler's pace, buckets on flash) are
-//! accepted, shown in `stats settings` as they were given, and said to have no effect. Those whose silence would
-//! mislead (a proxy, ciphers) are refused.
+//! accepted and said to have no effect; `stats settings` has those that memcached shows, as they were given. Those
+//! whose silence would mislead (a proxy, ciphers) are refused.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
