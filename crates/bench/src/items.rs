@@ -157,6 +157,12 @@ impl Items {
         found.len() == len && found[..reported] == number.to_le_bytes()[..reported]
     }
 
+    /// Returns whether this is the value of `len` bytes of an item: by every byte if `verify`, else by the fast check.
+    #[inline]
+    pub fn is_right(&self, number: u64, len: usize, found: &[u8], verify: bool) -> bool {
+        if verify { self.is_value(number, len, found) } else { self.may_be_value(number, len, found) }
+    }
+
     /// Returns the position in the pool at which an item's value begins.
     fn start(&self, number: u64) -> usize {
         (mix(!number) % POOL_BYTES as u64) as usize

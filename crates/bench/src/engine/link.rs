@@ -330,13 +330,8 @@ impl Link {
 /// It is not.
 pub fn check(number: u64, value: &[u8], scratch: &mut Scratch<'_>, counts: &mut Counts) -> Result<()> {
     let len = scratch.work.sizes.value_bytes(number);
-    let is_right = if scratch.work.verify {
-        counts.verified += 1;
-        scratch.items.is_value(number, len, value)
-    } else {
-        scratch.items.may_be_value(number, len, value)
-    };
-    if !is_right {
+    counts.verified += u64::from(scratch.work.verify);
+    if !scratch.items.is_right(number, len, value, scratch.work.verify) {
         let key = String::from_utf8_lossy(scratch.key(number)).into_owned();
         ensure!(value.len() == len, "a wrong value under the key {key}: {} bytes, not {len}", value.len());
         bail!("a wrong value under the key {key}: {}", shown(value));

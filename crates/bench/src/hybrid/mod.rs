@@ -279,12 +279,8 @@ impl Reads<'_> {
         if let Some(item) = found {
             hits.record(taken.as_nanos() as u64);
             let found = &item.value;
-            let is_right = if self.hybrid.verify {
-                sample.verified += 1;
-                items.is_value(number, *value_bytes, found)
-            } else {
-                items.may_be_value(number, *value_bytes, found)
-            };
+            sample.verified += u64::from(self.hybrid.verify);
+            let is_right = items.is_right(number, *value_bytes, found, self.hybrid.verify);
             ensure!(is_right, "a wrong value under the key {}", String::from_utf8_lossy(&key));
             return Ok(taken);
         }

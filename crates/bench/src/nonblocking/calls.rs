@@ -241,11 +241,7 @@ impl Slot {
             Outcome::Stored if sets => pass.bytes += value_bytes as u64,
             Outcome::NotFound if !sets => pass.misses += 1,
             Outcome::Found { .. } if !sets => {
-                let is_right = if verify {
-                    items.is_value(number, value_bytes, &self.value)
-                } else {
-                    items.may_be_value(number, value_bytes, &self.value)
-                };
+                let is_right = items.is_right(number, value_bytes, &self.value, verify);
                 ensure!(is_right, "a wrong value under the key {}", name());
                 pass.verified += u64::from(verify);
                 pass.bytes += value_bytes as u64;

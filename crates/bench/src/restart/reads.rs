@@ -70,10 +70,7 @@ impl<'e> Reads<'e> {
         let (mut hits, mut wrong) = (0, None);
         let failed = self.client.get_each(&self.batch[..count], |at, found| {
             let number = self.numbers[at];
-            let is_right = match self.verify {
-                true => self.keys.is_value(number, self.value_bytes, found.value),
-                false => self.keys.may_be_value(number, self.value_bytes, found.value),
-            };
+            let is_right = self.keys.is_right(number, self.value_bytes, found.value, self.verify);
             hits += 1;
             if !is_right {
                 wrong = Some(at);

@@ -190,10 +190,8 @@ impl Expected {
                     let mut value = Vec::new();
                     self.value(number, len, &mut value);
                     value == found
-                } else if self.verify {
-                    self.items.is_value(number, len as usize, found)
                 } else {
-                    self.items.may_be_value(number, len as usize, found)
+                    self.items.is_right(number, len as usize, found, self.verify)
                 };
                 ensure!(is_right, "a wrong value, of the right length");
                 Ok(is_short || self.verify)

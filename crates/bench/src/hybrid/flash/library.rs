@@ -110,11 +110,7 @@ impl Read {
             Outcome::NotFound => false,
             Outcome::Stored => bail!("a get of the key {} stored", name()),
         };
-        let is_right = !found
-            || match verify {
-                true => items.is_value(self.number, value_bytes, &value),
-                false => items.may_be_value(self.number, value_bytes, &value),
-            };
+        let is_right = !found || items.is_right(self.number, value_bytes, &value, verify);
         ensure!(is_right, "a wrong value under the key {}", name());
         (self.key, self.value) = (key, value);
         Ok(found)
