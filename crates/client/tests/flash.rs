@@ -36,6 +36,16 @@ fn start(flags: &str) -> Option<(Folder, Running, Client)> {
     Some((folder, server, cache))
 }
 
+/// Stores the items, and then so much that most of them leave memory.
+fn fill(cache: &Client) {
+    for n in 0..ITEMS {
+        cache.set(&key(n), &value(n), Ttl::NEVER).expect("stored");
+    }
+    for n in 0..3000 {
+        cache.set(format!("fill-{n}").as_bytes(), &pattern(n, 4000), Ttl::NEVER).expect("stored");
+    }
+}
+
 fn evictions(cache: &Client) -> u64 {
     stat(cache, "", "evictions") + stat(cache, "fabcache", "flash_items_evicted")
 }
@@ -44,12 +54,7 @@ fn evictions(cache: &Client) -> u64 {
 fn items_on_flash_are_requested_from_the_server() {
     for flags in ["", "-M"] {
         let Some((_folder, _server, cache)) = start(flags) else { return };
-        for n in 0..ITEMS {
-            cache.set(&key(n), &value(n), Ttl::NEVER).expect("stored");
-        }
-        for n in 0..3000 {
-            cache.set(format!("fill-{n}").as_bytes(), &pattern(n, 4000), Ttl::NEVER).expect("stored");
-        }
+        fill(&cache);
         assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
         let before = stat(&cache, "fabcache", "flash_items_read");
         let mut missing = 0;
@@ -99,12 +104,7 @@ fn items_on_flash_are_requested_from_the_server() {
 #[test]
 fn many_keys_half_of_which_are_on_flash_are_read_at_once() {
     let Some((_folder, _server, cache)) = start("") else { return };
-    for n in 0..ITEMS {
-        cache.set(&key(n), &value(n), Ttl::NEVER).expect("stored");
-    }
-    for n in 0..3000 {
-        cache.set(format!("fill-{n}").as_bytes(), &pattern(n, 4000), Ttl::NEVER).expect("stored");
-    }
+    fill(&cache);
     let hot: Vec<usize> = (ITEMS..ITEMS + 100).collect();
     for n in &hot {
         cache.set(&key(*n), &value(*n), Ttl::NEVER).expect("stored");
@@ -129,12 +129,7 @@ fn many_keys_half_of_which_are_on_flash_are_read_at_once() {
 #[test]
 fn gets_of_items_on_flash_are_requested_before_the_caller_waits() {
     let Some((folder, _server, cache)) = start("") else { return };
-    for n in 0..ITEMS {
-        cache.set(&key(n), &value(n), Ttl::NEVER).expect("stored");
-    }
-    for n in 0..3000 {
-        cache.set(format!("fill-{n}").as_bytes(), &pattern(n, 4000), Ttl::NEVER).expect("stored");
-    }
+    fill(&cache);
     let other = client(&format!("unix://{}", folder.path().join("socket").display()));
     let reads = || stat(&other, "fabcache", "flash_items_read");
     let before = reads();
