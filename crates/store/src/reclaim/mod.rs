@@ -86,6 +86,7 @@ impl Handle {
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             let is_blocked = match step {
                 StepOutcome::Freed | StepOutcome::Worked => false,
+                // Also for a write that does not wait here: refused for want of memory, it waits if flash makes progress.
                 _ if self.store.will_flash_free() && when_full == WhenFull::AwaitFlash => {
                     return Err(OutOfMemory::FlashBusy);
                 }
