@@ -14,6 +14,8 @@ use super::{MODES, pattern};
 const ITEMS: usize = 400;
 /// Requests in flight.
 const WINDOW: usize = 32;
+/// Items that sets of other keys replaced unread, at most: one in a thousand is expected to be.
+const FALSE_MATCHES_MAX: usize = 4;
 
 fn key(n: usize) -> Vec<u8> {
     format!("key-{n}").into_bytes()
@@ -90,7 +92,7 @@ fn items_on_flash_are_requested_over_the_fabric() {
                 None => missing += 1,
             }
         }
-        assert!(missing <= server.losses(), "{mode:?}: {missing} are missing");
+        assert!(missing <= server.losses() + FALSE_MATCHES_MAX, "{mode:?}: {missing} are missing");
         let reads = server.reads() - before;
         assert!(reads > ITEMS as u64 / 2, "{mode:?}: {reads} reads of flash");
     }
@@ -161,6 +163,6 @@ fn windows_mix_flash_and_memory_over_the_fabric() {
                 }
             }
         }
-        assert!(missing <= server.losses(), "{mode:?}: {missing} are missing");
+        assert!(missing <= server.losses() + FALSE_MATCHES_MAX, "{mode:?}: {missing} are missing");
     }
 }
