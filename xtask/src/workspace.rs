@@ -48,36 +48,36 @@ pub fn leave_out(cargo: &mut Command, guards: &[&str]) -> Result<()> {
 /// Builds the server for release; returns its program.
 ///
 /// # Errors
-/// The server does not build.
+/// The workspace does not build.
 pub fn build_server() -> Result<PathBuf> {
-    // Built as part of the workspace, whose dependencies have more features, to reuse that build.
-    Ok(build(&["--workspace", "--bin", "fabcached"])?.join("fabcached"))
+    Ok(build()?.join("fabcached"))
 }
 
 /// Builds the command-line tool for release; returns its program.
 ///
 /// # Errors
-/// The tool does not build.
+/// The workspace does not build.
 pub fn build_tool() -> Result<PathBuf> {
-    Ok(build(&["--workspace", "--bin", "fabcache"])?.join("fabcache"))
+    Ok(build()?.join("fabcache"))
 }
 
 /// Builds the C library for release; returns its file.
 ///
 /// # Errors
-/// The library does not build.
+/// The workspace does not build.
 pub fn build_library() -> Result<PathBuf> {
-    // As the server's.
-    Ok(build(&["--workspace", "--lib"])?.join("libfabcache.so"))
+    Ok(build()?.join("libfabcache.so"))
 }
 
-/// Builds for release; returns the output folder.
-fn build(what: &[&str]) -> Result<PathBuf> {
+/// Builds the workspace for release; returns the output folder.
+///
+/// All of it: for link-time optimisation cargo builds the dependencies of one program otherwise, and so anew.
+fn build() -> Result<PathBuf> {
     let target = target();
     let mut cargo = cargo();
-    cargo.args(["build", "--release"]).args(what).arg("--target-dir").arg(&target);
+    cargo.args(["build", "--release", "--workspace", "--target-dir"]).arg(&target);
     let status = cargo.status().context("cargo cannot be started")?;
-    ensure!(status.success(), "{} does not build", what.join(" "));
+    ensure!(status.success(), "the workspace does not build");
     Ok(target.join("release"))
 }
 
