@@ -222,8 +222,7 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let has_reads = self.ctx.flash.as_ref().is_some_and(flash::FlashReads::has_done);
-        if !self.runnable.is_empty() || !self.polled.is_empty() || has_reads {
+        if self.has_work() || !self.polled.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut until = self.drain_until;
@@ -237,6 +236,11 @@ impl Worker {
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         [left, self.memory_wait()].into_iter().flatten().min()
+    }
+
+    /// Returns whether connections are queued, or reads have ended.
+    fn has_work(&self) -> bool {
+        !self.runnable.is_empty() || self.ctx.flash.as_ref().is_some_and(flash::FlashReads::has_done)
     }
 
     // ---- connections ----
@@ -475,6 +479,7 @@ impl Worker {
         };
         let are_driven = (0..self.polled.len()).any(is_driven);
         let until = Instant::now() + POLLING_TIME_MAX;
+        let mut is_idle = true;
         for _ in 0..POLLS_PER_TURN {
             if are_driven && Instant::now() >= until {
                 break;
@@ -492,9 +497,14 @@ impl Worker {
                 }
                 at += 1;
             }
+            is_idle &= !served;
             if !served {
                 std::hint::spin_loop();
             }
+        }
+        // Where there are fewer CPUs than threads, a client or another worker may need this one's.
+        if is_idle && !self.has_work() {
+            std::thread::yield_now();
         }
         self.now = Instant::now();
         let connections = &mut self.connections;
