@@ -74,6 +74,9 @@ pub struct Args {
     /// Models to run at a time [default: one per CPU]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+    /// Explore each model for at most so many seconds [default: until no interleaving is left]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
 }
 
 /// A test of a built program.
@@ -82,6 +85,8 @@ struct Model {
     name: String,
     /// The guard that is left out.
     without: Option<&'static str>,
+    /// The longest time to explore it.
+    seconds_max: Option<u32>,
 }
 
 /// The result of one model.
@@ -99,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
     let mut models = Vec::new();
     for program in build()? {
-        models.extend(models_of(&program, args.filter.as_deref())?);
+        models.extend(models_of(&program, args)?);
     }
     ensure!(!models.is_empty(), "no model has {:?} in its name", args.filter.as_deref().unwrap_or_default());
     let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
@@ -129,6 +134,7 @@ fn check_guard(guard: &'static str, names: &[&str], models: &[Model], jobs: usiz
             program: model.program.clone(),
             name: model.name.clone(),
             without: Some(guard),
+            seconds_max: None,
         }));
         ensure!(controls.len() > before || !all, "no model has {name:?} in its name, as {guard} needs");
     }
@@ -170,12 +176,18 @@ fn build() -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-fn models_of(program: &Path, filter: Option<&str>) -> Result<Vec<Model>> {
-    let output = Command::new(program).arg("--list").args(filter).output()?;
+fn models_of(program: &Path, args: &Args) -> Result<Vec<Model>> {
+    let output = Command::new(program).arg("--list").args(args.filter.as_deref()).output()?;
     ensure!(output.status.success(), "{} does not tell its models", program.display());
     let list = String::from_utf8(output.stdout)?;
     let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(names.map(|name| Model { program: program.into(), name: name.into(), without: None }).collect())
+    let model = |name: &str| Model {
+        program: program.into(),
+        name: name.into(),
+        without: None,
+        seconds_max: args.seconds,
+    };
+    Ok(names.map(model).collect())
 }
 
 /// Runs all models; returns the names of those that failed. An expected failure is reported in the
@@ -188,6 +200,9 @@ fn run_all<'m>(models: &'m [Model], jobs: usize, expected: Option<&str>) -> Resu
             let outcome = model.run()?;
             let seconds = outcome.time.as_secs_f64();
             match outcome.failure {
+                None if model.seconds_max.is_some_and(|max| seconds >= max.into()) => {
+                    println!("{seconds:6.1} s  {}: holds so far", model.name);
+                }
                 None => println!("{seconds:6.1} s  {}", model.name),
                 Some(output) => {
                     let words = expected.map_or_else(|| format!("FAILED\n{output}"), str::to_owned);
@@ -214,6 +229,10 @@ impl Model {
             Some(guard) => command.env("FABCACHE_WITHOUT", guard),
             None => command.env_remove("FABCACHE_WITHOUT"),
         };
+        if let Some(seconds) = self.seconds_max {
+            // It looks at the clock once in so many interleavings.
+            command.env("LOOM_MAX_DURATION", seconds.to_string()).env("LOOM_CHECKPOINT_INTERVAL", "1000");
+        }
         let output =
             command.output().with_context(|| format!("{} cannot be started", self.program.display()))?;
         let failure = (!output.status.success()).then(|| {
