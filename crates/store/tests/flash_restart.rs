@@ -15,6 +15,7 @@ use common::flash::{SEGMENT_BYTES, Tier, flash_options};
 use fabcache_layout::flash_slot::FlashItem;
 use fabcache_layout::slot::Slot;
 use fabcache_store::backing::BackingOptions;
+use fabcache_store::restart::saved_state::StateError;
 use fabcache_store::{
     Change, Expiry, FlashLoss, FlashOpening, FlashOptions, FlashSums, NewValue, Opening, Put, StoreOptions,
     Value, Write,
@@ -529,7 +530,8 @@ fn damaged_saved_state_is_refused() {
         place.set_id.set(set_id);
         let tier = place.open();
         assert_eq!(tier.store().opening().0.name(), "recovered", "byte {at}");
-        assert_eq!(tier.store().flash_opening(), FlashOpening::Lost { items: None, why: FlashLoss::Unclean });
+        let why = FlashLoss::UnusableState(StateError::OtherBytes);
+        assert_eq!(tier.store().flash_opening(), FlashOpening::Lost { items: None, why });
         assert!((500..ITEMS as usize / 2).contains(&found(&tier)), "byte {at}");
         assert_eq!(sums(&tier).bad_pages, 0);
     }

@@ -29,7 +29,8 @@ use std::collections::HashSet;
 use super::log::Log;
 use super::segments::{FlashSegments, Kind};
 use super::{Flash, FlashOptions};
-use crate::restart::saved_state::{SavedFlash, SavedFlashLog, SavedFlashSegment};
+use crate::restart::Unclean;
+use crate::restart::saved_state::{SavedFlash, SavedFlashLog, SavedFlashSegment, StateError};
 use crate::store::Store;
 
 /// What became of the items on flash that the last server left.
@@ -57,6 +58,9 @@ pub enum FlashLoss {
     /// Only a clean stop saves the state of the flash tier.
     #[error("the last server did not stop cleanly")]
     Unclean,
+    /// The state that the last server saved cannot be used.
+    #[error(transparent)]
+    UnusableState(#[from] StateError),
     /// The options have no flash tier.
     #[error("the server has no flash devices now")]
     NoDevices,
@@ -69,6 +73,17 @@ pub enum FlashLoss {
     /// The saved numbers contradict each other.
     #[error("the saved state of the flash tier is inconsistent")]
     Inconsistent,
+}
+
+impl FlashLoss {
+    /// Returns the reason for which a server that recovers items loses those on flash.
+    pub(crate) fn at_recovery(why: Unclean, has_devices: bool) -> FlashLoss {
+        match why {
+            _ if !has_devices => FlashLoss::NoDevices,
+            Unclean::NotStopped => FlashLoss::Unclean,
+            Unclean::State(why) => FlashLoss::UnusableState(why),
+        }
+    }
 }
 
 impl Flash {

@@ -148,8 +148,8 @@ pub(crate) fn prepare(
         Knowledge::Saved(state) => {
             restore_flash(flash.as_mut(), options.flash.as_ref(), state.flash.as_ref())
         }
-        Knowledge::Recovered { .. } if flash.is_some() && index.has_flash() => {
-            FlashOpening::Lost { items: None, why: FlashLoss::Unclean }
+        Knowledge::Recovered { why } if index.has_flash() => {
+            FlashOpening::Lost { items: None, why: FlashLoss::at_recovery(*why, flash.is_some()) }
         }
         Knowledge::Recovered { .. } => FlashOpening::New,
     };
