@@ -245,6 +245,27 @@ fn writers_wait_for_readers_of_dead_segments() {
     assert!(fill_waiting(&tier, first * 3) > first * 7 / 2, "{:?}", sums(&tier));
 }
 
+/// Writers wait while maintenance goes on, however long it takes.
+#[test]
+fn long_maintenance_keeps_writers_waiting() {
+    let tier = tier(flash_options(&[16]));
+    let first = fill_waiting(&tier, 0);
+    tier.handle.flush(Expiry::AT_ONCE);
+    let write = Write::plain(NewValue::Is(Value::Bytes(&[1; VALUE_BYTES])));
+    let mut n = first;
+    while !tier.store().is_flash_room_requested() {
+        n += usize::from(tier.mutate(&key(n), |_| (Change::Write(write), ())).is_ok());
+        tier.write_all(|_, _| true);
+    }
+    let mut pauses = 0;
+    tier.handle.maintain_flash(|| {
+        assert!(tier.store().is_flash_progressing(), "after {pauses} pauses");
+        tier.clock.advance_ms(6_000);
+        pauses += 1;
+    });
+    assert!(pauses > 1 && !tier.store().is_flash_room_requested(), "{pauses}");
+}
+
 const VALUE_BYTES: usize = 300;
 
 fn value(n: usize) -> Vec<u8> {
