@@ -97,6 +97,9 @@ pub const RECLAIM_OWED_ITEMS_MAX: u32 = 512;
 pub const MAKE_ROOM_STEPS_MAX: u32 = 64;
 /// And so many that could not go on before a write to flash had ended, although none is under way then.
 pub const VAIN_STEPS_MAX: u32 = 8;
+/// Without eviction, so many segments that could not be emptied: about a quarter of a millisecond. Then others are served before
+/// it goes on.
+pub const STUCK_STEPS_MAX: u32 = 256;
 
 /// Segments that one write may need at once: for a chunk joined from two, its end, and the item.
 pub const SEGMENTS_FOR_ONE_WRITE_MAX: usize = 4;

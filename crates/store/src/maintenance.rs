@@ -233,7 +233,7 @@ impl Handle {
         let mut reclaim = self.store.reclaim.lock().expect("no thread panics while it reclaims");
         let items = crate::bounds::RECLAIM_STEP_ITEMS;
         match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
-            StepOutcome::Freed | StepOutcome::Worked => true,
+            StepOutcome::Freed | StepOutcome::Worked | StepOutcome::Stuck => true,
             StepOutcome::Waiting | StepOutcome::Nothing => false,
         }
     }

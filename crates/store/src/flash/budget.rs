@@ -4,6 +4,10 @@
 const SAVED_SECONDS: i64 = 10;
 /// Seconds of writing by which items that were read may overdraw the budget.
 const OVERDRAWN_SECONDS: i64 = 1;
+/// The bytes of this part (1/n) of a second are many …
+const MANY_DIVISOR: u64 = 20;
+/// … and so are these: those of a write.
+const MANY_BYTES_MAX: i64 = 512 << 10;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Bytes that may be written.
@@ -24,7 +28,21 @@ impl Budget {
     /// Returns whether an item that was read or not may be written now.
     pub(super) fn allows(&mut self, was_read: bool, now_ns: u64) -> bool {
         let Some(rate) = self.bytes_per_second else { return true };
-        let rate_signed = i64::try_from(rate).unwrap_or(i64::MAX);
+        self.earn(rate, now_ns);
+        let least = if was_read { signed(rate).saturating_mul(-OVERDRAWN_SECONDS) } else { 0 };
+        self.bytes > least
+    }
+
+    /// Returns whether many items that were not read may be written now.
+    pub(super) fn allows_many(&mut self, now_ns: u64) -> bool {
+        let Some(rate) = self.bytes_per_second else { return true };
+        self.earn(rate, now_ns);
+        self.bytes > signed(rate / MANY_DIVISOR).min(MANY_BYTES_MAX)
+    }
+
+    /// Adds the bytes that were saved up since the last time.
+    fn earn(&mut self, rate: u64, now_ns: u64) {
+        let rate_signed = signed(rate);
         let saved_max = rate_signed.saturating_mul(SAVED_SECONDS);
         let elapsed = now_ns.saturating_sub(*self.at_ns.get_or_insert(now_ns));
         let earned = u128::from(elapsed) * u128::from(rate) / u128::from(NS_PER_SECOND);
@@ -32,16 +50,18 @@ impl Budget {
             self.at_ns = Some(now_ns);
             self.bytes = self.bytes.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(saved_max);
         }
-        let least = if was_read { rate_signed.saturating_mul(-OVERDRAWN_SECONDS) } else { 0 };
-        self.bytes > least
     }
 
     /// Subtracts the bytes of an item that is written.
     pub(super) fn spend(&mut self, bytes: u64) {
         if self.bytes_per_second.is_some() {
-            self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+            self.bytes = self.bytes.saturating_sub(signed(bytes));
         }
     }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -70,6 +90,16 @@ mod tests {
     fn unlimited_budget_allows_everything() {
         let mut budget = Budget::new(None);
         budget.spend(u64::MAX);
-        assert!(budget.allows(false, 0));
+        assert!(budget.allows(false, 0) && budget.allows_many(0));
+    }
+
+    #[test]
+    fn many_items_wait_until_more_is_saved_up() {
+        let mut budget = Budget::new(Some(1_000));
+        let ms = |ms: u64| ms * NS_PER_SECOND / 1000;
+        assert!(!budget.allows_many(0));
+        assert!(budget.allows(false, ms(1)) && !budget.allows_many(ms(50)) && budget.allows_many(ms(51)));
+        budget.spend(51);
+        assert!(!budget.allows_many(ms(60)));
     }
 }

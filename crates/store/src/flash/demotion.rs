@@ -64,6 +64,7 @@ impl Store {
             && log.admits(was_read, now_ns);
         if !is_admitted {
             flash.counters.items_refused.inc();
+            log.note_refused(&flash.segments, now_ns);
             return Demotion::Refused;
         }
         let staged = StagedItem {
@@ -98,6 +99,7 @@ impl Store {
             Err(NotStaged::Busy) => Demotion::Busy,
             Err(NotStaged::Refused) => {
                 flash.counters.items_refused.inc();
+                log.note_refused(&flash.segments, now_ns);
                 Demotion::Refused
             }
         }

@@ -3,6 +3,9 @@
 //! Records follow each other across the pages of a segment. Writes may complete in any order; their items are published in the
 //! order in which they were staged, so that an item on the pages of two writes is published after both.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use fabcache_layout::{KeyHash, Slot};
@@ -13,6 +16,7 @@ use super::device_pauses::DevicePauses;
 use super::filling::Filling;
 use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
+use super::refusals::Refusals;
 use super::segments::FlashSegments;
 use super::unlinked_writes::UnlinkedWrites;
 use super::{FlashOptions, PageBuffer};
@@ -171,6 +175,7 @@ pub(super) struct Log {
     /// No further moved item fills the buffer: it is due, however little is in it.
     is_flush_due: bool,
     budget: Budget,
+    refusals: Refusals,
     pub(super) long_items: LongItems,
 }
 
@@ -203,6 +208,7 @@ impl Log {
             room_requested_ns: None,
             is_flush_due: false,
             budget: Budget::new(options.write_bytes_per_second),
+            refusals: Refusals::default(),
             long_items: LongItems::default(),
         }
     }
@@ -308,6 +314,25 @@ impl Log {
         let free = self.free_segments(segments, now_ns);
         let is_in_open = free == self.reserved && self.open.as_ref().is_some_and(has_pages);
         !self.is_paused(now_ns) && !self.is_stalled(now_ns) && (free > self.reserved || is_in_open)
+    }
+
+    /// Returns whether many items of memory may be staged, whatever they are.
+    fn takes_many(&mut self, segments: &FlashSegments, now_ns: u64) -> bool {
+        self.may_stage(segments, now_ns) && (self.fresh > 0 || self.budget.allows_many(now_ns))
+    }
+
+    /// Records that an item of memory was refused, and stays there.
+    pub(super) fn note_refused(&mut self, segments: &FlashSegments, now_ns: u64) {
+        let takes_many = self.takes_many(segments, now_ns);
+        self.refusals.note(takes_many, now_ns);
+    }
+
+    /// Returns whether items that were refused are to be tried again, and forgets them then.
+    pub(super) fn takes_refused(&mut self, segments: &FlashSegments, now_ns: u64) -> bool {
+        self.refusals.has_some() && {
+            let takes_many = self.takes_many(segments, now_ns);
+            self.refusals.take_due(takes_many, now_ns)
+        }
     }
 
     /// Returns whether a write to each device has failed so lately that no item is staged.
@@ -727,74 +752,5 @@ impl Log {
         is_linked.into_iter().for_each(|is_linked| self.vain.note(is_linked, now_ns, self.stalled_ns));
         self.published += 1;
         self.progress_ns = now_ns;
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn new_log(segments: &FlashSegments) -> Log {
-        Log::new(&FlashOptions::of_device(4, 1 << 20), segments, true)
-    }
-
-    /// Appends an item; returns the number of its last write.
-    fn stage(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u64 {
-        let staged = StagedItem {
-            offset: hash,
-            moved_from: None,
-            ..StagedItem::moved(KeyHash(hash << 48), Slot::EMPTY)
-        };
-        let write = |write: &mut dyn FnMut(&[u8])| write(&vec![1; len]);
-        log.append(segments, staged, (len, 0, 0), write).expect("it has room").0
-    }
-
-    fn append(log: &mut Log, segments: &FlashSegments, hash: u64, len: usize) -> u32 {
-        let _ = stage(log, segments, hash, len);
-        log.filling.as_ref().and_then(|filling| filling.staged.last()).expect("it was staged").page
-    }
-
-    #[test]
-    fn page_has_one_record_of_a_key() {
-        let segments = FlashSegments::new(1, &[4 << 20], 1 << 20);
-        let mut log = new_log(&segments);
-        let pages = [7, 8, 7, 9, 8, 8].map(|hash| append(&mut log, &segments, hash, 100));
-        let first = pages[0];
-        assert_eq!(pages.map(|page| page - first), [0, 0, 1, 1, 1, 2]);
-        // One that goes on in the next page does not begin there.
-        let pages = [1, 2, 2].map(|hash| append(&mut log, &segments, hash, 3_900) - first);
-        assert_eq!(pages, [2, 2, 3]);
-    }
-    /// Ends all writes, but for one that fails; returns the items that are written.
-    fn end_all(log: &mut Log, segments: &FlashSegments, fails: u64) -> Vec<u64> {
-        let mut linked = Vec::new();
-        while let Some(mut write) = log.take(segments, true, 0) {
-            let (buffer, is_written) = (write.take_buffer(), write.number != fails);
-            log.end(segments, write, buffer, is_written, 0);
-        }
-        while let Some(ended) = log.take_ended() {
-            let written = ended.staged.iter().filter(|staged| !log.has_failed_since(staged.begins));
-            linked.extend(written.map(|staged| staged.offset));
-            log.note_published(None, 0);
-        }
-        linked
-    }
-
-    #[test]
-    fn failed_write_concerns_items_of_any_length() {
-        const PAGES: usize = 16;
-        let segment_bytes = (PAGES * PAGE_BYTES) as u64;
-        let len = 200 * PAGES * PAYLOAD_BYTES;
-        // Each segment takes the number of its write and that of its end.
-        for (fails, written) in
-            [(0, vec![2, 3]), (2, vec![1, 3]), (200, vec![1, 3]), (400, vec![1, 3]), (402, vec![1, 2])]
-        {
-            let segments = FlashSegments::new(1, &[1_000 * segment_bytes], segment_bytes);
-            let mut log = new_log(&segments);
-            assert_eq!(stage(&mut log, &segments, 1, PAYLOAD_BYTES), 0);
-            assert_eq!(stage(&mut log, &segments, 2, len), 400);
-            assert_eq!(stage(&mut log, &segments, 3, PAYLOAD_BYTES), 402);
-            assert_eq!(end_all(&mut log, &segments, fails), written, "write {fails} fails");
-        }
     }
 }

@@ -10,7 +10,8 @@
 //! changed, if it is still the same item.
 //!
 //! - `page.rs`: the bytes of a page; `filling.rs`: the buffer in which pages are filled; `log.rs`: the order of buffers and their
-//!   writes; `long_items.rs`: the chained items among them; `unlinked_writes.rs`: writes that free no memory.
+//!   writes; `long_items.rs`: the chained items among them; `unlinked_writes.rs`: writes that free no memory; `refusals.rs`: items that
+//!   were refused.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
@@ -39,6 +40,7 @@ mod models;
 pub mod page;
 mod reading;
 mod records;
+mod refusals;
 #[cfg(not(loom))]
 mod restart;
 mod retirement;
@@ -100,7 +102,7 @@ pub struct FlashOptions {
 #[cfg(test)]
 impl FlashOptions {
     /// Returns the options of one new device with so many segments.
-    fn of_device(segments: u64, segment_bytes: u64) -> FlashOptions {
+    pub(crate) fn of_device(segments: u64, segment_bytes: u64) -> FlashOptions {
         FlashOptions {
             device_bytes: vec![segments * segment_bytes],
             segment_bytes,

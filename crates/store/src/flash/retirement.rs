@@ -12,6 +12,7 @@ use super::Flash;
 use super::segments::{Kind, SegmentUse};
 use crate::dump::Cursor;
 use crate::handle::Handle;
+use crate::reclaim::Reclaim;
 use crate::store::Store;
 
 /// A pass retires this part (1/n) of all segments, beside those that [`FREE_MIN`] lacks.
@@ -69,7 +70,6 @@ impl Handle {
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
         self.continue_compaction(flash);
-        store.retry_stuck(flash);
         let now_ns = store.clock_ns();
         let free = flash.soon_free(now_ns);
         let surplus = store.surplus_items(flash);
@@ -186,11 +186,16 @@ impl Store {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_room_requested())
     }
 
-    /// Lets reclaim try again what it could not empty without eviction, while flash refused items.
-    fn retry_stuck(&self, flash: &Flash) {
-        if !self.evicts() && flash.takes_items(self.clock_ns()) {
-            self.reclaim.lock().expect("no thread panics while it reclaims").forget_stuck();
+    /// Lets reclaim try again what it could not empty without eviction, once flash takes items that it refused.
+    ///
+    /// Returns whether it does.
+    pub(crate) fn retry_stuck(&self, reclaim: &mut Reclaim) -> bool {
+        let Some(flash) = self.flash.as_ref().filter(|_| !self.evicts()) else { return false };
+        let is_due = flash.log().takes_refused(&flash.segments, self.clock_ns());
+        if is_due {
+            reclaim.forget_stuck();
         }
+        is_due
     }
 
     /// Returns how many items the index has too many to leave enough memory to items.

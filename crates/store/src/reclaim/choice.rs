@@ -2,6 +2,7 @@
 
 use fabcache_layout::sync::Ordering;
 
+use super::candidates::Candidates;
 use super::state::{Reclaim, ReclaimPurpose, Survey, Victim};
 use crate::bounds::{
     COMPACTED_ITEMS_MIN, COMPACTION_DEAD_DIVISOR, COMPACTION_DEAD_DIVISOR_WITHOUT_EVICTION,
@@ -41,10 +42,15 @@ impl Store {
     }
 
     pub(super) fn choose_victim(&self, reclaim: &mut Reclaim) -> VictimSearch {
+        if let Some(next) = self.next_candidate(reclaim) {
+            return VictimSearch::Found(next);
+        }
         let now = self.now();
         // A survey from before the last second is out of date.
         let begun = reclaim.survey.take().filter(|survey| now - survey.began <= 1);
-        let mut survey = begun.unwrap_or(Survey { began: now, ..Survey::default() });
+        let gathers = !self.evicts() && !reclaim.stuck.is_empty();
+        let candidates = gathers.then(Candidates::default);
+        let mut survey = begun.unwrap_or(Survey { began: now, candidates, ..Survey::default() });
         if let Err(gone) = self.survey_more(&mut survey, reclaim) {
             return VictimSearch::Found(self.victim_of(&gone, ReclaimPurpose::Sweep));
         }
@@ -52,14 +58,19 @@ impl Store {
             reclaim.survey = Some(survey);
             return VictimSearch::Unfinished;
         }
-        self.choose(reclaim, &survey).map_or(VictimSearch::Nothing, VictimSearch::Found)
+        let candidates = survey.candidates.take();
+        let chosen = self.choose(reclaim, &survey);
+        if chosen.is_some_and(|victim| victim.purpose == ReclaimPurpose::Evict) {
+            let first = reclaim.eviction.queue(survey.small_segments, survey.main_segments);
+            reclaim.candidates = candidates.map(|candidates| candidates.sorted(first));
+        }
+        chosen.map_or(VictimSearch::Nothing, VictimSearch::Found)
     }
 
     fn choose(&self, reclaim: &mut Reclaim, survey: &Survey) -> Option<Victim> {
         let capacity = self.geometry.segment_bytes();
         let evicts = self.evicts();
-        let emptied_max =
-            if evicts { EMPTIED_FOR_NOTHING_MAX } else { EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX };
+        let emptied_max = self.emptied_max();
         let opened = self.segments.filled_by_moves();
         let fruitless = reclaim.is_fruitless(emptied_max, opened, survey.dead_in_all, capacity);
         if fruitless && !evicts && self.flash.is_none() {
@@ -98,18 +109,50 @@ impl Store {
             Queue::Main => (survey.oldest_main, survey.oldest_small),
         };
         // If flash takes no items, they would only move, and no memory would become free.
-        let may_leave = evicts || self.flash.as_ref().is_some_and(|flash| flash.takes_items(self.clock_ns()));
+        let may_leave = evicts || self.flash_takes_items();
         let with_orphans = survey.oldest_with_orphans.filter(|_| evicts && reclaim.leaving() == 0);
         let oldest = first.or(second).filter(|_| may_leave).or(with_orphans);
-        oldest.map(|segment| Victim {
+        oldest.map(|segment| self.leaving_victim(reclaim, &segment))
+    }
+
+    /// Returns the next candidate after one that could not be emptied.
+    fn next_candidate(&self, reclaim: &mut Reclaim) -> Option<Victim> {
+        let mut candidates = reclaim.candidates.take()?;
+        if !self.flash_takes_items() {
+            return None;
+        }
+        while let Some((order, id)) = candidates.take_next() {
+            let is_same = |segment: &SealedSegment| segment.order == order && !segment.orphans;
+            if !reclaim.stuck.contains(id)
+                && !reclaim.is_leaving(id)
+                && let Some(segment) = self.segments.sealed(id..id + 1).next().filter(is_same)
+            {
+                reclaim.candidates = Some(candidates);
+                return Some(self.leaving_victim(reclaim, &segment));
+            }
+        }
+        None
+    }
+
+    fn flash_takes_items(&self) -> bool {
+        self.flash.as_ref().is_some_and(|flash| flash.takes_items(self.clock_ns()))
+    }
+
+    /// Returns a segment as the victim whose items leave memory.
+    fn leaving_victim(&self, reclaim: &Reclaim, segment: &SealedSegment) -> Victim {
+        Victim {
             least: reclaim.eviction.least(segment.queue),
             // All of the small queue may go to the main one, but the main one must yield something.
             moved_bytes_max: match segment.queue {
-                Queue::Main if fruitless => 0,
-                queue => reclaim.eviction.kept_bytes_max(queue, capacity),
+                Queue::Main if reclaim.is_known_fruitless(self.emptied_max()) => 0,
+                queue => reclaim.eviction.kept_bytes_max(queue, self.geometry.segment_bytes()),
             },
-            ..self.victim_of(&segment, ReclaimPurpose::Evict)
-        })
+            ..self.victim_of(segment, ReclaimPurpose::Evict)
+        }
+    }
+
+    fn emptied_max(&self) -> u32 {
+        if self.evicts() { EMPTIED_FOR_NOTHING_MAX } else { EMPTIED_FOR_NOTHING_WITHOUT_EVICTION_MAX }
     }
 
     /// Returns the bytes that moving the segment's live items would free. Without eviction, unwritten space does not count.
@@ -125,7 +168,7 @@ impl Store {
         let from = survey.next;
         survey.next = (from + SURVEY_STEP_SEGMENTS).min(self.geometry.segments);
         for segment in self.segments.sealed(from..survey.next) {
-            let is_stuck = segment.live_bytes > 0 && reclaim.stuck.contains(&segment.id);
+            let is_stuck = segment.live_bytes > 0 && reclaim.stuck.contains(segment.id);
             if is_stuck || reclaim.is_leaving(segment.id) {
                 continue;
             }
@@ -141,6 +184,9 @@ impl Store {
                 Queue::Main => (&mut survey.main_segments, &mut survey.oldest_main),
             };
             *count += 1;
+            if let Some(candidates) = survey.candidates.as_mut().filter(|_| !segment.orphans) {
+                candidates.add(&segment);
+            }
             let oldest = if segment.orphans { &mut survey.oldest_with_orphans } else { oldest };
             if oldest.is_none_or(|other| segment.order < other.order) {
                 *oldest = Some(segment);
@@ -154,5 +200,52 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::bounds::RECLAIM_STEP_ITEMS;
+    use crate::reclaim::StepOutcome;
+    use crate::{Expiry, FlashOptions, Handle, Put, StoreOptions};
+
+    #[test]
+    fn segments_that_flash_refuses_take_one_survey() {
+        let store = Store::open(StoreOptions {
+            memory_bytes: 2 << 20,
+            memory_bytes_max: 2 << 20,
+            evict: false,
+            flash: Some(FlashOptions { item_bytes_min: 1_000, ..FlashOptions::of_device(40, 256 << 10) }),
+            ..StoreOptions::default()
+        });
+        let handle = Handle::new(&Arc::new(store.expect("memory for a test")));
+        let store = handle.store();
+        let put = |n: usize| {
+            let key = format!("key-{n}").into_bytes();
+            let put = Put { key: &key, value: &[1; 500], flags: 0, expiry: Expiry::NEVER };
+            handle.put(&put, &handle.probe_for_write(&key))
+        };
+        let stored = (0..).take_while(|n| put(*n).is_ok()).count();
+        assert!(stored > 1_000, "{stored}");
+        let mut reclaim = store.reclaim.lock().expect("no thread fails");
+        reclaim.forget_stuck();
+        let (mut stuck, mut with_candidates) = (0, 0);
+        loop {
+            match store.reclaim_step(&mut reclaim, store.counters(handle.thread), RECLAIM_STEP_ITEMS) {
+                StepOutcome::Stuck => {
+                    stuck += 1;
+                    with_candidates += usize::from(reclaim.candidates.is_some());
+                }
+                StepOutcome::Worked => {}
+                StepOutcome::Nothing => break,
+                freed => panic!("{freed:?}"),
+            }
+        }
+        assert!(stuck > 50, "{stuck}");
+        assert_eq!(with_candidates, stuck - 1, "the second survey is the last");
+        assert!(reclaim.candidates.is_none(), "all were tried");
     }
 }

@@ -4,6 +4,7 @@ use fabcache_layout::KeyHash;
 use fabcache_layout::item::{self, ChunkEntry, Item, State};
 use fabcache_layout::slot::FREQUENCY_MAX;
 
+use super::stuck::StuckReason;
 use super::{ImmovableItem, Obstacle, ReclaimPurpose, Victim};
 use crate::bounds::RECLAIM_STEP_BYTES;
 use crate::counters::StoreCounters;
@@ -32,7 +33,7 @@ impl Store {
             }
             // A value still being received: its client gets the error that memory is full.
             if victim.purpose != ReclaimPurpose::Evict || !self.evicts() {
-                return Err(Obstacle::Immovable);
+                return Err(Obstacle::Stuck(StuckReason::Memory));
             }
             item::set_state(&self.memory, offset, State::DEAD);
             self.segments.count_dead(offset, chunk.bytes(), 0);

@@ -6,6 +6,7 @@ use fabcache_layout::item::{self, ChunkEntry, Item, KEY_BYTES_MAX, NewItem, Stat
 use fabcache_layout::sync::Ordering;
 use fabcache_layout::{KeyHash, Slot, size_class};
 
+use super::stuck::StuckReason;
 use super::{ImmovableItem, Obstacle, ReclaimPurpose, Victim, whole_bytes};
 use crate::counters::StoreCounters;
 use crate::eviction::Eviction;
@@ -93,7 +94,7 @@ impl Store {
         };
         match demotion {
             Demotion::Busy => return Err(Obstacle::FlashBusy),
-            Demotion::Refused if !self.evicts() => return Err(Obstacle::Immovable),
+            Demotion::Refused if !self.evicts() => return Err(Obstacle::Stuck(StuckReason::Flash)),
             Demotion::Refused => self.evict(counters, group, hash, at, item),
             Demotion::Staged(number) => victim.last_write = Some(number),
             Demotion::Returned => {}

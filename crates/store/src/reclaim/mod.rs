@@ -9,17 +9,20 @@
 //! the one with the most dead bytes, if these are worth moving the rest; else the oldest of a queue, some of whose
 //! items are moved and the others evicted (`eviction.rs`).
 
+mod candidates;
 mod choice;
 mod chunks;
 mod items;
+mod room;
 mod state;
+mod stuck;
 
 use fabcache_layout::item::Item;
 use fabcache_layout::sync::Ordering;
 
 use crate::bounds::{
-    MAKE_ROOM_STEPS_MAX, RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS,
-    RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS, SEGMENTS_FOR_ONE_WRITE_MAX, VAIN_STEPS_MAX,
+    RECLAIM_OWED_ITEMS_MAX, RECLAIM_SHARE_BYTES, RECLAIM_SHARE_ITEMS, RECLAIM_STEP_BYTES, RECLAIM_STEP_ITEMS,
+    SEGMENTS_FOR_ONE_WRITE_MAX,
 };
 use crate::counters::StoreCounters;
 use crate::error::OutOfMemory;
@@ -27,8 +30,10 @@ use crate::handle::{Handle, WhenFull};
 use crate::segments::{ClaimPurpose, Queue};
 use crate::store::Store;
 use choice::VictimSearch;
+use room::{AfterStep, RoomSearch};
 pub use state::Reclaim;
 use state::{ReclaimPurpose, Victim};
+use stuck::StuckReason;
 
 /// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub enum StepOutcome {
     Freed,
     /// Items were passed over.
     Worked,
+    /// A segment could not be emptied. There may be others.
+    Stuck,
     /// Items cannot go to flash before a write has ended.
     Waiting,
     /// There is nothing to take back.
@@ -48,15 +55,15 @@ pub(crate) struct ImmovableItem;
 
 /// Why an item stays in a victim.
 pub(crate) enum Obstacle {
-    /// It could not be moved, and may not be dropped.
-    Immovable,
+    /// It could not leave, and may not be dropped.
+    Stuck(StuckReason),
     /// It goes to flash when a write has ended.
     FlashBusy,
 }
 
 impl From<ImmovableItem> for Obstacle {
     fn from(_: ImmovableItem) -> Obstacle {
-        Obstacle::Immovable
+        Obstacle::Stuck(StuckReason::Memory)
     }
 }
 
@@ -71,7 +78,7 @@ impl Handle {
         if when_full == WhenFull::Fail {
             return Err(OutOfMemory::Full);
         }
-        let (mut steps, mut vain_steps) = (0, 0);
+        let mut search = RoomSearch::new(when_full, self.store.evicts());
         let enough = self.store.segments.kept_back(claim) + tries.min(SEGMENTS_FOR_ONE_WRITE_MAX - 1);
         self.store.check_all_groups(&mut || true);
         loop {
@@ -79,24 +86,17 @@ impl Handle {
             if self.store.segments.free_count() > enough {
                 return Ok(());
             }
-            steps += 1;
-            if steps > MAKE_ROOM_STEPS_MAX {
+            if search.is_hurried() {
                 reclaim.hurry();
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
-            let is_blocked = match step {
-                StepOutcome::Freed | StepOutcome::Worked => false,
-                // Also for a write that does not wait here: refused for want of memory, it waits if flash makes progress.
-                _ if self.store.will_flash_free() && when_full == WhenFull::AwaitFlash => {
-                    return Err(OutOfMemory::FlashBusy);
-                }
-                // The writes for which the step waited may have ended since.
-                _ if when_full == WhenFull::AwaitFlash && vain_steps < VAIN_STEPS_MAX => {
-                    vain_steps += 1;
-                    false
-                }
-                StepOutcome::Waiting | StepOutcome::Nothing if self.store.evicts() => !reclaim.skip_flash(),
-                StepOutcome::Waiting | StepOutcome::Nothing => true,
+            // Also for a write that does not wait here: refused for want of memory, it waits if flash makes progress.
+            let flash_frees = || self.store.is_flash_progressing() || self.store.request_flash_room();
+            let is_blocked = match search.after(step, flash_frees) {
+                AfterStep::GoOn => false,
+                AfterStep::AwaitFlash => return Err(OutOfMemory::FlashBusy),
+                AfterStep::SkipFlash => !reclaim.skip_flash(),
+                AfterStep::GiveUp => true,
             };
             if is_blocked && !self.store.give_up_open() {
                 self.counters().out_of_memory.inc();
@@ -130,7 +130,7 @@ impl Handle {
             let items = owed.min(RECLAIM_STEP_ITEMS);
             owed -= items;
             match self.store.reclaim_step(&mut reclaim, self.counters(), items) {
-                StepOutcome::Worked => {}
+                StepOutcome::Worked | StepOutcome::Stuck => {}
                 StepOutcome::Freed | StepOutcome::Waiting => owed = 0,
                 StepOutcome::Nothing => {
                     owed = 0;
@@ -143,11 +143,6 @@ impl Handle {
 }
 
 impl Store {
-    /// Returns whether memory will become free because of flash. Requests room there if none is free.
-    fn will_flash_free(&self) -> bool {
-        self.is_flash_progressing() || self.request_flash_room()
-    }
-
     /// Processes up to `items` items of the victim; chooses a victim first when needed.
     pub(crate) fn reclaim_step(
         &self,
@@ -176,6 +171,8 @@ impl Store {
             None => match self.choose_victim(reclaim) {
                 VictimSearch::Found(victim) => victim,
                 VictimSearch::Unfinished => return StepOutcome::Worked,
+                // Flash may take items again that it refused.
+                VictimSearch::Nothing if self.retry_stuck(reclaim) => return StepOutcome::Worked,
                 VictimSearch::Nothing => return StepOutcome::Nothing,
             },
         };
@@ -195,9 +192,9 @@ impl Store {
             }
             match self.pass_over(&mut victim, &mut reclaim.eviction, counters) {
                 Ok(bytes) => victim.at += bytes,
-                Err(Obstacle::Immovable) => {
-                    reclaim.stuck.insert(victim.id);
-                    return StepOutcome::Worked;
+                Err(Obstacle::Stuck(why)) => {
+                    reclaim.stuck.insert(victim.id, why);
+                    return StepOutcome::Stuck;
                 }
                 Err(Obstacle::FlashBusy) => {
                     reclaim.victim = Some(victim);
@@ -284,7 +281,7 @@ impl Store {
         });
         let freed = reclaim.waiting.len() < before;
         if freed {
-            reclaim.stuck.clear();
+            reclaim.note_freed_memory();
         }
         freed || has_freed
     }
@@ -328,7 +325,7 @@ impl Store {
             ReclaimPurpose::Compact => counters.segments_compacted.inc(),
             ReclaimPurpose::Evict => counters.segments_evicted.inc(),
         }
-        reclaim.stuck.clear();
+        reclaim.note_freed_memory();
         if let Some(flash) = &self.flash {
             flash.locations.clear(id);
         }

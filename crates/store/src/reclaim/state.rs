@@ -1,7 +1,7 @@
 //! The state of reclaim, which the store keeps under the reclaim lock.
 
-use std::collections::HashSet;
-
+use super::candidates::Candidates;
+use super::stuck::StuckSegments;
 use crate::eviction::{Eviction, EvictionPolicy};
 #[cfg(not(loom))]
 use crate::restart::saved_state::SavedReclaim;
@@ -13,8 +13,9 @@ pub struct Reclaim {
     pub(super) victim: Option<Victim>,
     /// Segments whose generation has ended but that senders still read.
     pub(super) waiting: Vec<u32>,
-    /// Segments that could not be emptied: not to be tried again before something was freed.
-    pub(super) stuck: HashSet<u32>,
+    pub(super) stuck: StuckSegments,
+    /// The next segments of the last survey, after one could not be emptied.
+    pub(super) candidates: Option<Candidates>,
     /// The survey of the sealed segments, while a victim is chosen.
     pub(super) survey: Option<Survey>,
     /// Segments emptied in excess of those filled by moves since the last reset: if there are many, moving gains
@@ -79,12 +80,24 @@ impl Reclaim {
         if dead > at + enough {
             (self.emptied, self.opened_before) = (0, opened);
         }
+        self.is_known_fruitless(emptied_max)
+    }
+
+    /// As [`Reclaim::is_fruitless`], by the dead bytes of the last survey.
+    pub(super) fn is_known_fruitless(&self, emptied_max: u32) -> bool {
         self.emptied > emptied_max
     }
 
-    /// Makes segments that could not be emptied eligible again: something was freed, or flash takes items again.
+    /// Makes segments that could not be emptied eligible again: flash takes items again, or the memory limit has changed.
     pub(crate) fn forget_stuck(&mut self) {
         self.stuck.clear();
+        self.candidates = None;
+    }
+
+    /// Memory was freed: items that could not be moved may be moved now.
+    pub(super) fn note_freed_memory(&mut self) {
+        self.stuck.note_freed_memory();
+        self.candidates = None;
     }
 
     /// Evicts the rest of the victim as a whole: a thread has waited long enough.
@@ -189,4 +202,6 @@ pub(super) struct Survey {
     pub(super) oldest_main: Option<SealedSegment>,
     /// Segments of either queue that hold chunks of values still being received.
     pub(super) oldest_with_orphans: Option<SealedSegment>,
+    /// All that items may leave, if some segment could not be emptied.
+    pub(super) candidates: Option<Candidates>,
 }
