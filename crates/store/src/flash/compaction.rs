@@ -515,6 +515,8 @@ impl Flash {
     /// Ends the pass.
     fn end_pass(&self, state: &mut State, end: PassEnd, now_ns: u64) {
         let Some(pass) = state.pass.take() else { return };
+        // Another may begin.
+        self.segments.note_change();
         // The last free segment has some of its items, and the rest fits there: no other pass is as likely to free a segment.
         let is_half_moved = {
             let mut log = self.log();

@@ -75,6 +75,7 @@ pub use reading::{FalseMatches, Fetched, FetchedItem, FetchedValue, FlashRead, F
 pub(crate) use restart::restore_flash;
 #[cfg(not(loom))]
 pub use restart::{FlashLoss, FlashOpening};
+use retirement::FutileSearch;
 use segments::{FlashSegments, Kind};
 use spans::Spans;
 pub use visiting::{VisitResult, VisitedKey, VisitedOnFlash};
@@ -130,6 +131,8 @@ pub(crate) struct Flash {
     publishing: Mutex<()>,
     /// Held by the thread that retires segments.
     retirement: Mutex<()>,
+    /// The last search for segments to free, if it found none.
+    searched: Mutex<Option<FutileSearch>>,
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
     /// The most items that the index has had.
@@ -172,6 +175,7 @@ impl Flash {
             counters: FlashCounters::default(),
             publishing: Mutex::new(()),
             retirement: Mutex::new(()),
+            searched: Mutex::new(None),
             leaving: AtomicUsize::new(0),
             items_most: AtomicU64::new(0),
             first_sequence: 1,

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::page::PAGE_BYTES;
 use super::retirement::RetireReason;
-use super::segments::Kind;
+use super::segments::{FlashSegments, Kind};
 use super::{Demotion, Fetched, Flash, FlashOptions, FlashReadResult, FlashWrite, PageBuffer};
 use crate::models::outside::{Versions, at, both_modes, by_key, location, open, value};
 use crate::models::{check, store_with_flash};
@@ -141,6 +141,28 @@ fn flash_segment_is_not_freed_while_it_is_read() {
         flash_of(&store).free_retired();
         assert_eq!(flash_of(&store).segments.kind(0), Kind::Free);
         assert_eq!(get(&main, &device).as_deref(), Some(&value(2)[..]));
+    });
+}
+
+#[test]
+fn search_for_dead_segments_misses_no_death() {
+    check(3, || {
+        let segments = Arc::new(FlashSegments::new(1, &[PAGE_BYTES as u64], PAGE_BYTES as u64));
+        segments.count_live_in(0);
+        segments.take_change();
+        let killer = {
+            let segments = Arc::clone(&segments);
+            thread::spawn(move || segments.count_dead_in(0))
+        };
+        // Another search may come between.
+        let mut is_found = false;
+        for _ in 0..2 {
+            if segments.take_change() {
+                is_found = segments.use_of(0).live == 0;
+            }
+        }
+        killer.join().expect("dead");
+        assert!(is_found || segments.take_change(), "the last search found it, or another follows");
     });
 }
 

@@ -35,6 +35,23 @@ const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 /// Steps of reclaim for waiting writers in one call, as the thread has writes to finish.
 const WAITING_STEPS_MAX: u32 = 256;
 
+/// What expires, and segments that compaction avoided, make room so late after a search that found none, at the latest.
+const SEARCH_AGAIN_NS: u64 = 100_000_000;
+
+/// A search of all segments that found none which maintenance can free.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FutileSearch {
+    epoch: u64,
+    until_ns: u64,
+}
+
+impl FutileSearch {
+    /// Returns whether another search would find none in this flush epoch, unless an item has died since.
+    fn holds(&self, epoch: u64, now_ns: u64) -> bool {
+        self.epoch == epoch && now_ns < self.until_ns
+    }
+}
+
 /// Why a segment is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetireReason {
@@ -238,9 +255,22 @@ impl Flash {
     }
 
     /// Returns whether maintenance frees segments without eviction, or begins to compact one.
+    ///
+    /// The caller holds the reclaim lock.
     fn can_free(&self, store: &Store) -> bool {
-        self.soon_free(store.clock_ns()) < FREE_MIN
-            && (!self.dead_segments(store).is_empty() || self.may_compact(store))
+        let (now_ns, epoch) = (store.clock_ns(), header::flush_epoch(&store.memory));
+        if self.soon_free(now_ns) >= FREE_MIN {
+            return false;
+        }
+        let mut searched = self.searched.lock().expect("no thread panics while it searches segments");
+        // Before the search: what changes meanwhile may not be seen by it.
+        let has_changed = self.segments.take_change();
+        if !has_changed && searched.is_some_and(|search| search.holds(epoch, now_ns)) {
+            return false;
+        }
+        let can_free = !self.dead_segments(store).is_empty() || self.may_compact(store);
+        *searched = (!can_free).then_some(FutileSearch { epoch, until_ns: now_ns + SEARCH_AGAIN_NS });
+        can_free
     }
 
     /// Returns the sealed segments none of whose items is valid.
@@ -297,12 +327,15 @@ impl Flash {
 
     /// Returns the number of segments that readers keep from being free.
     fn retiring(&self) -> usize {
-        self.segments.uses().filter(|segment| segment.kind == Kind::Retiring).count()
+        self.segments.retiring()
     }
 
     /// Frees retired segments that no reader pins, and returns whether there was one.
     pub(super) fn free_retired(&self) -> bool {
         let mut has_freed = false;
+        if self.retiring() == 0 {
+            return false;
+        }
         let retiring: Vec<u32> =
             self.segments.uses().filter(|s| s.kind == Kind::Retiring).map(|s| s.id).collect();
         for id in retiring {
@@ -312,5 +345,88 @@ impl Flash {
             }
         }
         has_freed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::TimeSource;
+    use crate::restart::saved_state::SavedFlashLog;
+    use crate::{Expiry, FlashOptions, StoreOptions};
+
+    const SEGMENTS: u32 = 100_000;
+
+    #[derive(Clone, Debug, Default)]
+    struct Clock(Arc<AtomicU64>);
+
+    impl TimeSource for Clock {
+        fn monotonic(&self) -> (u64, u32) {
+            let at = Duration::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed));
+            (1_000 + at.as_secs(), at.subsec_nanos())
+        }
+
+        fn wall(&self) -> (u64, u32) {
+            self.monotonic()
+        }
+    }
+
+    /// Returns a store whose flash segments are all sealed, with one live item each.
+    fn full(clock: &Clock) -> Store {
+        let store = Store::open(StoreOptions {
+            evict: false,
+            flash: Some(FlashOptions::of_device(SEGMENTS.into(), 64 << 10)),
+            time: Box::new(clock.clone()),
+            ..StoreOptions::default()
+        });
+        let store = store.expect("memory for a test");
+        let flash = store.flash.as_ref().expect("it was made with one");
+        let log = SavedFlashLog { free: vec![], fresh: 0, next_sequence: SEGMENTS.into(), open: None };
+        flash.log().restore(&log, &flash.segments);
+        for id in 0..SEGMENTS {
+            flash.segments.open(id, id.into(), header::flush_epoch(&store.memory));
+            flash.segments.count_written(id, 100, 0);
+            flash.segments.count_live_in(id);
+            flash.segments.seal(id);
+        }
+        store
+    }
+
+    #[test]
+    fn refused_writers_search_full_flash_once() {
+        let clock = Clock::default();
+        let store = full(&clock);
+        let segments = &store.flash.as_ref().expect("it was made with one").segments;
+        assert!(!store.request_flash_room());
+        // A search would find this.
+        segments.count_written(7, 100, 0);
+        for _ in 0..100_000 {
+            assert!(!store.request_flash_room());
+        }
+        segments.count_live_in(7);
+        segments.count_dead_in(8);
+        assert!(store.request_flash_room(), "a segment is dead");
+        segments.count_live_in(8);
+        assert!(!store.request_flash_room());
+        let handle = Handle::new(&Arc::new(store));
+        handle.flush(Expiry::AT_ONCE);
+        assert!(handle.store().request_flash_room(), "all items were flushed");
+    }
+
+    #[test]
+    fn room_that_comes_with_time_is_found() {
+        let clock = Clock::default();
+        let store = full(&clock);
+        let segments = &store.flash.as_ref().expect("it was made with one").segments;
+        assert!(!store.request_flash_room());
+        segments.count_written(7, 100, 0);
+        clock.0.store(SEARCH_AGAIN_NS - 1, std::sync::atomic::Ordering::Relaxed);
+        assert!(!store.request_flash_room());
+        clock.0.store(SEARCH_AGAIN_NS, std::sync::atomic::Ordering::Relaxed);
+        assert!(store.request_flash_room());
     }
 }

@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 
-use fabcache_layout::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence, in_order, without};
+use fabcache_layout::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence, in_order, without,
+};
 
 use super::page::{PAGE_BYTES, PageName};
 #[cfg(not(loom))]
@@ -79,6 +81,10 @@ pub(crate) struct FlashSegments {
     segment_pages: u32,
     /// The segments of each device.
     devices: Vec<Range<u32>>,
+    /// Segments that are being retired.
+    retiring: AtomicUsize,
+    /// Whether a segment may have become dead, or one with dead items, since [`FlashSegments::take_change`].
+    has_changed: AtomicBool,
 }
 
 impl FlashSegments {
@@ -102,7 +108,14 @@ impl FlashSegments {
             is_compacted: AtomicBool::new(false),
         };
         let segment_pages = (segment_bytes / PAGE_BYTES as u64) as u32;
-        FlashSegments { tier, segments: (0..count).map(segment).collect(), segment_pages, devices }
+        FlashSegments {
+            tier,
+            segments: (0..count).map(segment).collect(),
+            segment_pages,
+            devices,
+            retiring: AtomicUsize::new(0),
+            has_changed: AtomicBool::new(true),
+        }
     }
 
     /// Returns the number of segments of each device, and the pages of a segment.
@@ -178,7 +191,33 @@ impl FlashSegments {
     }
 
     fn set_kind(&self, id: u32, kind: Kind) {
-        self.get(id).kind.store(kind as u32, Ordering::SeqCst);
+        let before = Kind::of(self.get(id).kind.swap(kind as u32, Ordering::SeqCst));
+        let [was_retiring, is_retiring] = [before, kind].map(|kind| kind == Kind::Retiring);
+        if is_retiring && !was_retiring {
+            self.retiring.fetch_add(1, Ordering::Relaxed);
+        } else if was_retiring && !is_retiring {
+            self.retiring.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of segments that are being retired.
+    pub(crate) fn retiring(&self) -> usize {
+        self.retiring.load(Ordering::Relaxed)
+    }
+
+    /// A segment may have become dead, or one with dead items. The caller has stored that before.
+    pub(super) fn note_change(&self) {
+        // Pairs with `take_change`. All these accesses are SeqCst, so they have one order: if the caller's store comes after the
+        // load of a search, then also after the swap before it, and the load here returns the false of that, or a later value.
+        if !self.has_changed.load(Ordering::SeqCst) {
+            self.has_changed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether a segment may have become dead, or one with dead items, since the last call. A search of all segments
+    /// after this call finds what came before.
+    pub(super) fn take_change(&self) -> bool {
+        self.has_changed.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn sequence(&self, id: u32) -> u64 {
@@ -232,6 +271,7 @@ impl FlashSegments {
     /// All items of a segment are published.
     pub(super) fn seal(&self, id: u32) {
         self.set_kind(id, Kind::Sealed);
+        self.note_change();
     }
 
     /// Counts an item that is being written, or a part of it.
@@ -257,8 +297,11 @@ impl FlashSegments {
 
     /// An item that had a part in this segment is dead.
     pub(super) fn count_dead_in(&self, id: u32) {
-        let before = self.get(id).live.fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "the slot was counted");
+        let count = || {
+            let before = self.get(id).live.fetch_sub(1, Ordering::SeqCst);
+            debug_assert!(before > 0, "the slot was counted");
+        };
+        in_order("flash_death_first", count, || self.note_change());
     }
 
     /// Counts a slot that is about to lead to a page of this use of a segment again, unless that is being retired or compacted.
@@ -274,7 +317,7 @@ impl FlashSegments {
         // Retirement sets the kind first, and reads the count then.
         in_order("flash_live_first", || _ = segment.live.fetch_add(1, Ordering::SeqCst), check);
         if !is_there {
-            segment.live.fetch_sub(1, Ordering::SeqCst);
+            self.count_dead_in(id);
         }
         is_there
     }
