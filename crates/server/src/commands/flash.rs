@@ -87,9 +87,21 @@ pub fn before(
             return Some(Flow::Next);
         }
     }
-    // Others may take all memory that becomes free, while a long value needs much at once.
-    ctx.handle.wait_for_flash(session.memory_waits < MEMORY_WAITS_MAX);
+    ctx.handle.wait_for_flash(may_wait(session.memory_waits));
     None
+}
+
+/// Returns whether a request that waited so often for memory may wait again.
+///
+/// Others may take all memory that becomes free, while a long value needs much at once.
+fn may_wait(memory_waits: u32) -> bool {
+    memory_waits < MEMORY_WAITS_MAX
+}
+
+/// Returns how often the next request has waited for memory after this one had waited so often, and was executed: a request that
+/// waits is executed again.
+pub fn waits_after(memory_waits: u32, flow: Flow) -> u32 {
+    if flow == Flow::AwaitMemory { memory_waits + 1 } else { 0 }
 }
 
 /// A request has its answer: the reads of the next command have a time limit of their own. Each key of a line is a request.
@@ -206,4 +218,22 @@ pub fn answer_from_memory(ctx: &mut Context, id: TicketId, get: &Get<'_>) -> Opt
 /// The answer to a read whose item was not found.
 pub fn miss() -> Answer {
     Answer::Reply(Reply::Miss)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_waits_a_bounded_number_of_times_for_memory() {
+        let executions = |first: u32| {
+            let waits = std::iter::successors(Some(first), |waits| {
+                may_wait(*waits).then(|| waits_after(*waits, Flow::AwaitMemory))
+            });
+            waits.take(1_000).count()
+        };
+        assert_eq!(executions(0), MEMORY_WAITS_MAX as usize + 1);
+        assert_eq!(waits_after(MEMORY_WAITS_MAX, Flow::Next), 0);
+        assert_eq!(executions(waits_after(MEMORY_WAITS_MAX, Flow::Next)), MEMORY_WAITS_MAX as usize + 1);
+    }
 }

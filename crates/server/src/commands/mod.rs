@@ -215,18 +215,15 @@ fn end_execution(ctx: &Context, session: &mut Session, flow: Flow, encoding: &En
     if !flow.is_retried() {
         flash::end_reads(session, encoding);
     }
+    session.memory_waits = flash::waits_after(session.memory_waits, flow);
     match flow {
         Flow::AwaitMemory => {
-            session.memory_waits += 1;
             session.flash_until = None;
             if let Some(fetched) = ctx.handle.take_fetched() {
                 session.flash = FlashWait::Read(Some(fetched));
             }
         }
-        _ => {
-            session.memory_waits = 0;
-            ctx.handle.forget_fetched();
-        }
+        _ => ctx.handle.forget_fetched(),
     }
 }
 
