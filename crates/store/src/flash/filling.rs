@@ -13,6 +13,7 @@ const PARTIAL_PAGES_MIN: usize = 16;
 /// The buffer that is filled.
 #[derive(Debug)]
 pub(super) struct Filling {
+    /// As many pages as were filled by now, or by an earlier use of the buffer.
     pub(super) pages: PageBuffer,
     /// Its first page.
     pub(super) page: u32,
@@ -47,6 +48,9 @@ impl Filling {
             let (page, at) = (self.used / PAYLOAD_BYTES, self.used % PAYLOAD_BYTES);
             let here = rest.len().min(PAYLOAD_BYTES - at);
             let start = page * PAGE_BYTES + at;
+            if self.pages.len() <= start {
+                self.pages.resize((page + 1) * PAGE_BYTES, 0);
+            }
             self.pages[start..start + here].copy_from_slice(&rest[..here]);
             self.used += here;
             rest = &rest[here..];

@@ -18,6 +18,7 @@ use super::long_items::{ItemPlace, LongItems};
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES, PageName, RECORD_START_MAX, page_class, seal};
 use super::refusals::Refusals;
 use super::segments::FlashSegments;
+use super::spare_buffers::SpareBuffers;
 use super::unlinked_writes::UnlinkedWrites;
 use super::{FlashOptions, PageBuffer};
 #[cfg(not(loom))]
@@ -76,6 +77,10 @@ pub struct FlashWrite {
     offset: u64,
     len: usize,
     buffer: Option<PageBuffer>,
+    /// The name of its first page.
+    first: PageName,
+    /// Where the first record of each page begins.
+    firsts: Vec<Option<u16>>,
     pub(super) staged: Vec<StagedItem>,
     is_long: bool,
 }
@@ -96,12 +101,18 @@ impl FlashWrite {
         self.len
     }
 
-    /// Takes the buffer, which is given back with the result.
+    /// Seals the pages and takes the buffer, which is given back with the result.
+    ///
+    /// The thread that writes computes the checksums, and no worker.
     ///
     /// # Panics
     /// It was taken before.
     pub fn take_buffer(&mut self) -> PageBuffer {
-        self.buffer.take().expect("the buffer is taken once")
+        let mut buffer = self.buffer.take().expect("the buffer is taken once");
+        for ((page, first), n) in buffer.chunks_mut(PAGE_BYTES).zip(&self.firsts).zip(0..) {
+            seal(page, self.first.plus(n), *first);
+        }
+        buffer
     }
 }
 
@@ -150,6 +161,8 @@ pub(super) struct Log {
     made: usize,
     /// Buffers of a long item.
     long: usize,
+    /// Those that were written.
+    spare_long: SpareBuffers,
     ready: VecDeque<FlashWrite>,
     in_flight: usize,
     next_number: u64,
@@ -192,6 +205,7 @@ impl Log {
             buffers: Vec::new(),
             made: 0,
             long: 0,
+            spare_long: SpareBuffers::default(),
             ready: VecDeque::new(),
             in_flight: 0,
             next_number: 0,
@@ -629,16 +643,19 @@ impl Log {
         let open = self.open.as_mut().expect("a segment is open");
         let pages = pages.min(segments.segment_pages() - open.next_page);
         debug_assert!(pages > 0, "the record fits the segment");
-        let free = if is_long { None } else { self.buffers.pop() };
+        let long_bytes = pages as usize * PAGE_BYTES;
+        let free = match is_long {
+            true => self.spare_long.take(long_bytes).inspect(|_| self.long += 1),
+            false => self.buffers.pop(),
+        };
         let buffer = match free {
             Some(buffer) => buffer,
             None => {
                 let pages = if is_long { pages } else { BUFFER_PAGES };
                 self.long += usize::from(is_long);
                 self.made += usize::from(!is_long);
-                let mut buffer = PageBuffer::new(PAGE_BYTES);
-                buffer.resize(pages as usize * PAGE_BYTES, 0);
-                buffer
+                // Its pages are zeroed as they are filled: the system maps their memory then.
+                PageBuffer::with_capacity(PAGE_BYTES, pages as usize * PAGE_BYTES)
             }
         };
         self.filling = Some(Filling {
@@ -663,15 +680,11 @@ impl Log {
         let pages = filling.used.div_ceil(PAYLOAD_BYTES);
         open.next_page -= (filling.capacity / PAYLOAD_BYTES - pages) as u32;
         if pages == 0 {
-            self.give_back(filling.pages, filling.is_long);
+            self.give_back(filling.pages, filling.is_long, self.progress_ns);
             return;
         }
         filling.pad_to(pages * PAYLOAD_BYTES);
-        let name = PageName { tier: segments.tier(), number: filling.page, sequence: filling.sequence };
-        for (i, first) in filling.firsts[..pages].iter().enumerate() {
-            let page = &mut filling.pages[i * PAGE_BYTES..(i + 1) * PAGE_BYTES];
-            seal(page, name.plus(i as u32), *first);
-        }
+        filling.firsts.truncate(pages);
         let (device, offset) = segments.place_of(filling.page);
         let write = FlashWrite {
             number: self.next_number,
@@ -679,6 +692,8 @@ impl Log {
             offset,
             len: pages * PAGE_BYTES,
             buffer: Some(filling.pages),
+            first: PageName { tier: segments.tier(), number: filling.page, sequence: filling.sequence },
+            firsts: filling.firsts,
             staged: filling.staged,
             is_long: filling.is_long,
         };
@@ -686,9 +701,10 @@ impl Log {
         self.ready.push_back(write);
     }
 
-    fn give_back(&mut self, buffer: PageBuffer, is_long: bool) {
+    fn give_back(&mut self, buffer: PageBuffer, is_long: bool, now_ns: u64) {
         if is_long {
             self.long -= 1;
+            self.spare_long.add(buffer, now_ns);
         } else {
             self.buffers.push(buffer);
         }
@@ -725,12 +741,17 @@ impl Log {
     ) {
         let FlashWrite { number, device, staged, is_long, .. } = write;
         self.in_flight -= 1;
-        self.give_back(buffer, is_long);
+        self.give_back(buffer, is_long, now_ns);
         self.ended.insert(number, EndedWrite { staged, seals: None, is_written });
         self.pauses.note_write(device, is_written, now_ns);
         if !is_written {
             self.leave_device(segments, device);
         }
+    }
+
+    /// Frees buffers of long items that none has used for a while.
+    pub(super) fn free_spare_buffers(&mut self, now_ns: u64) {
+        self.spare_long.free_unused(now_ns);
     }
 
     /// Takes the next write to be published, if it has ended.

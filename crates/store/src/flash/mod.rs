@@ -11,7 +11,7 @@
 //!
 //! - `page.rs`: the bytes of a page; `filling.rs`: the buffer in which pages are filled; `log.rs`: the order of buffers and their
 //!   writes; `long_items.rs`: the chained items among them; `unlinked_writes.rs`: writes that free no memory; `refusals.rs`: items that
-//!   were refused.
+//!   were refused; `spare_buffers.rs`: buffers of long items.
 //! - `segments.rs`: which flash segments are in use, by how many items and readers; `spans.rs`: items longer than one.
 //! - `demotion.rs`: from memory to flash; `locations.rs`: where promoted items still are on flash.
 //! - `reading.rs`: reads of items; `visiting.rs`: reads of keys alone; `maintenance_reads.rs`: those that the store itself needs.
@@ -46,6 +46,7 @@ mod restart;
 mod retirement;
 mod segments;
 mod spans;
+mod spare_buffers;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod unlinked_writes;

@@ -84,6 +84,7 @@ impl Handle {
     fn free_segments(&self, flash: &Flash, pause: &mut impl FnMut()) {
         let store = &*self.store;
         self.publish_written(flash);
+        flash.log().free_spare_buffers(store.clock_ns());
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
         self.continue_compaction(flash);

@@ -4,7 +4,7 @@ use super::StepOutcome;
 use crate::bounds::{MAKE_ROOM_STEPS_MAX, STUCK_STEPS_MAX, VAIN_STEPS_MAX};
 use crate::handle::WhenFull;
 
-/// What a writer does after a step of reclaim that freed too little.
+/// The next action of a writer after a step of reclaim that freed too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterStep {
     /// It takes another step.

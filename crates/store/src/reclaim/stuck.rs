@@ -30,7 +30,7 @@ impl StuckSegments {
         self.by_memory.contains(id) || self.by_flash.contains(id)
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.by_memory.is_empty && self.by_flash.is_empty
     }
