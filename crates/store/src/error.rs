@@ -214,7 +214,8 @@ pub enum OutOfMemory {
     /// The existing item is on flash: [`Handle::read_flash`](crate::Handle::read_flash), then try again with what was read.
     #[error("the item has to be read from flash first")]
     OnFlash,
-    /// Writes to flash are about to free memory: try again then. Only a handle that waits for them fails so
+    /// Writes to flash are about to free memory, or the search for memory goes on after other work: try again then. Only a handle
+    /// that waits for them fails so
     /// ([`Handle::wait_for_flash`](crate::Handle::wait_for_flash)).
     #[error("memory is free when writes to flash have ended")]
     FlashBusy,

@@ -43,7 +43,7 @@ impl Handle {
     }
 
     /// Sets whether writes fail with [`OutOfMemory::FlashBusy`](crate::OutOfMemory::FlashBusy) where writes to flash are about to
-    /// free memory, rather than evict. They do not at first.
+    /// free memory, or a search for it is long, rather than evict. They do not at first.
     pub fn wait_for_flash(&self, waits: bool) {
         self.when_full.set(if waits { WhenFull::AwaitFlash } else { WhenFull::Evict });
     }

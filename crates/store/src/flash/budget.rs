@@ -4,9 +4,9 @@
 const SAVED_SECONDS: i64 = 10;
 /// Seconds of writing by which items that were read may overdraw the budget.
 const OVERDRAWN_SECONDS: i64 = 1;
-/// The bytes of this part (1/n) of a second are many …
+/// Refused items are tried again when the bytes of this part (1/n) of a second may be written, or those of a write
+/// ([`MANY_BYTES_MAX`]) if these are less.
 const MANY_DIVISOR: u64 = 20;
-/// … and so are these: those of a write.
 const MANY_BYTES_MAX: i64 = 512 << 10;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 

@@ -5,7 +5,7 @@ use fabcache_layout::item::{self, Item, NewItem, State};
 use fabcache_layout::sync::in_order;
 use fabcache_layout::{KeyHash, Slot, header};
 
-use super::log::{FlashWrite, NotStaged, StagedItem};
+use super::log::{FlashWrite, Log, NotStaged, StagedItem};
 use super::long_items::ItemPlace;
 use super::page::{LAST_CLASS, RECORD_HEAD_BYTES};
 use super::{Flash, FlashLocation, PageBuffer};
@@ -63,8 +63,7 @@ impl Store {
             && bytes >= u64::from(self.flash_item_bytes_min())
             && log.admits(was_read, now_ns);
         if !is_admitted {
-            flash.counters.items_refused.inc();
-            log.note_refused(&flash.segments, now_ns);
+            self.note_refused(flash, &mut log, now_ns);
             return Demotion::Refused;
         }
         let staged = StagedItem {
@@ -98,10 +97,17 @@ impl Store {
             }
             Err(NotStaged::Busy) => Demotion::Busy,
             Err(NotStaged::Refused) => {
-                flash.counters.items_refused.inc();
-                log.note_refused(&flash.segments, now_ns);
+                self.note_refused(flash, &mut log, now_ns);
                 Demotion::Refused
             }
+        }
+    }
+
+    /// Counts an item that flash refused. Without eviction it stays in memory.
+    fn note_refused(&self, flash: &Flash, log: &mut Log, now_ns: u64) {
+        flash.counters.items_refused.inc();
+        if !self.evicts() {
+            log.note_refused(&flash.segments, now_ns);
         }
     }
 
@@ -263,12 +269,20 @@ impl Store {
     pub fn set_flash_device_lost(&self, device: usize, is_lost: bool) {
         if let Some(flash) = &self.flash {
             flash.log().set_device_lost(&flash.segments, device, is_lost);
+            flash.segments.note_change();
         }
     }
 
     /// Returns whether memory will become free because writes to flash make progress.
     pub fn is_flash_progressing(&self) -> bool {
         self.flash.as_ref().is_some_and(|flash| flash.log().is_progressing(self.clock_ns()))
+    }
+
+    /// Returns whether items will leave memory when bytes are saved up that may be written.
+    pub(crate) fn is_flash_saving(&self) -> bool {
+        self.flash
+            .as_ref()
+            .is_some_and(|flash| flash.log().saves_for_refused(&flash.segments, self.clock_ns()))
     }
 
     /// Takes the next write to flash, if there is one.
@@ -312,6 +326,7 @@ impl Handle {
                 let is_linked = is_written && self.store.publish(flash, self, staged);
                 if !is_linked && staged.class == LAST_CLASS {
                     flash.spans.forget(staged.page);
+                    flash.segments.note_change();
                 }
                 if staged.moved_from.is_none() {
                     is_any_linked = Some(is_any_linked == Some(true) || is_linked);

@@ -330,6 +330,18 @@ impl Log {
         !self.is_paused(now_ns) && !self.is_stalled(now_ns) && (free > self.reserved || is_in_open)
     }
 
+    /// Returns whether items of other segments than those that were refused may be staged. Once an item was refused for want of
+    /// bytes that may be written, the others wait until many are saved up.
+    pub(super) fn takes_others(&mut self, segments: &FlashSegments, now_ns: u64) -> bool {
+        self.may_stage(segments, now_ns)
+            && (!self.refusals.is_by_state() || self.takes_many(segments, now_ns))
+    }
+
+    /// Returns whether items that were refused are taken when bytes are saved up for them.
+    pub(super) fn saves_for_refused(&self, segments: &FlashSegments, now_ns: u64) -> bool {
+        self.refusals.is_by_state() && self.may_stage(segments, now_ns)
+    }
+
     /// Returns whether many items of memory may be staged, whatever they are.
     fn takes_many(&mut self, segments: &FlashSegments, now_ns: u64) -> bool {
         self.may_stage(segments, now_ns) && (self.fresh > 0 || self.budget.allows_many(now_ns))
@@ -749,9 +761,9 @@ impl Log {
         }
     }
 
-    /// Frees buffers of long items that none has used for a while.
-    pub(super) fn free_spare_buffers(&mut self, now_ns: u64) {
-        self.spare_long.free_unused(now_ns);
+    /// Takes the buffers of long items that none has used for a while.
+    pub(super) fn take_spare_buffers(&mut self, now_ns: u64) -> Vec<PageBuffer> {
+        self.spare_long.take_unused(now_ns)
     }
 
     /// Takes the next write to be published, if it has ended.

@@ -66,6 +66,8 @@ impl World {
                 Err(error) => panic!("item {n}: {error}"),
             }
             world.write();
+            // The growing index may need keys.
+            world.read();
         }
         world
     }
@@ -105,9 +107,10 @@ impl World {
         let group = store.hash(&key(0));
         let in_group = |n: usize| {
             let hash = store.hash(&key(n));
-            let locked = store.index.lock(group);
-            let at = locked.find_on_flash(hash, |_| true).map(|at| (at, hash));
-            at.filter(|(at, _)| locked.find_slot_on_flash(at.slot).is_some_and(|found| found.at == at.at))
+            // In its own group: in another one, the slot of another key may match.
+            let at = store.index.lock(hash).find_on_flash(hash, |_| true)?;
+            let found = store.index.lock(group).find_slot_on_flash(at.slot)?;
+            (found.at == at.at).then_some((at, hash))
         };
         let slots: Vec<_> = (0..12_000).filter_map(in_group).take(20).collect();
         assert!(slots.len() > 5, "{} in a group", slots.len());

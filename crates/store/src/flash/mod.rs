@@ -76,7 +76,7 @@ pub use reading::{FalseMatches, Fetched, FetchedItem, FetchedValue, FlashRead, F
 pub(crate) use restart::restore_flash;
 #[cfg(not(loom))]
 pub use restart::{FlashLoss, FlashOpening};
-use retirement::FutileSearch;
+use retirement::UnsuccessfulSearch;
 use segments::{FlashSegments, Kind};
 use spans::Spans;
 pub use visiting::{VisitResult, VisitedKey, VisitedOnFlash};
@@ -133,7 +133,7 @@ pub(crate) struct Flash {
     /// Held by the thread that retires segments.
     retirement: Mutex<()>,
     /// The last search for segments to free, if it found none.
-    searched: Mutex<Option<FutileSearch>>,
+    searched: Mutex<Option<UnsuccessfulSearch>>,
     /// Segments of the region whose items are being written.
     leaving: AtomicUsize,
     /// The most items that the index has had.
@@ -196,9 +196,9 @@ impl Flash {
         self.log.lock().expect("no thread panics while it holds the log")
     }
 
-    /// Returns whether items of memory have room on flash, and it is neither stalled nor failing.
+    /// Returns whether items of memory may go to flash: they have room there, and it is neither stalled nor failing.
     pub(crate) fn takes_items(&self, now_ns: u64) -> bool {
-        self.log().may_stage(&self.segments, now_ns)
+        self.log().takes_others(&self.segments, now_ns)
     }
 
     /// Returns whether a write and all before it are published.

@@ -18,6 +18,11 @@ impl Refusals {
         self.first_ns.is_some()
     }
 
+    /// Returns whether one was refused while flash took no others.
+    pub fn is_by_state(&self) -> bool {
+        self.is_by_state
+    }
+
     /// Records that an item was refused, and whether flash takes others.
     pub fn note(&mut self, takes_others: bool, now_ns: u64) {
         self.first_ns.get_or_insert(now_ns);

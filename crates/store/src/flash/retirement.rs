@@ -35,20 +35,22 @@ const INDEXED_ITEM_BYTES_MAX: u64 = 12;
 /// Steps of reclaim for waiting writers in one call, as the thread has writes to finish.
 const WAITING_STEPS_MAX: u32 = 256;
 
-/// What expires, and segments that compaction avoided, make room so late after a search that found none, at the latest.
+/// Segments that compaction avoided make room so late after a search that found none, at the latest.
 const SEARCH_AGAIN_NS: u64 = 100_000_000;
 
 /// A search of all segments that found none which maintenance can free.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FutileSearch {
+pub(super) struct UnsuccessfulSearch {
     epoch: u64,
+    /// Items expire when it is over.
+    second: u32,
     until_ns: u64,
 }
 
-impl FutileSearch {
-    /// Returns whether another search would find none in this flush epoch, unless an item has died since.
-    fn holds(&self, epoch: u64, now_ns: u64) -> bool {
-        self.epoch == epoch && now_ns < self.until_ns
+impl UnsuccessfulSearch {
+    /// Returns whether another search would find none in this flush epoch and second, unless an item has died since.
+    fn holds(&self, epoch: u64, second: u32, now_ns: u64) -> bool {
+        self.epoch == epoch && self.second == second && now_ns < self.until_ns
     }
 }
 
@@ -84,7 +86,9 @@ impl Handle {
     fn free_segments(&self, flash: &Flash, pause: &mut impl FnMut()) {
         let store = &*self.store;
         self.publish_written(flash);
-        flash.log().free_spare_buffers(store.clock_ns());
+        // Not under the lock of the log: the system unmaps their memory, which takes milliseconds.
+        let spare = flash.log().take_spare_buffers(store.clock_ns());
+        drop(spare);
         flash.close_flushed(header::flush_epoch(&store.memory), store.clock_ns());
         self.free_retired(flash);
         self.continue_compaction(flash);
@@ -263,14 +267,16 @@ impl Flash {
         if self.soon_free(now_ns) >= FREE_MIN {
             return false;
         }
+        let second = store.now();
         let mut searched = self.searched.lock().expect("no thread panics while it searches segments");
         // Before the search: what changes meanwhile may not be seen by it.
         let has_changed = self.segments.take_change();
-        if !has_changed && searched.is_some_and(|search| search.holds(epoch, now_ns)) {
+        if !has_changed && searched.is_some_and(|search| search.holds(epoch, second, now_ns)) {
             return false;
         }
         let can_free = !self.dead_segments(store).is_empty() || self.may_compact(store);
-        *searched = (!can_free).then_some(FutileSearch { epoch, until_ns: now_ns + SEARCH_AGAIN_NS });
+        *searched =
+            (!can_free).then_some(UnsuccessfulSearch { epoch, second, until_ns: now_ns + SEARCH_AGAIN_NS });
         can_free
     }
 

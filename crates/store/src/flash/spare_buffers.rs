@@ -6,7 +6,7 @@ use super::PageBuffer;
 
 /// The most bytes of all buffers: as many as one long item has in the largest segment.
 const BYTES_MAX: usize = 64 << 20;
-/// Buffers that no item has used for so long are freed.
+/// Buffers that no item has used for so long are taken back.
 const UNUSED_NS: u64 = 1_000_000_000;
 
 /// The buffers, those that were written last behind.
@@ -21,7 +21,7 @@ impl SpareBuffers {
     /// Takes a buffer that has memory for so many bytes.
     pub fn take(&mut self, bytes: usize) -> Option<PageBuffer> {
         let at = self.buffers.iter().rposition(|buffer| buffer.capacity() >= bytes)?;
-        Some(self.buffers.swap_remove(at))
+        Some(self.buffers.remove(at))
     }
 
     /// Adds a buffer, in place of older ones beyond the most bytes.
@@ -33,11 +33,10 @@ impl SpareBuffers {
         }
     }
 
-    /// Frees the buffers that no item has used for a while.
-    pub fn free_unused(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.added_ns) >= UNUSED_NS {
-            self.buffers = Vec::new();
-        }
+    /// Takes the buffers that no item has used for a while.
+    pub fn take_unused(&mut self, now_ns: u64) -> Vec<PageBuffer> {
+        let is_over = now_ns.saturating_sub(self.added_ns) >= UNUSED_NS;
+        if is_over { std::mem::take(&mut self.buffers) } else { Vec::new() }
     }
 }
 
@@ -55,12 +54,11 @@ mod tests {
         spare.add(buffer(4 << 20), 5);
         assert_eq!(spare.take(2 << 20).map(|buffer| buffer.capacity()), Some(4 << 20));
         assert!(spare.take(2 << 20).is_none());
-        spare.free_unused(4 + UNUSED_NS);
-        assert_eq!(spare.buffers.len(), 1);
+        assert_eq!(spare.take_unused(4 + UNUSED_NS).len(), 0);
         // The older ones go first.
         spare.add(buffer(BYTES_MAX), 6);
         assert_eq!(spare.buffers.iter().map(PageBuffer::capacity).collect::<Vec<_>>(), [BYTES_MAX]);
-        spare.free_unused(6 + UNUSED_NS);
+        assert_eq!(spare.take_unused(6 + UNUSED_NS).len(), 1);
         assert!(spare.take(1).is_none());
     }
 }

@@ -123,7 +123,8 @@ impl Store {
         }
         while let Some((order, id)) = candidates.take_next() {
             let is_same = |segment: &SealedSegment| segment.order == order && !segment.orphans;
-            if !reclaim.stuck.contains(id)
+            if !reclaim.stuck.is_by_memory(id)
+                && !reclaim.stuck.is_by_flash(id)
                 && !reclaim.is_leaving(id)
                 && let Some(segment) = self.segments.sealed(id..id + 1).next().filter(is_same)
             {
@@ -168,7 +169,7 @@ impl Store {
         let from = survey.next;
         survey.next = (from + SURVEY_STEP_SEGMENTS).min(self.geometry.segments);
         for segment in self.segments.sealed(from..survey.next) {
-            let is_stuck = segment.live_bytes > 0 && reclaim.stuck.contains(segment.id);
+            let is_stuck = segment.live_bytes > 0 && reclaim.stuck.is_by_memory(segment.id);
             if is_stuck || reclaim.is_leaving(segment.id) {
                 continue;
             }
@@ -184,11 +185,12 @@ impl Store {
                 Queue::Main => (&mut survey.main_segments, &mut survey.oldest_main),
             };
             *count += 1;
-            if let Some(candidates) = survey.candidates.as_mut().filter(|_| !segment.orphans) {
+            let may_leave = !segment.orphans && !reclaim.stuck.is_by_flash(segment.id);
+            if let Some(candidates) = survey.candidates.as_mut().filter(|_| may_leave) {
                 candidates.add(&segment);
             }
             let oldest = if segment.orphans { &mut survey.oldest_with_orphans } else { oldest };
-            if oldest.is_none_or(|other| segment.order < other.order) {
+            if (may_leave || segment.orphans) && oldest.is_none_or(|other| segment.order < other.order) {
                 *oldest = Some(segment);
             }
             if segment.orphans {
@@ -209,27 +211,50 @@ mod tests {
 
     use super::*;
     use crate::bounds::RECLAIM_STEP_ITEMS;
+    use crate::clock::TimeSource;
     use crate::reclaim::StepOutcome;
-    use crate::{Expiry, FlashOptions, Handle, Put, StoreOptions};
+    use crate::{Change, Expiry, FlashOptions, Handle, Put, StoreOptions};
 
-    #[test]
-    fn segments_that_flash_refuses_take_one_survey() {
+    /// A clock that stays.
+    #[derive(Debug)]
+    struct Still;
+
+    impl TimeSource for Still {
+        fn monotonic(&self) -> (u64, u32) {
+            (1_000, 0)
+        }
+
+        fn wall(&self) -> (u64, u32) {
+            self.monotonic()
+        }
+    }
+
+    fn put(handle: &Handle, n: usize) -> bool {
+        let key = format!("key-{n}").into_bytes();
+        let put = Put { key: &key, value: &[1; 500], flags: 0, expiry: Expiry::NEVER };
+        handle.put(&put, &handle.probe_for_write(&key)).is_ok()
+    }
+
+    /// Returns the handle of a store that is full of items which are too short for flash, and their number.
+    fn full() -> (Handle, usize) {
         let store = Store::open(StoreOptions {
             memory_bytes: 2 << 20,
             memory_bytes_max: 2 << 20,
             evict: false,
             flash: Some(FlashOptions { item_bytes_min: 1_000, ..FlashOptions::of_device(40, 256 << 10) }),
+            time: Box::new(Still),
             ..StoreOptions::default()
         });
         let handle = Handle::new(&Arc::new(store.expect("memory for a test")));
-        let store = handle.store();
-        let put = |n: usize| {
-            let key = format!("key-{n}").into_bytes();
-            let put = Put { key: &key, value: &[1; 500], flags: 0, expiry: Expiry::NEVER };
-            handle.put(&put, &handle.probe_for_write(&key))
-        };
-        let stored = (0..).take_while(|n| put(*n).is_ok()).count();
+        let stored = (0..).take_while(|n| put(&handle, *n)).count();
         assert!(stored > 1_000, "{stored}");
+        (handle, stored)
+    }
+
+    #[test]
+    fn segments_that_flash_refuses_take_one_survey() {
+        let (handle, _) = full();
+        let store = handle.store();
         let mut reclaim = store.reclaim.lock().expect("no thread fails");
         reclaim.forget_stuck();
         let (mut stuck, mut with_candidates) = (0, 0);
@@ -247,5 +272,18 @@ mod tests {
         assert!(stuck > 50, "{stuck}");
         assert_eq!(with_candidates, stuck - 1, "the second survey is the last");
         assert!(reclaim.candidates.is_none(), "all were tried");
+    }
+
+    #[test]
+    fn dead_memory_beside_items_that_flash_refuses_is_used() {
+        let (handle, stored) = full();
+        // Flash takes no items any more, so the refused ones are not tried again.
+        handle.store().set_flash_device_lost(0, true);
+        for n in (0..stored).step_by(2) {
+            let key = format!("key-{n}").into_bytes();
+            handle.mutate(&key, |_| (Change::Remove, ())).expect("removing needs no memory");
+        }
+        let again = (0..stored / 4).filter(|n| put(&handle, stored + n)).count();
+        assert_eq!(again, stored / 4);
     }
 }

@@ -91,7 +91,10 @@ impl Handle {
             }
             let step = self.store.reclaim_step(&mut reclaim, self.counters(), RECLAIM_STEP_ITEMS);
             // Also for a write that does not wait here: refused for want of memory, it waits if flash makes progress.
-            let flash_frees = || self.store.is_flash_progressing() || self.store.request_flash_room();
+            let flash_frees = || {
+                let store = &self.store;
+                store.is_flash_progressing() || store.is_flash_saving() || store.request_flash_room()
+            };
             let is_blocked = match search.after(step, flash_frees) {
                 AfterStep::GoOn => false,
                 AfterStep::AwaitFlash => return Err(OutOfMemory::FlashBusy),

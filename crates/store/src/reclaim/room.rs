@@ -46,12 +46,9 @@ impl RoomSearch {
             StepOutcome::Freed | StepOutcome::Worked => AfterStep::GoOn,
             StepOutcome::Stuck => {
                 self.stuck_steps += 1;
-                match self.evicts || self.stuck_steps < STUCK_STEPS_MAX {
-                    true => AfterStep::GoOn,
-                    // The request is executed again after others, and goes on with the segments that are left.
-                    false if awaits => AfterStep::AwaitFlash,
-                    false => AfterStep::GiveUp,
-                }
+                // A request that may wait is executed again after others, and goes on with the segments that are left.
+                let is_paused = awaits && !self.evicts && self.stuck_steps >= STUCK_STEPS_MAX;
+                if is_paused { AfterStep::AwaitFlash } else { AfterStep::GoOn }
             }
             StepOutcome::Waiting | StepOutcome::Nothing => {
                 if flash_frees() && awaits {
@@ -94,7 +91,8 @@ mod tests {
             }
         }
         assert_eq!(end_of(wait, false, Stuck, false), (STUCK_STEPS_MAX - 1, AfterStep::AwaitFlash));
-        assert_eq!(end_of(evict, false, Stuck, true), (STUCK_STEPS_MAX - 1, AfterStep::GiveUp));
+        // The last try goes through all segments, each once.
+        assert_eq!(end_of(evict, false, Stuck, true).1, AfterStep::GoOn);
         // Some victim can be emptied, if it is evicted.
         assert_eq!(end_of(wait, true, Stuck, false).1, AfterStep::GoOn);
         assert_eq!(end_of(wait, false, Worked, false).1, AfterStep::GoOn);

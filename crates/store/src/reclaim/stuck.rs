@@ -25,9 +25,14 @@ impl StuckSegments {
         }
     }
 
-    /// Returns whether the segment is one.
-    pub fn contains(&self, id: u32) -> bool {
-        self.by_memory.contains(id) || self.by_flash.contains(id)
+    /// Returns whether nothing can be done with the segment.
+    pub fn is_by_memory(&self, id: u32) -> bool {
+        self.by_memory.contains(id)
+    }
+
+    /// Returns whether its items cannot leave memory. They may still be moved within it.
+    pub fn is_by_flash(&self, id: u32) -> bool {
+        self.by_flash.contains(id)
     }
 
     /// Returns whether the set is empty.
@@ -97,11 +102,14 @@ mod tests {
         for (id, why) in [(0, StuckReason::Memory), (64, StuckReason::Flash), (200, StuckReason::Memory)] {
             stuck.insert(id, why);
         }
-        let ids = |stuck: &StuckSegments| (0..300).filter(|id| stuck.contains(*id)).collect::<Vec<_>>();
-        assert_eq!(ids(&stuck), [0, 64, 200]);
+        let ids = |stuck: &StuckSegments| {
+            let by_memory = (0..300).filter(|id| stuck.is_by_memory(*id)).collect::<Vec<_>>();
+            (by_memory, (0..300).filter(|id| stuck.is_by_flash(*id)).collect::<Vec<_>>(), stuck.is_empty())
+        };
+        assert_eq!(ids(&stuck), (vec![0, 200], vec![64], false));
         stuck.note_freed_memory();
-        assert_eq!((ids(&stuck), stuck.is_empty()), (vec![64], false));
+        assert_eq!(ids(&stuck), (vec![], vec![64], false));
         stuck.clear();
-        assert_eq!((ids(&stuck), stuck.is_empty()), (vec![], true));
+        assert_eq!(ids(&stuck), (vec![], vec![], true));
     }
 }
