@@ -251,4 +251,4 @@ pub const PREFETCHED_KEYS_MAX: usize = 12;
 /// number of items in memory: more often than most of those.
 pub const FLASH_READS_BETWEEN_DIVISOR: u64 = 16;
 /// That number of reads at least.
-pub const FLASH_READS_BETWEEN_MIN: u64 = 64;
+pub const FLASH_READS_BETWEEN_MIN: u64 = 8;
