@@ -63,8 +63,6 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("flash_live_first", &["item_returns_to_flash_unless_its_segment_is_retired"]),
     ("flash_retiring_first", &["item_returns_to_flash_unless_its_segment_is_retired"]),
     ("flash_death_first", &["search_for_dead_segments_misses_no_death"]),
-    ("flash_change_fence", &["search_for_dead_segments_misses_no_death"]),
-    ("flash_search_fence", &["search_for_dead_segments_misses_no_death"]),
     ("flash_moved_is_same", &["item_changed_while_it_is_moved_on_flash_stays"]),
     ("insert_first", &["key_in_the_first_slot_is_found", "key_in_its_home_bucket_is_found"]),
 ];

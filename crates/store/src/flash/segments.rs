@@ -207,24 +207,14 @@ impl FlashSegments {
 
     /// A segment may have become dead, or one with dead items. The caller has stored that before.
     pub(super) fn note_change(&self) {
-        // Pairs with `take_change`: if the search's fence comes first, the load here returns what its swap stored, or a later value;
-        // else the search sees what the caller stored.
-        if !without("flash_change_fence") {
-            fence(Ordering::SeqCst);
-        }
-        if !self.has_changed.load(Ordering::Relaxed) {
-            self.has_changed.store(true, Ordering::Release);
-        }
+        // Both swap, so one of them reads what the other has written: the search sees what the caller stored, or another follows.
+        self.has_changed.swap(true, Ordering::AcqRel);
     }
 
     /// Returns whether a segment may have become dead, or one with dead items, since the last call. A search of all segments
     /// after this call finds what came before.
     pub(super) fn take_change(&self) -> bool {
-        let has_changed = self.has_changed.swap(false, Ordering::AcqRel);
-        if !without("flash_search_fence") {
-            fence(Ordering::SeqCst);
-        }
-        has_changed
+        self.has_changed.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn sequence(&self, id: u32) -> u64 {
