@@ -156,6 +156,31 @@ fn nanoseconds(s: u64, ns: u32) -> i128 {
     i128::from(s) * SECOND_NS + i128::from(ns)
 }
 
+/// A clock that stays until a test sets it.
+#[cfg(all(test, not(loom)))]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SetClock(std::sync::Arc<std::sync::atomic::AtomicU64>);
+
+#[cfg(all(test, not(loom)))]
+impl SetClock {
+    /// Sets the time since the clock was made.
+    pub(crate) fn set(&self, time: std::time::Duration) {
+        self.0.store(time.as_nanos() as u64, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl TimeSource for SetClock {
+    fn monotonic(&self) -> (u64, u32) {
+        let time = std::time::Duration::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed));
+        (1_000 + time.as_secs(), time.subsec_nanos())
+    }
+
+    fn wall(&self) -> (u64, u32) {
+        self.monotonic()
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

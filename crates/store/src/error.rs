@@ -215,8 +215,7 @@ pub enum OutOfMemory {
     #[error("the item has to be read from flash first")]
     OnFlash,
     /// Writes to flash are about to free memory, or the search for memory goes on after other work: try again then. Only a handle
-    /// that waits for them fails so
-    /// ([`Handle::wait_for_flash`](crate::Handle::wait_for_flash)).
+    /// that waits for flash fails so ([`Handle::wait_for_flash`](crate::Handle::wait_for_flash)).
     #[error("memory is free when writes to flash have ended")]
     FlashBusy,
 }

@@ -8,7 +8,7 @@ use fabcache_layout::KeyHash;
 use fabcache_testbed::bytes::pattern;
 
 use super::FlashOptions;
-use crate::clock::TimeSource;
+use crate::clock::SetClock;
 use crate::index::SlotSnapshot;
 use crate::{Expiry, Handle, OutOfMemory, Put, Store, StoreOptions};
 
@@ -16,24 +16,9 @@ const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENTS: u64 = 40;
 const VALUE_BYTES: usize = 300;
 
-/// A clock that a test sets, in milliseconds.
-#[derive(Clone, Debug, Default)]
-struct Clock(Arc<std::sync::atomic::AtomicU64>);
-
-impl TimeSource for Clock {
-    fn monotonic(&self) -> (u64, u32) {
-        let at = Duration::from_millis(self.0.load(std::sync::atomic::Ordering::Relaxed));
-        (1_000 + at.as_secs(), at.subsec_nanos())
-    }
-
-    fn wall(&self) -> (u64, u32) {
-        self.monotonic()
-    }
-}
-
 struct World {
     handle: Handle,
-    clock: Clock,
+    clock: SetClock,
     device: Vec<u8>,
     fails: bool,
 }
@@ -45,7 +30,7 @@ fn key(n: usize) -> Vec<u8> {
 impl World {
     /// Returns a store some of whose items are on flash.
     fn new(evict: bool) -> World {
-        let clock = Clock::default();
+        let clock = SetClock::default();
         let store = Store::open(StoreOptions {
             memory_bytes: 2 << 20,
             memory_bytes_max: 2 << 20,
@@ -149,7 +134,7 @@ fn failed_reads_of_growth_lose_nothing_without_eviction() {
     // They are read again after a while.
     world.fails = false;
     assert_eq!((store.hashes_on_flash(wanted), world.read()), (None, 0));
-    world.clock.0.store(1_000, std::sync::atomic::Ordering::Relaxed);
+    world.clock.set(Duration::from_secs(1));
     assert_eq!((store.hashes_on_flash(wanted), world.read()), (None, 2));
     assert_eq!(store.hashes_on_flash(wanted), Some(wanted.iter().map(|(_, hash)| Some(*hash)).collect()));
     assert_eq!(store.flash_sums().map(|sums| (sums.read_errors, sums.objects_evicted)), Some((2, 0)));
@@ -167,7 +152,7 @@ fn damaged_items_and_slow_devices_do_not_stop_growth() {
     };
     assert!(!is_linked(slots[0]) && is_linked(slots[1]));
     assert_eq!(store.hashes_on_flash(&slots[1..2]), None);
-    world.clock.0.store(2_000, std::sync::atomic::Ordering::Relaxed);
+    world.clock.set(Duration::from_secs(2));
     world.handle.store().tick();
     assert_eq!(store.hashes_on_flash(&slots[1..2]), Some(vec![None]), "it is evicted");
 }

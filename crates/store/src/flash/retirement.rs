@@ -358,32 +358,17 @@ impl Flash {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::TimeSource;
+    use crate::clock::SetClock;
     use crate::restart::saved_state::SavedFlashLog;
     use crate::{Expiry, FlashOptions, StoreOptions};
 
     const SEGMENTS: u32 = 100_000;
 
-    #[derive(Clone, Debug, Default)]
-    struct Clock(Arc<AtomicU64>);
-
-    impl TimeSource for Clock {
-        fn monotonic(&self) -> (u64, u32) {
-            let at = Duration::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed));
-            (1_000 + at.as_secs(), at.subsec_nanos())
-        }
-
-        fn wall(&self) -> (u64, u32) {
-            self.monotonic()
-        }
-    }
-
     /// Returns a store whose flash segments are all sealed, with one live item each.
-    fn full(clock: &Clock) -> Store {
+    fn full(clock: &SetClock) -> Store {
         let store = Store::open(StoreOptions {
             evict: false,
             flash: Some(FlashOptions::of_device(SEGMENTS.into(), 64 << 10)),
@@ -405,7 +390,7 @@ mod tests {
 
     #[test]
     fn refused_writers_search_full_flash_once() {
-        let clock = Clock::default();
+        let clock = SetClock::default();
         let store = full(&clock);
         let segments = &store.flash.as_ref().expect("it was made with one").segments;
         assert!(!store.request_flash_room());
@@ -426,14 +411,14 @@ mod tests {
 
     #[test]
     fn room_that_comes_with_time_is_found() {
-        let clock = Clock::default();
+        let clock = SetClock::default();
         let store = full(&clock);
         let segments = &store.flash.as_ref().expect("it was made with one").segments;
         assert!(!store.request_flash_room());
         segments.count_written(7, 100, 0);
-        clock.0.store(SEARCH_AGAIN_NS - 1, std::sync::atomic::Ordering::Relaxed);
+        clock.set(Duration::from_nanos(SEARCH_AGAIN_NS - 1));
         assert!(!store.request_flash_room());
-        clock.0.store(SEARCH_AGAIN_NS, std::sync::atomic::Ordering::Relaxed);
+        clock.set(Duration::from_nanos(SEARCH_AGAIN_NS));
         assert!(store.request_flash_room());
     }
 }

@@ -211,23 +211,9 @@ mod tests {
 
     use super::*;
     use crate::bounds::RECLAIM_STEP_ITEMS;
-    use crate::clock::TimeSource;
+    use crate::clock::SetClock;
     use crate::reclaim::StepOutcome;
     use crate::{Change, Expiry, FlashOptions, Handle, Put, StoreOptions};
-
-    /// A clock that stays.
-    #[derive(Debug)]
-    struct Still;
-
-    impl TimeSource for Still {
-        fn monotonic(&self) -> (u64, u32) {
-            (1_000, 0)
-        }
-
-        fn wall(&self) -> (u64, u32) {
-            self.monotonic()
-        }
-    }
 
     fn put(handle: &Handle, n: usize) -> bool {
         let key = format!("key-{n}").into_bytes();
@@ -242,7 +228,7 @@ mod tests {
             memory_bytes_max: 2 << 20,
             evict: false,
             flash: Some(FlashOptions { item_bytes_min: 1_000, ..FlashOptions::of_device(40, 256 << 10) }),
-            time: Box::new(Still),
+            time: Box::new(SetClock::default()),
             ..StoreOptions::default()
         });
         let handle = Handle::new(&Arc::new(store.expect("memory for a test")));

@@ -30,6 +30,7 @@ fn page_has_one_record_of_a_key() {
     let pages = [1, 2, 2].map(|hash| append(&mut log, &segments, hash, 3_900) - first);
     assert_eq!(pages, [2, 2, 3]);
 }
+
 /// Ends all writes, but for one that fails; returns the items that are written.
 fn end_all(log: &mut Log, segments: &FlashSegments, fails: u64) -> Vec<u64> {
     let mut linked = Vec::new();
