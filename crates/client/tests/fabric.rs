@@ -408,6 +408,7 @@ fn killed_server_fails_calls_and_its_successor_is_found() {
         let cache = over(&address, Options { retry_after, timeout: Duration::from_secs(5), ..options(mode) });
         cache.set(b"key", b"value", Ttl::NEVER).expect("stored");
         assert!(cache.get(b"key").expect("answered").is_some());
+        server.stop_asleep();
         server.0.kill();
         let began = Instant::now();
         let error = cache.get(b"key").expect_err("the server was killed");

@@ -9,9 +9,10 @@ use std::time::Duration;
 use fabcache_client::{Client, FabricMode, Options, Ttl};
 use fabcache_testbed::cleanup::Folder;
 use fabcache_testbed::random::SplitMix64;
+use fabcache_testbed::report::not_run;
 use fabcache_testbed::wait::amount;
 
-use crate::common::fabric::{flags, free_port, is_one_sided, options, over};
+use crate::common::fabric::{flags, free_port, is_one_sided, options, over, provider};
 use crate::common::process::{Leftover, Server, patient, socket_path, stat, until_up, wait_until};
 use crate::common::versions::{floors, read, write};
 
@@ -36,6 +37,12 @@ fn readers_go_on_one_sided_through_restarts() {
     let modes = [FabricMode::OneSided, FabricMode::Auto, FabricMode::Request];
     let hits = [const { AtomicU64::new(0) }; 3];
     let (floors, ended) = (&floors(), &AtomicBool::new(false));
+    let kills = provider() != "shm";
+    if !kills {
+        let why =
+            "a server killed at work may hold a lock of libfabric 1.17 that its clients wait for without end";
+        not_run("readers_go_on_one_sided_through_restarts after a kill", &why);
+    }
     let mut server = start();
     server = thread::scope(|scope| {
         scope.spawn(|| write(&patient(&socket.0), floors, ended));
@@ -56,7 +63,7 @@ fn readers_go_on_one_sided_through_restarts() {
             let least = if number % 4 < 2 { 600 } else { 5 };
             thread::sleep(Duration::from_millis(random.between(least, least + 200) as u64));
             match number % 2 {
-                0 => drop(server),
+                0 if kills => drop(server),
                 _ => server.stop_cleanly(),
             }
             let before = hits.each_ref().map(|hits| hits.load(Ordering::Relaxed));
