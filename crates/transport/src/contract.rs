@@ -47,6 +47,8 @@ pub enum Kind {
     Shm,
     /// A libfabric provider, beside a TCP connection.
     Fabric,
+    /// The symmetric memory of an OpenSHMEM job.
+    OpenShmem,
     /// In this process.
     Memory,
 }
@@ -67,6 +69,8 @@ pub enum Peer {
     Socket(SocketAddr),
     /// A process on this host, by the path of the listener's socket.
     Local(PathBuf),
+    /// A PE of the OpenSHMEM job.
+    Pe(usize),
     /// This process.
     Memory,
 }
@@ -208,6 +212,7 @@ impl std::fmt::Display for Peer {
         match self {
             Peer::Socket(address) => address.fmt(f),
             Peer::Local(path) => path.display().fmt(f),
+            Peer::Pe(number) => write!(f, "PE {number}"),
             Peer::Memory => f.write_str("memory"),
         }
     }

@@ -15,6 +15,7 @@ pub mod conformance;
 pub mod contract;
 pub mod fabric;
 pub mod memory;
+pub mod openshmem;
 pub mod shm;
 mod socket;
 pub mod source;

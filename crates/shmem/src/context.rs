@@ -1,0 +1,94 @@
+//! One thread's way to the other PEs' memory.
+
+use std::marker::PhantomData;
+
+use crate::error::Error;
+use crate::job::Heap;
+use crate::library::{CONTEXT_PRIVATE, ContextHandle};
+use crate::remote_heaps::RemoteHeaps;
+
+/// A context of OpenSHMEM: the thread that made it uses it, and no other thread progresses it. It stays until the process
+/// ends.
+#[derive(Debug)]
+pub struct Context {
+    heap: Heap,
+    handle: ContextHandle,
+    /// Neither `Send` nor `Sync`: a private context belongs to its thread.
+    of_thread: PhantomData<*mut ()>,
+}
+
+impl Context {
+    pub(crate) fn new(heap: Heap) -> Result<Context, Error> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: OpenSHMEM is initialized for several threads, and `handle` outlives the call.
+        match unsafe { (heap.job.library.context_create)(CONTEXT_PRIVATE, &raw mut handle) } {
+            0 => Ok(Context { heap, handle, of_thread: PhantomData }),
+            error => Err(Error::Context(error)),
+        }
+    }
+
+    /// Returns a PE's number as OpenSHMEM takes it.
+    fn number(&self, pe: usize) -> i32 {
+        assert!(pe < self.heap.job.pes(), "the job has no PE {pe}");
+        pe as i32
+    }
+}
+
+impl RemoteHeaps for Context {
+    fn pe(&self) -> usize {
+        self.heap.job.pe()
+    }
+
+    fn pes(&self) -> usize {
+        self.heap.job.pes()
+    }
+
+    fn get(&mut self, pe: usize, offset: u64, into: &mut [u8]) {
+        self.heap.check(offset, into.len() as u64);
+        let (from, number) = (self.heap.address(offset), self.number(pe));
+        // SAFETY: the range is within the heap, checked above, and the PE exists; `into` is written within the call, and any
+        // local memory may be the target.
+        unsafe {
+            (self.heap.job.library.get)(
+                self.handle,
+                into.as_mut_ptr().cast(),
+                from.as_ptr().cast_const().cast(),
+                into.len(),
+                number,
+            );
+        }
+    }
+
+    fn put(&mut self, pe: usize, offset: u64, from: &[u8]) {
+        self.heap.check(offset, from.len() as u64);
+        let (to, number) = (self.heap.address(offset), self.number(pe));
+        // SAFETY: the range is within the heap, checked above, and the PE exists; `from` was read when the call returns. What
+        // is written is another process's memory, or this one's that is only accessed through `Memory`.
+        unsafe {
+            (self.heap.job.library.put)(
+                self.handle,
+                to.as_ptr().cast(),
+                from.as_ptr().cast(),
+                from.len(),
+                number,
+            );
+        }
+    }
+
+    fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
+        assert!(offset.is_multiple_of(8), "a word at {offset} is not aligned");
+        self.heap.check(offset, 8);
+        let (to, number) = (self.heap.address(offset), self.number(pe));
+        // SAFETY: the word is within the heap, checked above, and aligned, as the heap begins at a page; the PE exists.
+        unsafe { (self.heap.job.library.put_word)(self.handle, to.as_ptr().cast(), word, number) };
+    }
+
+    fn fence(&mut self) {
+        // SAFETY: the context is this thread's.
+        unsafe { (self.heap.job.library.fence)(self.handle) };
+    }
+
+    fn progress(&mut self) {
+        self.heap.job.progress();
+    }
+}

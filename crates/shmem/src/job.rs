@@ -1,0 +1,161 @@
+//! The job that this process is part of, and its symmetric heap.
+
+use std::ptr::NonNull;
+
+use fabcache_layout::Memory;
+
+use crate::context::Context;
+use crate::environment::{heap_size, place_in_job};
+use crate::error::Error;
+use crate::library::{Library, THREAD_MULTIPLE};
+
+/// Alignment of the heap: a page, as a region requires.
+const ALIGNMENT: usize = 4096;
+
+/// The job that this process is part of. It ends with the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub(crate) library: &'static Library,
+    pe: usize,
+    pes: usize,
+}
+
+impl Job {
+    /// Starts this process's part of the job; collective. Replaces handlers of signals, SIGTERM's among them.
+    ///
+    /// # Errors
+    /// There is no OpenSHMEM, or no job; on errors of its own OpenSHMEM ends the process.
+    pub fn start() -> Result<Job, Error> {
+        if place_in_job().is_none() {
+            return Err(Error::NoJob);
+        }
+        let library = Library::open()?;
+        let mut level = 0;
+        // SAFETY: the function has no precondition but to be called once, before any other; `level` outlives the call.
+        unsafe { (library.init_thread)(THREAD_MULTIPLE, &raw mut level) };
+        if level < THREAD_MULTIPLE {
+            return Err(Error::Threads(level));
+        }
+        // SAFETY: OpenSHMEM is initialized.
+        let pe = unsafe { (library.my_pe)() };
+        // SAFETY: OpenSHMEM is initialized.
+        let pes = unsafe { (library.n_pes)() };
+        Ok(Job { library, pe: pe as usize, pes: pes as usize })
+    }
+
+    /// Returns the number of this PE.
+    pub fn pe(&self) -> usize {
+        self.pe
+    }
+
+    /// Returns the number of PEs.
+    pub fn pes(&self) -> usize {
+        self.pes
+    }
+
+    /// Allocates symmetric memory, zeroed in all PEs when this returns; collective, with the same length everywhere.
+    ///
+    /// # Errors
+    /// The heap is too small, in all PEs alike.
+    pub fn allocate(&self, bytes: u64) -> Result<Heap, Error> {
+        // SAFETY: OpenSHMEM is initialized.
+        let base = unsafe { (self.library.align)(ALIGNMENT, bytes as usize) };
+        let too_small = || Error::Heap { wanted: bytes, given: heap_size() };
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(too_small)?;
+        // SAFETY: `bytes` bytes are allocated at `base`. No PE accesses another's before the barrier.
+        unsafe { base.as_ptr().write_bytes(0, bytes as usize) };
+        self.barrier();
+        Ok(Heap { job: *self, base, bytes })
+    }
+
+    /// Waits until all PEs have come here.
+    pub fn barrier(&self) {
+        // SAFETY: OpenSHMEM is initialized.
+        unsafe { (self.library.barrier_all)() };
+    }
+
+    /// Lets this PE serve what others request of it; any thread may call this.
+    pub fn progress(&self) {
+        // SAFETY: OpenSHMEM is initialized for several threads, and Open MPI's progress engine with it.
+        unsafe { (self.library.progress)() };
+    }
+
+    /// Ends the job with all other PEs, which call this too, and then the process; `shmem_finalize` is not run at exit.
+    pub fn finish(self, status: i32) -> ! {
+        self.barrier();
+        // SAFETY: OpenSHMEM is initialized, and no thread uses it any more.
+        unsafe { (self.library.finalize)() };
+        self.leave(status)
+    }
+
+    /// Ends the process without the others.
+    pub fn leave(self, status: i32) -> ! {
+        // SAFETY: it ends the process; what OpenSHMEM has registered for the exit would wait for the other PEs.
+        unsafe { libc::_exit(status) }
+    }
+}
+
+/// Symmetric memory: as many bytes in each PE, addressed by their offset. It stays allocated until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Heap {
+    pub(crate) job: Job,
+    pub(crate) base: NonNull<u8>,
+    bytes: u64,
+}
+
+// SAFETY: the memory is allocated until the process ends; this type hands out its address, and `Memory`, whose accesses
+// are atomics and copies that any thread may make.
+unsafe impl Send for Heap {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// Returns its length.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Returns the job.
+    pub fn job(&self) -> Job {
+        self.job
+    }
+
+    /// Returns the address of this PE's byte at `offset`.
+    ///
+    /// # Panics
+    /// The heap is shorter.
+    pub fn address(&self, offset: u64) -> NonNull<u8> {
+        assert!(offset <= self.bytes, "offset {offset} lies outside of a heap of {} bytes", self.bytes);
+        // SAFETY: the offset is within the allocation, or one past it.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    /// Returns this PE's `len` bytes at `offset`, a multiple of 64, which other PEs read and write.
+    ///
+    /// # Panics
+    /// The heap is shorter.
+    pub fn memory(&self, offset: u64, len: u64) -> Memory {
+        self.check(offset, len);
+        // SAFETY: the bytes are within the allocation, which stays until the process ends; its users agree that no reference
+        // into this part is made: other PEs write it at any time.
+        unsafe { Memory::new(self.address(offset), len) }
+    }
+
+    /// Creates this thread's context.
+    ///
+    /// # Errors
+    /// The implementation has no more.
+    pub fn context(&self) -> Result<Context, Error> {
+        Context::new(*self)
+    }
+
+    pub(crate) fn check(&self, offset: u64, len: u64) {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
+        assert!(is_inside, "{len} bytes at {offset} lie outside of a heap of {} bytes", self.bytes);
+    }
+}

@@ -1,0 +1,25 @@
+//! OpenSHMEM, opened at run time: the symmetric memory of a job, behind safe types.
+//!
+//! A *job* consists of processes that a launcher started together (`oshrun`), the *PEs*. Each allocates the same
+//! *symmetric heap*; any of them reads and writes the heap of any other, by offset, without that one's help as far as the
+//! transport allows (OpenSHMEM specification 1.4, <http://openshmem.org>).
+//!
+//! ```text
+//!   environment::prepare ──> Job::start ──> Heap (collective) ──> Context, one a thread: get, put, fence
+//!                                              └─ Memory: the own part, by atomics and copies
+//! ```
+//! [`RemoteHeaps`] is what the cache needs of this; [`local`] is the same among threads, for tests.
+
+mod context;
+pub mod environment;
+mod error;
+mod job;
+mod library;
+pub mod local;
+mod remote_heaps;
+
+pub use context::Context;
+pub use error::Error;
+pub use job::{Heap, Job};
+pub use library::FILE_VARIABLE;
+pub use remote_heaps::RemoteHeaps;

@@ -1,0 +1,116 @@
+//! A job whose PEs are threads of this process. Its heaps stay allocated until the process ends, as those of a job do.
+
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread;
+use std::time::Duration;
+
+use fabcache_layout::Memory;
+
+use crate::remote_heaps::RemoteHeaps;
+
+/// The heaps of all PEs of a job in this process. Clones are the same job.
+#[derive(Clone, Debug)]
+pub struct LocalJob(Arc<[OwnedHeap]>);
+
+#[derive(Debug)]
+struct OwnedHeap {
+    base: NonNull<u8>,
+    memory: Memory,
+    /// Accesses to it wait.
+    is_stopped: AtomicBool,
+}
+
+// SAFETY: the memory stays allocated, and all access is through `Memory`.
+unsafe impl Send for OwnedHeap {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for OwnedHeap {}
+
+impl LocalJob {
+    /// Starts a job of so many PEs, each with so many bytes, which are 0.
+    ///
+    /// # Panics
+    /// `bytes` is 0.
+    pub fn new(pes: usize, bytes: u64) -> LocalJob {
+        assert!(bytes > 0, "an empty heap");
+        let layout =
+            Layout::from_size_align(bytes as usize, 4096).expect("a length that fits the address space");
+        let heaps = (0..pes).map(|_| {
+            // SAFETY: the layout has bytes.
+            let base =
+                NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+            // SAFETY: the bytes stay allocated, and nothing refers into them.
+            let memory = unsafe { Memory::new(base, bytes) };
+            OwnedHeap { base, memory, is_stopped: AtomicBool::new(false) }
+        });
+        LocalJob(heaps.collect())
+    }
+
+    /// Returns the access of a thread of this PE.
+    pub fn of(&self, pe: usize) -> LocalHeaps {
+        LocalHeaps { job: self.clone(), pe }
+    }
+
+    /// Returns a PE's own memory.
+    pub fn memory(&self, pe: usize) -> &Memory {
+        &self.0[pe].memory
+    }
+
+    /// Returns the `len` bytes at `offset` of a PE's own memory, a multiple of 64.
+    ///
+    /// # Panics
+    /// The heap is shorter.
+    pub fn part(&self, pe: usize, offset: u64, len: u64) -> Memory {
+        let heap = &self.0[pe];
+        assert!(heap.memory.contains(offset, len), "{len} bytes at {offset} lie outside of the heap");
+        // SAFETY: the offset is within the allocation, checked above.
+        let base = unsafe { heap.base.add(offset as usize) };
+        // SAFETY: the bytes stay allocated, and nothing refers into them.
+        unsafe { Memory::new(base, len) }
+    }
+
+    /// Stops or resumes a PE: while it is stopped, reads of its memory wait.
+    pub fn stop(&self, pe: usize, is_stopped: bool) {
+        self.0[pe].is_stopped.store(is_stopped, Ordering::SeqCst);
+    }
+}
+
+/// The access of one thread of a PE.
+#[derive(Debug)]
+pub struct LocalHeaps {
+    job: LocalJob,
+    pe: usize,
+}
+
+impl RemoteHeaps for LocalHeaps {
+    fn pe(&self) -> usize {
+        self.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.job.0.len()
+    }
+
+    fn get(&mut self, pe: usize, offset: u64, into: &mut [u8]) {
+        while self.job.0[pe].is_stopped.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.job.memory(pe).copy_out(offset, into);
+    }
+
+    fn put(&mut self, pe: usize, offset: u64, from: &[u8]) {
+        self.job.memory(pe).copy_in(offset, from);
+    }
+
+    fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
+        self.job.memory(pe).store(offset, word, Ordering::Relaxed);
+    }
+
+    fn fence(&mut self) {
+        fence(Ordering::Release);
+    }
+
+    fn progress(&mut self) {}
+}

@@ -1,0 +1,232 @@
+//! What is between a worker and the thread that drives a link: a pipe in each direction, and a doorbell.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::event::EventfdFlags;
+
+use super::server::Wake;
+use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
+
+/// Bytes of either direction at most.
+const PIPE_BYTES_MAX: usize = 256 << 10;
+
+#[derive(Debug, Default)]
+struct State {
+    /// To the worker.
+    incoming: VecDeque<u8>,
+    /// From the worker.
+    outgoing: VecDeque<u8>,
+    /// Nothing more comes.
+    has_ended: bool,
+    /// The worker has dropped its end.
+    is_dropped: bool,
+    /// The worker sleeps until something comes.
+    is_armed: bool,
+    /// The worker waits for room.
+    wants_room: bool,
+}
+
+/// A pipe in each direction.
+#[derive(Debug)]
+pub struct Pipe {
+    client: usize,
+    state: Mutex<State>,
+    /// Something came that the worker has not received.
+    has_unread: AtomicBool,
+    /// Readable when the worker is to look.
+    doorbell: OwnedFd,
+    wake: Arc<dyn Wake>,
+}
+
+impl Pipe {
+    /// Returns a pipe for the requests of this PE. `wake` wakes the thread that drives the link.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(client: usize, wake: Arc<dyn Wake>) -> io::Result<Pipe> {
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Pipe { client, state: Mutex::default(), has_unread: AtomicBool::new(false), doorbell, wake })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds a pipe")
+    }
+
+    fn ring(&self) {
+        // A full counter wakes the worker as well.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    // ---- the thread that drives the link ----
+
+    /// Passes a prefix of `bytes` to the worker, and returns its length.
+    pub fn push(&self, bytes: &[u8]) -> usize {
+        let mut state = self.lock();
+        if state.is_dropped {
+            // Nobody receives it.
+            return bytes.len();
+        }
+        let len = bytes.len().min(PIPE_BYTES_MAX - state.incoming.len());
+        state.incoming.extend(&bytes[..len]);
+        self.has_unread.store(true, Ordering::Release);
+        let rings = len > 0 && std::mem::take(&mut state.is_armed);
+        drop(state);
+        if rings {
+            self.ring();
+        }
+        len
+    }
+
+    /// Takes all that the worker has sent into `into`, which is empty. Returns whether that was anything.
+    pub fn take(&self, into: &mut VecDeque<u8>) -> bool {
+        debug_assert!(into.is_empty());
+        let mut state = self.lock();
+        if state.outgoing.is_empty() {
+            return false;
+        }
+        std::mem::swap(&mut state.outgoing, into);
+        let rings = std::mem::take(&mut state.wants_room);
+        drop(state);
+        if rings {
+            self.ring();
+        }
+        true
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        let is_first = !std::mem::replace(&mut state.has_ended, true);
+        self.has_unread.store(true, Ordering::Release);
+        drop(state);
+        if is_first {
+            self.ring();
+        }
+    }
+
+    /// Returns whether the worker has dropped its end, and all that it sent was taken.
+    pub fn is_done(&self) -> bool {
+        let state = self.lock();
+        state.is_dropped && state.outgoing.is_empty()
+    }
+}
+
+/// The worker's end.
+#[derive(Debug)]
+pub struct PipeLink(pub(super) Arc<Pipe>);
+
+impl Drop for PipeLink {
+    fn drop(&mut self) {
+        self.0.lock().is_dropped = true;
+        self.0.wake.wake();
+    }
+}
+
+impl Link for PipeLink {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
+        let mut state = self.0.lock();
+        let len = into.len().min(state.incoming.len());
+        if len == 0 {
+            if state.has_ended {
+                return Ok(Received::End);
+            }
+            if state.is_armed {
+                return Ok(Received::Nothing);
+            }
+            // A worker that does not poll waits for the descriptor.
+            let _ = rustix::io::read(&self.0.doorbell, &mut [0; 8]);
+            state.is_armed = true;
+            return Ok(Received::Nothing);
+        }
+        let was_full = state.incoming.len() == PIPE_BYTES_MAX;
+        let (first, second) = state.incoming.as_slices();
+        let of_first = len.min(first.len());
+        into[..of_first].copy_from_slice(&first[..of_first]);
+        into[of_first..len].copy_from_slice(&second[..len - of_first]);
+        state.incoming.drain(..len);
+        let is_left = !state.incoming.is_empty() || state.has_ended;
+        self.0.has_unread.store(is_left, Ordering::Release);
+        drop(state);
+        if was_full {
+            self.0.wake.wake();
+        }
+        Ok(Received::Bytes(len))
+    }
+
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut state = self.0.lock();
+        if state.has_ended {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let (before, mut is_short) = (state.outgoing.len(), false);
+        for part in parts {
+            let len = part.len().min(PIPE_BYTES_MAX - state.outgoing.len());
+            state.outgoing.extend(&part[..len]);
+            is_short |= len < part.len();
+        }
+        state.wants_room |= is_short;
+        let sent = state.outgoing.len() - before;
+        drop(state);
+        if sent > 0 {
+            self.0.wake.wake();
+        }
+        Ok(sent)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    fn has_unread(&self) -> bool {
+        self.0.has_unread.load(Ordering::Acquire)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.doorbell.as_fd())
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::Pe(self.0.client)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::OpenShmem
+    }
+
+    fn into_stream(self: Box<Self>) -> Result<StreamLink, Box<dyn Link>> {
+        Err(self)
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn as_polled(&mut self) -> Option<&mut dyn PolledLink> {
+        Some(self)
+    }
+}
+
+impl PolledLink for PipeLink {
+    fn drain_wakeup(&mut self) {
+        let _ = rustix::io::read(&self.0.doorbell, &mut [0; 8]);
+    }
+
+    fn start_polling(&mut self) {
+        self.0.lock().is_armed = false;
+    }
+
+    fn arm_wakeup(&mut self) -> bool {
+        let mut state = self.0.lock();
+        let is_quiet = state.incoming.is_empty() && !state.has_ended;
+        state.is_armed = is_quiet;
+        is_quiet
+    }
+}
