@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use fabcache_distribution::{Address, Mapping, ServerEndpoint};
 use fabcache_fabric::RegistrationCache;
 
-use crate::address::{Address, ServerEndpoint};
 use crate::answer::{Answer, Flags};
 use crate::arithmetic::count;
 use crate::bounds::{REGISTERED_BUFFERS_MAX, REGISTERED_BYTES_MAX};
 use crate::command::{Action, Command, Initial, Mode};
-use crate::distribution::Mapping;
 use crate::error::{Error, Failure};
 use crate::item::FastGet;
 use crate::item::Found;
@@ -58,7 +57,7 @@ impl Client {
         options: Options,
     ) -> Result<Client, Error> {
         let parsed: Result<Vec<Address>, Error> =
-            addresses.into_iter().map(|address| address.as_ref().parse()).collect();
+            addresses.into_iter().map(|address| Ok(address.as_ref().parse()?)).collect();
         let addresses = parsed?;
         if addresses.is_empty() {
             return Err(Error::NoServers);
@@ -491,5 +490,23 @@ impl Client {
             *ejected = (down, Arc::new(among_others));
         }
         Cow::Owned(Arc::clone(&ejected.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_distribution::{Distribution, Hashing, Placement};
+
+    use super::*;
+
+    #[test]
+    fn bucket_without_a_server_is_rejected() {
+        let with = |buckets: &[u32]| {
+            let placement = Placement::Buckets(buckets.into());
+            let distribution = Distribution::Custom(Hashing { placement, ..Hashing::default() });
+            Client::new(["a", "b"], Options { distribution, ..Options::default() })
+        };
+        assert!(with(&[0, 1, 1, 0]).is_ok());
+        assert!(matches!(with(&[0, 1, 2, 3]), Err(Error::Bucket { server: 2, servers: 2 })));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fabcache_distribution::AddressError;
+
 use crate::answer::Answer;
 use crate::bounds::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -51,6 +53,12 @@ pub enum Error {
     /// All servers are down.
     #[error("all servers are down after recent failures")]
     AllDown,
+}
+
+impl From<AddressError> for Error {
+    fn from(AddressError { address, why }: AddressError) -> Error {
+        Error::Address { address, why }
+    }
 }
 
 /// A server's failure.

@@ -104,7 +104,6 @@
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-mod address;
 mod admin;
 mod answer;
 mod arithmetic;
@@ -112,7 +111,6 @@ mod bounds;
 mod client;
 mod command;
 mod connection;
-pub mod distribution;
 mod error;
 mod fabric;
 #[cfg(fuzzing)]
@@ -139,11 +137,15 @@ mod stream;
 mod text;
 mod waking;
 
-pub use address::{Address, ServerEndpoint};
+/// Which server a key belongs to: as libmemcached maps them, so that clients of all languages agree.
+pub mod distribution {
+    pub use fabcache_distribution::{Distribution, Hash, Hashing, Mapping, Names, Placement, Weights};
+}
+
 pub use client::Client;
 pub use command::Mode;
-pub use distribution::Distribution;
 pub use error::{Error, Failure};
+pub use fabcache_distribution::{Address, AddressError, Distribution, ServerEndpoint};
 pub use item::{FastGet, Found, Item, MultigetOutcome, Outcome, Stored, Transport, Ttl};
 pub use options::{Credentials, Fabric, FabricMode, Options, Protocol, SharedMemory};
 pub use registered::RegisteredBuffer;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use fabcache_distribution::Distribution;
+
 use crate::bounds::{CONNECT_TIMEOUT, RETRY_AFTER, TIMEOUT};
-use crate::distribution::Distribution;
 
 /// A client's options.
 #[derive(Clone, Debug)]

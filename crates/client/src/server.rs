@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use fabcache_distribution::{Address, ServerEndpoint};
+
 use self::connection_pool::{ConnectionPool, Lease, State};
 pub use self::reading::ReadTicket;
 use self::reading::ServerMemory;
-use crate::address::{Address, ServerEndpoint};
 use crate::answer::Answer;
 use crate::answer::Flags;
 use crate::bounds::TIMEOUT_MAX;

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabcache_distribution::ServerEndpoint;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -15,7 +16,6 @@ use rustix::net::{
 };
 use socket2::{Domain, SockAddr, Type};
 
-use crate::address::ServerEndpoint;
 use crate::bounds::LINE_BYTES_MAX;
 use crate::error::Failure;
 use crate::message::Encoding;

@@ -1,4 +1,4 @@
-/* Prints the servers that libmemcached maps keys to, for crates/client/tests/distribution.txt: the servers, then a line for each
+/* Prints the servers that libmemcached maps keys to, for crates/distribution/tests/servers.txt: the servers, then a line for each
  * hash and distribution with a digit or letter for each key. Build and run:
  *   cc -O2 -Wall -Wextra -o distribution distribution.c -lmemcached -lhashkit && ./distribution
  */

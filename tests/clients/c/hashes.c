@@ -1,4 +1,4 @@
-/* Prints libmemcached's hashes of bytes: a line for each hash, for crates/client/tests/hashes.txt. Build and run:
+/* Prints libmemcached's hashes of bytes: a line for each hash, for crates/distribution/tests/hashes.txt. Build and run:
  *   cc -O2 -Wall -Wextra -o hashes hashes.c -lmemcached -lhashkit && ./hashes
  */
 #include "hashes.h"

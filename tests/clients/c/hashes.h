@@ -1,4 +1,4 @@
-/* libmemcached's hashes, with their names in crates/client/tests. */
+/* libmemcached's hashes, with their names in crates/distribution/tests. */
 #ifndef HASHES_H
 #define HASHES_H
 

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
-use fabcache_client::{Address, Client};
+use fabcache_client::{Address, Client, Error};
 
 use super::code::{Code, Fault};
 use super::ffi::{answer_with, guarded_with, put};
@@ -32,7 +32,7 @@ impl Cache {
     fn open(addresses: &[&str], options: fabcache_client::Options) -> Result<Cache, Fault> {
         let client = Client::new(addresses, options)?;
         let addresses: Result<Vec<Address>, _> = addresses.iter().map(|address| address.parse()).collect();
-        let addresses = addresses?;
+        let addresses = addresses.map_err(Error::from)?;
         // They were C texts, so they contain no NUL.
         let names = addresses.iter().map(|address| CString::new(address.to_string()).unwrap_or_default());
         Ok(Cache { client, names: names.collect(), addresses })

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
+use fabcache_distribution::ServerEndpoint;
+
 use super::Server;
-use crate::address::ServerEndpoint;
 use crate::bounds::HANG_UPS_MAX;
 use crate::error::{AttachError, Failure};
 use crate::fabric::{self, RemoteReader};

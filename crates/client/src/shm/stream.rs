@@ -252,12 +252,12 @@ impl Waiter for ShmWaiter {
 mod tests {
     use std::time::Duration;
 
+    use fabcache_distribution::ServerEndpoint;
     use fabcache_layout::channel::Shape;
     use fabcache_testbed::local::LocalServer;
     use socket2::{Domain, Socket, Type};
 
     use super::*;
-    use crate::address::ServerEndpoint;
 
     #[test]
     fn nobody_rings_for_who_has_stopped_waiting() {

@@ -6,8 +6,6 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::Error;
-
 /// memcached's port, and that of an address without one.
 pub const DEFAULT_PORT: u16 = 11211;
 
@@ -44,11 +42,21 @@ pub enum ServerEndpoint {
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
-    type Err = Error;
+/// The text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid server address {address:?}: {why}")]
+pub struct AddressError {
+    /// The given text.
+    pub address: String,
+    /// Why it is invalid.
+    pub why: &'static str,
+}
 
-    fn from_str(text: &str) -> Result<Address, Error> {
-        let wrong = |why| Error::Address { address: text.into(), why };
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let wrong = |why| AddressError { address: text.into(), why };
         let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
         let weight = match query.map(|query| query.strip_prefix("weight=").map(str::parse)) {
             None => 1,

@@ -19,8 +19,10 @@
 //! `KETAMA_HASH` is not in the table: libmemcached stores it, but computes a ring's points with `HASH`, or with MD5
 //! if weights apply.
 //!
-//! tests/distribution.rs compares all of them except the random one with libmemcached, key by key.
+//! tests/libmemcached.rs compares all of them except the random one with libmemcached, key by key.
+#![forbid(unsafe_code)]
 
+mod address;
 mod hash;
 mod ring;
 
@@ -28,7 +30,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use crate::address::Address;
+pub use address::{Address, AddressError, ServerEndpoint};
 pub use hash::Hash;
 pub use ring::Names;
 use ring::Ring;
@@ -50,12 +52,14 @@ pub enum Distribution {
 /// How keys are mapped to servers, in full.
 ///
 /// ```
-/// use fabcache_client::distribution::{Hash, Hashing, Names, Placement, Weights};
-/// use fabcache_client::{Distribution, Options};
+/// use fabcache_distribution::{Address, Distribution, Hash, Hashing, Mapping, Names, Placement, Weights};
 ///
 /// let placement = Placement::Ring { names: Names::Ketama, weights: Weights::Always };
 /// let hashing = Hashing { hash: Hash::Fnv32a, placement, ..Hashing::default() };
-/// let options = Options { distribution: Distribution::Custom(hashing), ..Options::default() };
+/// let servers: [Address; 2] = ["10.0.0.5".parse()?, "10.0.0.6".parse()?];
+/// let mapping = Mapping::new(&Distribution::Custom(hashing), &servers, |_| true);
+/// assert_eq!(mapping.server_of(b"key"), Some(1));
+/// # Ok::<(), fabcache_distribution::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Hashing {
@@ -89,7 +93,7 @@ pub enum Placement {
     /// The hash's lower bits are a bucket number, and this lists each bucket's server by number. Their count should be
     /// a power of two: otherwise some buckets are never chosen, as in libmemcached. If empty, each server is a bucket.
     ///
-    /// A bucket's keys stay with its server while that is down, whatever [`crate::Options::auto_eject`] says.
+    /// A bucket's keys stay with its server while that is down, whatever the client's option `auto_eject` says.
     Buckets(Arc<[u32]>),
 }
 
@@ -124,7 +128,7 @@ impl From<&Distribution> for Hashing {
 
 impl Distribution {
     /// Returns the first number in [`Placement::Buckets`] that does not name one of `servers` servers.
-    pub(crate) fn unknown_server(&self, servers: usize) -> Option<u32> {
+    pub fn unknown_server(&self, servers: usize) -> Option<u32> {
         let Distribution::Custom(Hashing { placement: Placement::Buckets(buckets), .. }) = self else {
             return None;
         };
