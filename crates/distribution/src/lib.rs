@@ -30,7 +30,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-pub use address::{Address, AddressError, ServerEndpoint};
+pub use address::{Address, AddressError, DEFAULT_PORT, ServerEndpoint};
 pub use hash::Hash;
 pub use ring::Names;
 use ring::Ring;

@@ -186,6 +186,9 @@ pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
 /// flushes and starts.
 pub const FABRIC_LEASE: Duration = Duration::from_millis(1);
 
+/// Bytes of requests of one worker on their way to other PEs of an OpenSHMEM job: enough for a few of the longest usual values.
+pub const FORWARDED_BYTES_MAX: u64 = 64 << 20;
+
 /// Reads of flash devices that one worker has under way; further ones wait in its queue. Fast devices reach their rate with
 /// fewer, and a ring of so many takes 24 KiB.
 pub const FLASH_READS_MAX: u32 = 256;

@@ -23,6 +23,7 @@ pub mod fabric;
 pub mod flash;
 pub mod housekeeping;
 pub mod networks;
+pub mod openshmem;
 pub mod options;
 mod output;
 mod populating;

@@ -12,7 +12,9 @@ use fabcache_server::options::{CommandLine, MEMCACHED_VERSION, Options};
 use fabcache_server::process::background::{self, Foreground};
 use fabcache_server::process::pidfile::PidFile;
 use fabcache_server::process::{environment, file_signals, heap, limits, privileges, signals};
-use fabcache_server::{Server, Settings};
+use fabcache_server::{Server, Settings, openshmem};
+use fabcache_shmem::environment as shmem;
+use fabcache_shmem::{Job, Process};
 use sd_notify::NotifyState;
 
 const LICENSE: &str = include_str!("../../../LICENSE");
@@ -23,9 +25,9 @@ fn main() -> ExitCode {
         print!("{LICENSE}");
         return ExitCode::SUCCESS;
     }
-    let mut foreground = None;
-    match run(line, &mut foreground) {
-        Ok(()) => ExitCode::SUCCESS,
+    let (mut foreground, mut job) = (None, None);
+    let status = match run(line, &mut foreground, &mut job) {
+        Ok(()) => 0,
         Err(error) => {
             match foreground {
                 Some(foreground) => Foreground::failed(foreground, &error),
@@ -34,18 +36,45 @@ fn main() -> ExitCode {
                     let _ = writeln!(std::io::stderr(), "fabcached: {error:#}");
                 }
             }
-            ExitCode::FAILURE
+            1
         }
+    };
+    if let Some(membership) = job {
+        membership.end(status);
+    }
+    ExitCode::from(status)
+}
+
+/// This process's part of an OpenSHMEM job.
+struct Membership {
+    job: Job,
+    /// The other PEs have stopped as well.
+    have_all_left: bool,
+}
+
+impl Membership {
+    /// Ends the process, as the job requires it.
+    fn end(self, status: u8) -> ! {
+        if self.have_all_left { self.job.finish(status.into()) } else { self.job.leave(status.into()) }
     }
 }
 
-fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
+fn run(
+    line: CommandLine,
+    foreground: &mut Option<Foreground>,
+    membership: &mut Option<Membership>,
+) -> Result<()> {
     // SAFETY: threads are started below.
     unsafe { heap::return_freed_memory() };
     let mut settings = settings(line)?;
     if settings.fabric.is_some() {
         // SAFETY: threads are started below.
         settings.warnings.extend(unsafe { environment::prepare_for_fabric() });
+    }
+    if let Some(openshmem) = &settings.openshmem {
+        let (pes, _) = shmem::place_in_job().ok_or(fabcache_shmem::Error::NoJob)?;
+        // SAFETY: threads are started below.
+        unsafe { shmem::prepare(openshmem::heap_bytes(&settings, openshmem, pes)) };
     }
     if settings.daemon {
         settings.make_paths_absolute()?;
@@ -72,10 +101,14 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
     }
     let pidfile = settings.pidfile.clone();
     let inherited = inherited()?;
+    // Before the signals: it replaces their handlers.
+    let job = settings.openshmem.is_some().then(Job::start).transpose()?;
+    *membership = job.map(|job| Membership { job, have_all_left: false });
     let (order_sender, orders) = channel();
     // Before the start, which takes the items over and may serve a client: a signal from then on stops cleanly.
     signals::become_orders(order_sender.clone())?;
-    let server = Server::start_with_orders(settings, inherited, (order_sender, orders))?;
+    let process = job.as_ref().map(|job| job as &dyn Process);
+    let server = Server::start_with_orders(settings, inherited, process, (order_sender, orders))?;
     let _pidfile = match report_ready(&server, pidfile.as_deref(), foreground) {
         Ok(pidfile) => pidfile,
         Err(error) => {
@@ -91,7 +124,12 @@ fn run(line: CommandLine, foreground: &mut Option<Foreground>) -> Result<()> {
         tracing::info!("stopping");
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
     };
-    server.run_until_stopped(reloading, stopping)
+    let pes = server.shared().pes.clone();
+    let stopped = server.run_until_stopped(reloading, stopping);
+    if let (Some(membership), Some(pes)) = (membership, pes) {
+        membership.have_all_left = pes.have_all_left();
+    }
+    stopped
 }
 
 /// Reports that the server is ready: to the log, to the foreground process and to the service manager.

@@ -286,7 +286,8 @@ options! {
     shm_staging: Option<String>,
 
     /// Let TCP clients read the memory and send requests over a fabric such as InfiniBand or RoCE, by libfabric's
-    /// PROVIDER (such as verbs, efa or tcp; auto or none selects the best) at INTERFACE
+    /// PROVIDER (such as verbs, efa or tcp; auto or none selects the best) at INTERFACE. With openshmem the servers that a
+    /// launcher such as oshrun has started are one cache
     #[arg(long, num_args = 0..=1, default_missing_value = "auto", value_name = "PROVIDER[,INTERFACE]", help_heading = "Fabric")]
     #[file(deserialize_with = "switch_text")]
     fabric: Option<String>,
@@ -299,6 +300,37 @@ options! {
     /// Messages of 8 KiB that a worker has room for, of all its clients together [default: 1024]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "Fabric")]
     fabric_receives: Option<u32>,
+
+    /// The name of this PE, by which ketama maps keys to it: HOST or HOST:PORT as TCP clients call it [default: the host's name
+    /// and the TCP port]
+    #[arg(long, value_name = "NAME", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_name: Option<String>,
+
+    /// Slots for messages of one other PE, in each direction: a power of two [default: 16]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_slots: Option<u32>,
+
+    /// Bytes of a slot, optionally with a suffix k [default: 4k]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    #[file(deserialize_with = "size_text")]
+    openshmem_slot_size: Option<String>,
+
+    /// Bytes of each buffer through which long values go to and from one other PE [default: 64k]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    #[file(deserialize_with = "size_text")]
+    openshmem_buffer: Option<String>,
+
+    /// Threads that access other PEs' memory [default: 2]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_threads: Option<u32>,
+
+    /// Milliseconds after which a PE without a sign of life is taken to be stopped [default: 1000]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_timeout: Option<u32>,
+
+    /// Milliseconds that an idle PE sleeps at most before it looks for messages [default: 20]
+    #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_sleep: Option<u32>,
 
     /// TLS on all TCP listeners; needs -o ssl_chain_cert and ssl_key
     #[arg(short = 'Z', long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "Security")]

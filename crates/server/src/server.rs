@@ -4,11 +4,13 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_protocol::udp;
+use fabcache_shmem::Process;
 use fabcache_store::backing::{Locking, Sharing};
 use fabcache_store::liveness::Liveness;
 use fabcache_store::restart::{KeepError, Unclean};
@@ -27,6 +29,7 @@ use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::flash::FlashTier;
+use crate::openshmem::{Pes, StartedJob};
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::shm::ShmSettings;
@@ -67,20 +70,23 @@ impl Server {
     /// # Errors
     /// Something is unavailable; the error says what, and what to do.
     pub fn start(settings: Settings, inherited: Vec<OwnedFd>) -> Result<Server> {
-        Server::start_with_orders(settings, inherited, channel())
+        Server::start_with_orders(settings, inherited, None, channel())
     }
 
-    /// Starts a server that processes the orders of this channel, also those from before it is ready.
+    /// Starts a server that processes the orders of this channel, also those from before it is ready. `process` is this one's
+    /// part of a job, if it is in one.
     ///
     /// # Errors
     /// As [`Server::start`].
     pub fn start_with_orders(
         settings: Settings,
         inherited: Vec<OwnedFd>,
+        process: Option<&dyn Process>,
         (order_sender, orders): (Sender<ProcessRequest>, Receiver<ProcessRequest>),
     ) -> Result<Server> {
+        let job = job(&settings, process)?;
         let tls = tls_contexts(&settings)?;
-        let listeners = listeners(&settings, inherited, tls.as_ref())?;
+        let mut listeners = listeners(&settings, inherited, tls.as_ref())?;
         if let Some(user) = &settings.user {
             process::privileges::become_user(user)?;
         }
@@ -92,7 +98,7 @@ impl Server {
             process::protection::forbid_access_by_own_user()?;
         }
         let mut flash = settings.flash.as_ref().map(FlashTier::open).transpose()?;
-        let store = Arc::new(make_store(&settings, flash.as_ref())?);
+        let store = Arc::new(make_store(&settings, flash.as_ref(), job.as_ref())?);
         let unused = UnusedStore::new(&store, &settings);
         flash.as_mut().map_or(Ok(()), FlashTier::begin)?;
         if settings.lock_memory {
@@ -106,13 +112,21 @@ impl Server {
         let is_shared = settings.shm.is_some() || fabric.opened().is_some();
         let life = is_shared.then(|| start_liveness(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
+        let openshmem = settings.openshmem.clone().zip(job);
+        let pes = openshmem.map(|(openshmem, job)| Pes::new(openshmem, job)).transpose()?.map(Arc::new);
+        listeners.extend(pes.iter().map(|pes| ListenerEntry {
+            listener: Box::new(Arc::clone(&pes.listener)),
+            protocol: None,
+            auth: false,
+            worker: None,
+        }));
         let inboxes: std::io::Result<Box<[_]>> =
             (0..settings.threads).map(|_| Inbox::new().map(Arc::new)).collect();
         let local: Vec<Peer> = places(&listeners).map(|entry| entry.listener.local()).collect();
         let sender = order_sender.clone();
         let inboxes = inboxes.context("cannot make the workers' inboxes")?;
         let shared = Arc::new(Shared::new(
-            settings, store, inboxes, watchers, users, sasl_users, tls, fabric, flash, sender,
+            settings, store, inboxes, watchers, users, sasl_users, tls, fabric, flash, pes, sender,
         ));
         shared.store.observe(Box::new(StoreObserver(Arc::downgrade(&shared))));
         write_port_file(&shared.settings, &listeners)?;
@@ -208,6 +222,9 @@ impl Server {
     pub fn stop(self) -> Result<()> {
         self.shared.enter(Phase::Draining);
         let background = self.threads.join_workers();
+        if let Some(pes) = &self.shared.pes {
+            pes.is_stopping.store(true, Ordering::Relaxed);
+        }
         drop(self.life);
         self.shared.fabric.close();
         self.shared.housekeeping.stop();
@@ -287,8 +304,20 @@ fn item_fields(key: &[u8], info: &ItemInfo) -> String {
     format!("key={} fetch={fetch} ttl={ttl} la={} clsid={ITEM_CLASS}", encoded(key), info.idle)
 }
 
-fn make_store(settings: &Settings, flash: Option<&FlashTier>) -> Result<Store> {
+/// Agrees with the other PEs, in a job.
+fn job(settings: &Settings, process: Option<&dyn Process>) -> Result<Option<StartedJob>> {
+    match (&settings.openshmem, process) {
+        (None, _) => Ok(None),
+        (Some(openshmem), Some(process)) => StartedJob::agree(process, settings, openshmem).map(Some),
+        (Some(_), None) => {
+            bail!("--fabric openshmem needs a process that a launcher started as part of a job")
+        }
+    }
+}
+
+fn make_store(settings: &Settings, flash: Option<&FlashTier>, job: Option<&StartedJob>) -> Result<Store> {
     let store = Store::open(StoreOptions {
+        given: job.map(StartedJob::region),
         memory_bytes: settings.memory_bytes,
         memory_bytes_max: settings.memory_bytes_max,
         backing: settings.backing.clone(),

@@ -16,6 +16,7 @@ use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::flash::FlashTier;
 use crate::housekeeping::Housekeeping;
+use crate::openshmem::Pes;
 use crate::output::UnsentBytes;
 use crate::prefixes::Prefixes;
 use crate::settings::{Settings, TlsSettings};
@@ -112,6 +113,8 @@ pub struct Shared {
     pub fabric: Fabric,
     /// The flash tier, if there is one.
     pub flash: Option<FlashTier>,
+    /// The other PEs, in an OpenSHMEM job.
+    pub pes: Option<Arc<Pes>>,
     /// Refusals of shared memory that the log has.
     pub shm_refusals: LoggedRefusals,
     /// Switches.
@@ -146,6 +149,7 @@ impl Shared {
         tls: Option<TlsContexts>,
         fabric: Fabric,
         flash: Option<FlashTier>,
+        pes: Option<Arc<Pes>>,
         orders: Sender<ProcessRequest>,
     ) -> Shared {
         let given = |name: &str, default: u32| {
@@ -177,6 +181,7 @@ impl Shared {
             tls,
             fabric,
             flash,
+            pes,
             shm_refusals: LoggedRefusals::default(),
             switches,
             housekeeping: Housekeeping::default(),

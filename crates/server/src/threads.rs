@@ -9,7 +9,7 @@ use fabcache_transport::fabric::FabricEndpoint;
 
 use crate::shared::Shared;
 use crate::worker::{ListenerEntry, Worker};
-use crate::{flash, populating, process, restart};
+use crate::{flash, openshmem, populating, process, restart};
 
 /// The threads that were started.
 #[derive(Debug, Default)]
@@ -49,6 +49,9 @@ impl Threads {
         background.extend(restart::start(shared)?);
         background.extend(populating::start(shared)?);
         background.extend(flash::start_writer(shared)?);
+        if let Some(pes) = &shared.pes {
+            background.extend(openshmem::start(pes)?);
+        }
         Ok(())
     }
 

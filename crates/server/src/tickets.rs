@@ -5,6 +5,7 @@
 //! has expired: so completions never outnumber the slots, and no late completion meets another request's answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fabcache_protocol::{Encoding, Refusal, Reply, SavedEncoding};
@@ -39,6 +40,13 @@ pub enum PendingRequest {
         /// The client's descriptor, for watchers.
         cfd: i32,
     },
+    /// A request that another PE of the job answers.
+    Forwarded {
+        /// The error if it fails or takes too long; none for a read, which then is a miss.
+        late: Option<&'static str>,
+        /// Its bytes.
+        bytes: ForwardedBytes,
+    },
     /// A change.
     Write {
         /// The error if it fails or takes too long.
@@ -48,12 +56,39 @@ pub enum PendingRequest {
     },
 }
 
+/// Bytes of a request on its way to another PE, counted in its worker's sum while this lives.
+#[derive(Debug)]
+pub struct ForwardedBytes {
+    sum: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl ForwardedBytes {
+    /// Counts the bytes in; none if the sum would exceed its limit, unless it is 0.
+    pub fn count(sum: &Arc<AtomicU64>, bytes: u64, most: u64) -> Option<ForwardedBytes> {
+        let before = sum.load(Ordering::Relaxed);
+        if before > 0 && before.saturating_add(bytes) > most {
+            return None;
+        }
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        Some(ForwardedBytes { sum: Arc::clone(sum), bytes })
+    }
+}
+
+impl Drop for ForwardedBytes {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl PendingAnswer {
     /// Returns the answer if the request fails or takes too long.
     pub fn failure(&self) -> Answer {
         Answer::Reply(match self.request {
-            PendingRequest::Read { .. } => Reply::Miss,
-            PendingRequest::Write { late, .. } => Reply::Refused(Refusal::Server(late)),
+            PendingRequest::Read { .. } | PendingRequest::Forwarded { late: None, .. } => Reply::Miss,
+            PendingRequest::Write { late, .. } | PendingRequest::Forwarded { late: Some(late), .. } => {
+                Reply::Refused(Refusal::Server(late))
+            }
         })
     }
 
@@ -65,6 +100,7 @@ impl PendingAnswer {
         match answer {
             Answer::Reply(reply) => encoding.reply(&reply, &mut head),
             Answer::Encoded(_, parts) => return *parts,
+            Answer::Forwarded(bytes) => head = bytes,
             Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(item), &mut head),
             Answer::Fetched(item, fetched, true) => {
                 encoding.value_head(&item, &mut head);
@@ -135,7 +171,7 @@ impl TicketSlab {
         let mut saved = SavedEncoding::new();
         saved.save(encoding);
         let time_max = match request {
-            PendingRequest::Read { .. } => TICKET_TIME_MAX,
+            PendingRequest::Read { .. } | PendingRequest::Forwarded { .. } => TICKET_TIME_MAX,
             PendingRequest::Write { time_max, .. } => time_max,
         };
         let deadline = Instant::now() + time_max;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use crate::error::Error;
 use crate::job::Heap;
 use crate::library::{CONTEXT_PRIVATE, ContextHandle};
-use crate::remote_heaps::RemoteHeaps;
+use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
 
 /// A context of OpenSHMEM: the thread that made it uses it, and no other thread progresses it. It stays until the process
 /// ends.
@@ -18,7 +18,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(heap: Heap) -> Result<Context, Error> {
+    pub fn new(heap: Heap) -> Result<Context, Error> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: OpenSHMEM is initialized for several threads, and `handle` outlives the call.
         match unsafe { (heap.job.library.context_create)(CONTEXT_PRIVATE, &raw mut handle) } {

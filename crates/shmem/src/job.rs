@@ -1,6 +1,7 @@
 //! The job that this process is part of, and its symmetric heap.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use fabcache_layout::Memory;
 
@@ -8,6 +9,7 @@ use crate::context::Context;
 use crate::environment::{heap_size, place_in_job};
 use crate::error::Error;
 use crate::library::{Library, THREAD_MULTIPLE};
+use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
 
 /// Alignment of the heap: a page, as a region requires.
 const ALIGNMENT: usize = 4096;
@@ -43,31 +45,6 @@ impl Job {
         Ok(Job { library, pe: pe as usize, pes: pes as usize })
     }
 
-    /// Returns the number of this PE.
-    pub fn pe(&self) -> usize {
-        self.pe
-    }
-
-    /// Returns the number of PEs.
-    pub fn pes(&self) -> usize {
-        self.pes
-    }
-
-    /// Allocates symmetric memory, zeroed in all PEs when this returns; collective, with the same length everywhere.
-    ///
-    /// # Errors
-    /// The heap is too small, in all PEs alike.
-    pub fn allocate(&self, bytes: u64) -> Result<Heap, Error> {
-        // SAFETY: OpenSHMEM is initialized.
-        let base = unsafe { (self.library.align)(ALIGNMENT, bytes as usize) };
-        let too_small = || Error::Heap { wanted: bytes, given: heap_size() };
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(too_small)?;
-        // SAFETY: `bytes` bytes are allocated at `base`. No PE accesses another's before the barrier.
-        unsafe { base.as_ptr().write_bytes(0, bytes as usize) };
-        self.barrier();
-        Ok(Heap { job: *self, base, bytes })
-    }
-
     /// Waits until all PEs have come here.
     pub fn barrier(&self) {
         // SAFETY: OpenSHMEM is initialized.
@@ -95,11 +72,32 @@ impl Job {
     }
 }
 
-/// Symmetric memory: as many bytes in each PE, addressed by their offset. It stays allocated until the process ends.
+impl Process for Job {
+    fn pe(&self) -> usize {
+        self.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.pes
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Arc<dyn SymmetricHeap>, Error> {
+        // SAFETY: OpenSHMEM is initialized.
+        let base = unsafe { (self.library.align)(ALIGNMENT, bytes as usize) };
+        let too_small = || Error::Heap { wanted: bytes, given: heap_size() };
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(too_small)?;
+        // SAFETY: `bytes` bytes are allocated at `base`. No PE accesses another's before the barrier.
+        unsafe { base.as_ptr().write_bytes(0, bytes as usize) };
+        self.barrier();
+        Ok(Arc::new(Heap { job: *self, base, bytes }))
+    }
+}
+
+/// Memory that a job has allocated. It stays until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Heap {
-    pub(crate) job: Job,
-    pub(crate) base: NonNull<u8>,
+    pub job: Job,
+    base: NonNull<u8>,
     bytes: u64,
 }
 
@@ -110,52 +108,39 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Returns its length.
-    pub fn len(&self) -> u64 {
+    pub fn check(&self, offset: u64, len: u64) {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
+        assert!(is_inside, "{len} bytes at {offset} lie outside of a heap of {} bytes", self.bytes);
+    }
+}
+
+impl SymmetricHeap for Heap {
+    fn pe(&self) -> usize {
+        self.job.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.job.pes
+    }
+
+    fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Returns the job.
-    pub fn job(&self) -> Job {
-        self.job
-    }
-
-    /// Returns the address of this PE's byte at `offset`.
-    ///
-    /// # Panics
-    /// The heap is shorter.
-    pub fn address(&self, offset: u64) -> NonNull<u8> {
-        assert!(offset <= self.bytes, "offset {offset} lies outside of a heap of {} bytes", self.bytes);
+    fn address(&self, offset: u64) -> NonNull<u8> {
+        self.check(offset, 0);
         // SAFETY: the offset is within the allocation, or one past it.
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// Returns this PE's `len` bytes at `offset`, a multiple of 64, which other PEs read and write.
-    ///
-    /// # Panics
-    /// The heap is shorter.
-    pub fn memory(&self, offset: u64, len: u64) -> Memory {
+    fn memory(&self, offset: u64, len: u64) -> Memory {
         self.check(offset, len);
         // SAFETY: the bytes are within the allocation, which stays until the process ends; its users agree that no reference
         // into this part is made: other PEs write it at any time.
         unsafe { Memory::new(self.address(offset), len) }
     }
 
-    /// Creates this thread's context.
-    ///
-    /// # Errors
-    /// The implementation has no more.
-    pub fn context(&self) -> Result<Context, Error> {
-        Context::new(*self)
-    }
-
-    pub(crate) fn check(&self, offset: u64, len: u64) {
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
-        assert!(is_inside, "{len} bytes at {offset} lie outside of a heap of {} bytes", self.bytes);
+    fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {
+        Ok(Box::new(Context::new(*self)?))
     }
 }

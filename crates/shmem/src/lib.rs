@@ -5,10 +5,11 @@
 //! transport allows (OpenSHMEM specification 1.4, <http://openshmem.org>).
 //!
 //! ```text
-//!   environment::prepare ──> Job::start ──> Heap (collective) ──> Context, one a thread: get, put, fence
+//!   environment::prepare ──> Job::start ──> allocate (collective) ──> open, in each thread: get, put, fence
 //!                                              └─ Memory: the own part, by atomics and copies
 //! ```
-//! [`RemoteHeaps`] is what the cache needs of this; [`local`] is the same among threads, for tests.
+//! [`Process`], [`SymmetricHeap`] and [`RemoteHeaps`] are what the cache needs of this; [`local`] is the same among threads,
+//! for tests.
 
 mod context;
 pub mod environment;
@@ -18,8 +19,7 @@ mod library;
 pub mod local;
 mod remote_heaps;
 
-pub use context::Context;
 pub use error::Error;
-pub use job::{Heap, Job};
+pub use job::Job;
 pub use library::FILE_VARIABLE;
-pub use remote_heaps::RemoteHeaps;
+pub use remote_heaps::{Process, RemoteHeaps, SymmetricHeap};

@@ -2,14 +2,15 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use fabcache_layout::Memory;
 
-use crate::remote_heaps::RemoteHeaps;
+use crate::error::Error;
+use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
 
 /// The heaps of all PEs of a job in this process. Clones are the same job.
 #[derive(Clone, Debug)]
@@ -78,7 +79,7 @@ impl LocalJob {
 }
 
 /// The access of one thread of a PE.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LocalHeaps {
     job: LocalJob,
     pe: usize,
@@ -113,4 +114,87 @@ impl RemoteHeaps for LocalHeaps {
     }
 
     fn progress(&mut self) {}
+}
+
+impl SymmetricHeap for LocalHeaps {
+    fn pe(&self) -> usize {
+        self.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.job.0.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.job.memory(self.pe).len()
+    }
+
+    fn address(&self, offset: u64) -> NonNull<u8> {
+        let heap = &self.job.0[self.pe];
+        assert!(heap.memory.contains(offset, 0), "offset {offset} lies outside of the heap");
+        // SAFETY: the offset is within the allocation, or one past it.
+        unsafe { heap.base.add(offset as usize) }
+    }
+
+    fn memory(&self, offset: u64, len: u64) -> Memory {
+        self.job.part(self.pe, offset, len)
+    }
+
+    fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+/// A PE of a job in this process.
+#[derive(Debug)]
+pub struct LocalProcess {
+    pe: usize,
+    shared: Arc<Allocations>,
+    /// Allocations of this PE so far.
+    count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Allocations {
+    pes: usize,
+    made: Mutex<Vec<LocalJob>>,
+    all: Barrier,
+}
+
+impl LocalProcess {
+    /// Starts a job of so many PEs.
+    pub fn start(pes: usize) -> Vec<LocalProcess> {
+        let shared = Arc::new(Allocations { pes, made: Mutex::default(), all: Barrier::new(pes) });
+        let process = |pe| LocalProcess { pe, shared: Arc::clone(&shared), count: AtomicUsize::new(0) };
+        (0..pes).map(process).collect()
+    }
+
+    /// Returns what was allocated so far.
+    pub fn allocations(&self) -> Vec<LocalJob> {
+        self.shared.made.lock().expect(NO_PANIC).clone()
+    }
+}
+
+const NO_PANIC: &str = "no thread panics while it allocates";
+
+impl Process for LocalProcess {
+    fn pe(&self) -> usize {
+        self.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.shared.pes
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Arc<dyn SymmetricHeap>, Error> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let mut made = self.shared.made.lock().expect(NO_PANIC);
+        if made.len() == number {
+            made.push(LocalJob::new(self.shared.pes, bytes));
+        }
+        let heap = made[number].of(self.pe);
+        drop(made);
+        self.shared.all.wait();
+        Ok(Arc::new(heap))
+    }
 }

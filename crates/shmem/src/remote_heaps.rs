@@ -1,5 +1,13 @@
 //! What the cache needs of OpenSHMEM.
 
+use std::fmt::Debug;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fabcache_layout::Memory;
+
+use crate::error::Error;
+
 /// Access of one thread to the heaps of all PEs of a job.
 ///
 /// An access may block for as long as its PE sleeps or is stopped; those of other PEs are not affected. Whether an access
@@ -34,4 +42,49 @@ pub trait RemoteHeaps {
 
     /// Serves what other PEs request of this one, where the transport needs that.
     fn progress(&mut self);
+}
+
+/// Symmetric memory of a job, from the view of one PE.
+pub trait SymmetricHeap: Send + Sync + Debug {
+    /// The number of this PE.
+    fn pe(&self) -> usize;
+
+    /// The number of PEs.
+    fn pes(&self) -> usize;
+
+    /// The length of each PE's part.
+    fn bytes(&self) -> u64;
+
+    /// The address of this PE's byte at an offset. The memory stays allocated until the process ends.
+    ///
+    /// # Panics
+    /// It lies outside of the heap.
+    fn address(&self, offset: u64) -> NonNull<u8>;
+
+    /// This PE's `len` bytes at `offset`, a multiple of 64, which other PEs read and write.
+    ///
+    /// # Panics
+    /// They lie outside of the heap.
+    fn memory(&self, offset: u64, len: u64) -> Memory;
+
+    /// The calling thread's access to the heaps of all PEs.
+    ///
+    /// # Errors
+    /// The implementation has no more.
+    fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error>;
+}
+
+/// A PE's process, which allocates symmetric memory together with the others.
+pub trait Process: Send + Sync + Debug {
+    /// The number of this PE.
+    fn pe(&self) -> usize;
+
+    /// The number of PEs.
+    fn pes(&self) -> usize;
+
+    /// Allocates memory, zeroed in all PEs when this returns; collective, with the same length everywhere.
+    ///
+    /// # Errors
+    /// There is not enough, in all PEs alike.
+    fn allocate(&self, bytes: u64) -> Result<Arc<dyn SymmetricHeap>, Error>;
 }

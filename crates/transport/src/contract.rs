@@ -206,6 +206,28 @@ pub trait Listener: Send + Sync {
     fn kind(&self) -> Kind;
 }
 
+impl<L: Listener> Listener for std::sync::Arc<L> {
+    fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
+        L::accept(self)
+    }
+
+    fn accept_many(&self, max: usize, links: &mut Vec<Box<dyn Link>>) -> io::Result<()> {
+        L::accept_many(self, max, links)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        L::descriptor(self)
+    }
+
+    fn local(&self) -> Peer {
+        L::local(self)
+    }
+
+    fn kind(&self) -> Kind {
+        L::kind(self)
+    }
+}
+
 impl std::fmt::Display for Peer {
     /// Formats addresses like memcached's `stats conns`, without the transport.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fabcache_protocol::command::Words;
 use fabcache_protocol::number::{parse_i32, parse_u32, parse_u64};
@@ -18,6 +19,7 @@ use crate::housekeeping::{Task, Work};
 use crate::shared::ProcessRequest;
 use crate::tickets::PendingRequest;
 use crate::watch::topic;
+use crate::worker::inbox::Ticket;
 
 /// Megabytes that `cache_memlimit` takes.
 const MEMLIMIT_MEGABYTES_MIN: u64 = 8;
@@ -76,27 +78,58 @@ fn delegate(
     work: Work,
 ) -> Flow {
     let time_max = if matches!(work, Work::Short(_)) { TICKET_TIME_MAX } else { LONG_TASK_TIME_MAX };
-    let request = PendingRequest::Write { late, time_max };
-    let Some(ticket) = ctx.tickets.issue(session.place, encoding, request) else {
-        return Flow::AwaitTicket;
-    };
-    session.queue.push_bytes(&mut ctx.out);
-    session.queue.push_barrier(ticket.id());
+    let Some(ticket) = issue(ctx, session, encoding, late, time_max) else { return Flow::AwaitTicket };
     ctx.shared.housekeeping.execute(Task::new(ticket, work));
     Flow::Next
 }
 
+/// Issues a ticket that the connection's further requests wait for.
+fn issue(
+    ctx: &mut Context,
+    session: &mut Session,
+    encoding: &Encoding<'_>,
+    late: &'static str,
+    time_max: Duration,
+) -> Option<Ticket> {
+    let request = PendingRequest::Write { late, time_max };
+    let ticket = ctx.tickets.issue(session.place, encoding, request)?;
+    session.queue.push_bytes(&mut ctx.out);
+    session.queue.push_barrier(ticket.id());
+    Some(ticket)
+}
+
 /// Flushes, which may wait for readers' leases.
 fn flush(ctx: &mut Context, session: &mut Session, expiry: Expiry, encoding: &Encoding<'_>) -> Flow {
+    let Some(ticket) = issue_flush(ctx, session, encoding, "flush_all takes too long") else {
+        return Flow::AwaitTicket;
+    };
+    ctx.shared.housekeeping.execute(flush_task(ticket, expiry, || Reply::Ok));
+    Flow::Next
+}
+
+/// Issues the ticket of a flush. The connection's further requests wait for it; `late` is the error if it takes too long.
+pub fn issue_flush(
+    ctx: &mut Context,
+    session: &mut Session,
+    encoding: &Encoding<'_>,
+    late: &'static str,
+) -> Option<Ticket> {
+    let ticket = issue(ctx, session, encoding, late, TICKET_TIME_MAX)?;
+    ctx.counters().cmd_flush.inc();
+    Some(ticket)
+}
+
+/// Returns the housekeeper's part of a flush.
+pub fn flush_task(
+    ticket: Ticket,
+    expiry: Expiry,
+    reply: impl FnOnce() -> Reply<'static> + Send + 'static,
+) -> Task {
     let work = move |handle: &Handle| {
         handle.flush(expiry);
-        Reply::Ok
+        reply()
     };
-    let flow = delegate(ctx, session, encoding, "flush_all takes too long", Work::Short(Box::new(work)));
-    if flow == Flow::Next {
-        ctx.counters().cmd_flush.inc();
-    }
-    flow
+    Task::new(ticket, Work::Short(Box::new(work)))
 }
 
 /// Reads the certificates again, from files that may be slow to read.
@@ -114,7 +147,7 @@ fn refresh_certificates(ctx: &mut Context, session: &mut Session, encoding: &Enc
 }
 
 /// Returns when everything is invalidated. Unix times before the start of the clock are never, as in memcached.
-fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
+pub fn flush_time(ctx: &Context, delay: Exptime) -> Expiry {
     let clock_start = ctx.shared.store.clock_origin() as i64 - MEMCACHED_CLOCK_LEAD_SECONDS;
     match delay.0 {
         ..=0 => Expiry::AT_ONCE,

@@ -12,7 +12,8 @@ use crate::watch::topic;
 /// nothing is recorded of each.
 #[inline]
 pub fn is_allowed(ctx: &Context, session: &Session) -> bool {
-    matches!(session.role, Role::Serving)
+    ctx.shared.pes.is_none()
+        && matches!(session.role, Role::Serving)
         && session.access.is_open()
         && !ctx.shared.prefixes.is_on()
         && !ctx.shared.watchers.wants(topic::FETCHERS | topic::MUTATIONS)

@@ -7,6 +7,7 @@ pub mod burst;
 mod dump;
 pub mod fabric;
 pub mod flash;
+mod forward;
 mod removal;
 mod retrieval;
 pub mod shm;
@@ -14,6 +15,7 @@ mod stats;
 mod storage;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use fabcache_protocol::{Command, Encoding, Exptime, Item, Protocol, Refusal, Reply, Request, SavedEncoding};
@@ -35,6 +37,7 @@ use crate::worker::token::ConnectionToken;
 pub use dump::Dump;
 use flash::CommandKind;
 pub use flash::FlashWait;
+pub use forward::{Forwarding, route};
 pub use retrieval::count_read;
 pub use storage::{Completing, Receiving, complete, receive, receive_in_place, received, resume};
 
@@ -56,6 +59,8 @@ pub struct Context {
     pub tickets: TicketSlab,
     /// This worker's reads of flash, if there is a flash tier.
     pub flash: Option<FlashReads>,
+    /// Bytes of requests on their way to other PEs.
+    pub forwarded_bytes: Arc<AtomicU64>,
     /// Bytes of a connection's state, for `stats`.
     pub connection_bytes: usize,
     /// Answers of the connection being served.
@@ -77,6 +82,8 @@ pub enum Role {
     Serving,
     /// A long value is coming in.
     Receiving(Box<Receiving>),
+    /// A long value is coming in that another PE of the job stores.
+    Forwarding(Box<Forwarding>),
     /// A long value is here, and the item that it changes is read from flash.
     Completing(Box<Completing>),
     /// A long answer is being made, as the client takes it.
@@ -272,7 +279,7 @@ fn dispatch(ctx: &mut Context, session: &mut Session, command: Command<'_>, enco
 pub fn state_of(role: &Role, serving: State, has_output: bool) -> State {
     match role {
         Role::Watching(_) => State::Watch,
-        Role::Receiving(_) | Role::Completing(_) => State::Nread,
+        Role::Receiving(_) | Role::Forwarding(_) | Role::Completing(_) => State::Nread,
         Role::Dumping(_) => State::Mwrite,
         Role::Serving if has_output => State::Mwrite,
         Role::Serving => serving,

@@ -10,8 +10,8 @@ use fabcache_store::{
 
 use super::flash::CommandKind;
 use super::{
-    Context, Flow, ITEM_CLASS, Role, Session, expiry, flash, is_too_large, no_room, notify_lookup, refused,
-    saved,
+    Context, Flow, ITEM_CLASS, Role, Session, expiry, flash, forward, is_too_large, no_room, notify_lookup,
+    refused, saved,
 };
 use crate::prefixes::Request;
 use crate::watch::{encoded, topic};
@@ -211,6 +211,10 @@ fn remove_replaced(
 
 /// A part of a value that is coming in.
 pub fn receive(ctx: &mut Context, session: &mut Session, bytes: &[u8]) -> Flow {
+    if matches!(session.role, Role::Forwarding(_)) {
+        forward::receive(session, bytes);
+        return Flow::Next;
+    }
     let Role::Receiving(receiving) = &mut session.role else { return Flow::DiscardValue };
     let written = receiving.upload.write(&ctx.handle, bytes);
     wait_or_refuse(ctx, session, written)
@@ -246,6 +250,9 @@ fn wait_or_refuse(ctx: &mut Context, session: &mut Session, written: Result<(), 
 
 /// Ends a received value.
 pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
+    if matches!(session.role, Role::Forwarding(_)) {
+        return forward::received(ctx, session, intact);
+    }
     let Role::Receiving(receiving) = std::mem::replace(&mut session.role, Role::Serving) else { return };
     let Receiving { encoding, key, store, upload, cfd } = *receiving;
     let encoding = encoding.encoding();

@@ -8,6 +8,7 @@ use std::sync::Once;
 use anyhow::{Result, bail};
 
 use crate::networks::{self, Network};
+use crate::openshmem;
 use crate::options::Options;
 
 pub use opened::{Fabric, OpenFabric};
@@ -51,6 +52,9 @@ impl FabricSettings {
     /// # Errors
     /// Something given does not make sense; the error names it and says what would.
     pub fn new(options: &Options) -> Result<Option<FabricSettings>> {
+        if options.fabric.as_deref() == Some(openshmem::PROVIDER) {
+            return Ok(None);
+        }
         let Some(requirements) = options.fabric.as_deref().filter(|requirements| *requirements != NONE)
         else {
             let lone = [

@@ -16,6 +16,7 @@ use crate::addresses::{ListenAddress, Tls};
 use crate::bounds::{FABRIC_LEASE, ITEM_BYTES_MAX_MAX, ITEM_BYTES_MAX_MIN, THREADS_MAX};
 use crate::extended_options::ExtendedOptions;
 use crate::fabric::FabricSettings;
+use crate::openshmem::OpenShmemSettings;
 use crate::options::{Options, size};
 use crate::process;
 use crate::shm::ShmSettings;
@@ -124,6 +125,8 @@ pub struct Settings {
     pub shm: Option<ShmSettings>,
     /// Whether clients may attach over a fabric.
     pub fabric: Option<FabricSettings>,
+    /// Whether this server is part of an OpenSHMEM job.
+    pub openshmem: Option<OpenShmemSettings>,
     /// Become this user.
     pub user: Option<String>,
     /// Run in the background.
@@ -209,6 +212,7 @@ impl Settings {
             tls: None,
             shm: ShmSettings::new(options)?,
             fabric: FabricSettings::new(options)?,
+            openshmem: OpenShmemSettings::new(options)?,
             user: options.user.clone(),
             daemon: options.daemon.unwrap_or(false),
             pidfile: options.pidfile.clone(),
@@ -228,6 +232,7 @@ impl Settings {
         settings.check_authentication()?;
         settings.check_shm()?;
         settings.check_fabric()?;
+        settings.check_openshmem()?;
         settings.add_tls(options)?;
         Ok(settings)
     }
@@ -291,6 +296,27 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+}
+
+impl Settings {
+    /// Refuses what a job's memory cannot be.
+    fn check_openshmem(&self) -> Result<()> {
+        if self.openshmem.is_none() {
+            return Ok(());
+        }
+        let refused = [
+            (self.daemon, "-d: the launcher waits for its processes"),
+            (
+                self.backing.file.is_some(),
+                "-e: the items are in the job's symmetric memory, which ends with it",
+            ),
+            (self.backing.huge_pages, "-L: the OpenSHMEM library chooses the pages of symmetric memory"),
+        ];
+        match refused.iter().find(|(given, _)| *given) {
+            Some((_, why)) => bail!("--fabric openshmem does not go with {why}; leave it out"),
+            None => Ok(()),
+        }
     }
 }
 

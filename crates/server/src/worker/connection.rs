@@ -88,8 +88,12 @@ impl Connection {
     pub fn new(ctx: &Context, link: Box<dyn Link>, entry: &ListenerEntry, now: Instant) -> Connection {
         let shared = &ctx.shared;
         let required = entry.auth && (shared.users.is_some() || shared.sasl_users.is_some());
-        let decoder_of = if link.kind() == Kind::Udp { Decoder::datagram } else { Decoder::new };
-        let mut decoder = decoder_of(entry.protocol, LIMITS);
+        let mut decoder = match link.kind() {
+            Kind::Udp => Decoder::datagram(entry.protocol, LIMITS),
+            // Requests of any client of another PE.
+            Kind::OpenShmem => Decoder::mixed(LIMITS),
+            _ => Decoder::new(entry.protocol, LIMITS),
+        };
         decoder.require_auth(entry.auth && shared.users.is_some());
         let credentials = link.credentials();
         let groups = shared.settings.shm.as_ref().map(|shm| shm.groups_of(&*link)).unwrap_or_default();
@@ -292,7 +296,7 @@ impl Connection {
         self.session.queue.is_empty()
             && !self.link.has_unsent()
             && (self.input.is_empty() || self.starved)
-            && !matches!(self.session.role, Role::Receiving(_) | Role::Completing(_) | Role::Dumping(_))
+            && !self.is_within_request()
     }
 
     /// Returns whether it stalled within a request.
@@ -300,7 +304,13 @@ impl Connection {
         !self.session.queue.is_empty()
             || self.link.has_unsent()
             || !self.input.is_empty()
-            || matches!(self.session.role, Role::Receiving(_) | Role::Completing(_) | Role::Dumping(_))
+            || self.is_within_request()
+    }
+
+    /// Returns whether a request or its answer is incomplete.
+    fn is_within_request(&self) -> bool {
+        let role = &self.session.role;
+        matches!(role, Role::Receiving(_) | Role::Forwarding(_) | Role::Completing(_) | Role::Dumping(_))
     }
 
     /// A timeout applies to it.
@@ -315,6 +325,10 @@ impl Connection {
         let waits = self.needs_ticket || self.needs_memory || self.awaits_flash();
         if self.is_one_shot() || waits || self.session.queue.awaits_ticket() {
             // The server is slow, not the client.
+            return None;
+        }
+        if self.kind() == Kind::OpenShmem {
+            // A PE that does not respond may do so later.
             return None;
         }
         let settings = &ctx.shared.settings;
@@ -594,7 +608,8 @@ impl Connection {
                         budget.count_step();
                     }
                     self.is_active |= !matches!(request.command, Command::ShmAccessed(_));
-                    let flow = commands::execute(ctx, &mut self.session, request);
+                    let raw = &input[used..used + consumed];
+                    let flow = commands::route(ctx, &mut self.session, request, raw);
                     if flow.is_retried() {
                         // The request stays in the input, and is decoded again.
                         self.decoder.undo();
@@ -659,7 +674,8 @@ impl Connection {
         gathered_max: usize,
     ) -> usize {
         // Clients of shared memory and of the fabric send packets as well.
-        if matches!(self.link.kind(), Kind::Shm | Kind::Fabric) || !burst::is_allowed(ctx, &self.session) {
+        let sends_packets = matches!(self.link.kind(), Kind::Shm | Kind::Fabric | Kind::OpenShmem);
+        if sends_packets || !burst::is_allowed(ctx, &self.session) {
             return 0;
         }
         let (session, max) = (&mut self.session, budget.run_max());
@@ -737,6 +753,7 @@ impl Connection {
                 let user = self.session.credentials.map(|who| who.user);
                 tracing::warn!(%peer, user, "a client that shares memory is cut off: {error}");
             }
+            Kind::OpenShmem => tracing::warn!(%peer, "the link of another PE broke: {error}"),
             Kind::Fabric if is_protocol => {
                 ctx.counters().fabric_broken.inc();
                 tracing::warn!(%peer, "a client on the fabric is cut off: {error}");

@@ -37,6 +37,8 @@ pub enum Answer {
     Fetched(Item, Box<FetchedItem>, bool),
     /// The encoded answer for an item in memory, and the length of its value.
     Encoded(u64, Box<[OutputPart; 3]>),
+    /// The answer of another PE of the job, encoded for the client.
+    Forwarded(Vec<u8>),
 }
 
 impl Answer {
@@ -46,7 +48,7 @@ impl Answer {
             Answer::Fetched(item, ..) => Some(item.len),
             Answer::Encoded(len, _) => Some(*len),
             Answer::Reply(Reply::Found(item)) => Some(item.len),
-            Answer::Reply(_) => None,
+            Answer::Reply(_) | Answer::Forwarded(_) => None,
         }
     }
 }

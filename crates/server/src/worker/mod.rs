@@ -119,8 +119,17 @@ impl Worker {
         handle.wait_for_flash(true);
         let tickets = TicketSlab::new(&shared.inboxes[worker]);
         let connection_bytes = size_of::<Connection>();
-        let mut ctx =
-            Context { shared, handle, worker, port, tickets, flash: None, connection_bytes, out: Vec::new() };
+        let mut ctx = Context {
+            shared,
+            handle,
+            worker,
+            port,
+            tickets,
+            flash: None,
+            forwarded_bytes: Arc::default(),
+            connection_bytes,
+            out: Vec::new(),
+        };
         ctx.flash = flash::reads_of(&ctx, &poll)?;
         Ok(Worker {
             ctx,

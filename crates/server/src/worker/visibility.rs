@@ -19,7 +19,7 @@ pub(super) fn info_of(ctx: &Context, link: &dyn Link, listener: Option<String>) 
 /// Builds a log line about a connection, in memcached's format.
 pub(super) fn event(kind: &str, info: &ConnectionInfo, ended: Option<EndReason>) -> String {
     let transport = match info.kind {
-        Kind::Tcp | Kind::Fabric => "tcp",
+        Kind::Tcp | Kind::Fabric | Kind::OpenShmem => "tcp",
         Kind::Udp => "udp",
         Kind::Unix | Kind::Shm | Kind::Memory => "local",
     };

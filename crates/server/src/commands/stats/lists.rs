@@ -33,6 +33,7 @@ impl ConnectionList {
                 Kind::Unix => "unix",
                 Kind::Shm => "shm",
                 Kind::Fabric => "fab",
+                Kind::OpenShmem => "openshmem",
                 Kind::Memory => "memory",
             };
             let fd = info.fd;

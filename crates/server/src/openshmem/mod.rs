@@ -1,0 +1,30 @@
+//! One cache over the symmetric memory of an OpenSHMEM job (`--fabric openshmem`).
+//!
+//! Each PE is a server with its shard, and the *delegator* of its node: clients that come by Unix socket or shared memory get
+//! the whole job's items from it. Design: docs/openshmem.md.
+//!
+//! ```text
+//!   client ─> worker (commands/forward.rs: whose key?) ── own ──> the store
+//!               │ another PE's: a ticket, and an Operation
+//!               v
+//!             Pe's queue ─> progress thread (threads.rs) ─> link ─> slots of that PE ─> its progress thread ─> its worker
+//!             Answer <───── answers.rs <─────────────────── link <─ slots of this PE <──────────────────────────┘
+//! ```
+//! - `settings.rs`: the options.
+//! - `start.rs`: what PEs agree on when the job starts.
+//! - `pes.rs`: the other PEs as workers see them; `pe.rs`: one of them as its thread does.
+//! - `threads.rs`: the threads that access other PEs' memory, and their sleep.
+//! - `answers.rs`: where one answer ends and the next begins.
+
+mod answers;
+mod exchange;
+mod pe;
+mod pes;
+mod settings;
+mod start;
+mod threads;
+
+pub use pes::{Completion, Gathering, Operation, Pes};
+pub use settings::{OpenShmemSettings, PROVIDER};
+pub use start::{StartedJob, heap_bytes};
+pub use threads::start;

@@ -1,0 +1,168 @@
+//! One other PE, as the thread that has it drives it: the link to its shard, and the link from it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::Result;
+use fabcache_shmem::{RemoteHeaps, SymmetricHeap};
+use fabcache_transport::openshmem::{ClientLink, HeapPlan, Progress, ServerLink, Wake};
+
+use super::answers::{Answers, push_end};
+use super::pes::{Completion, Operation, Pes};
+
+/// Bytes of requests beyond which no more are taken from the queue, until some are sent.
+const UNSENT_BYTES_MAX: usize = 256 << 10;
+
+/// A request that was sent, or is about to be.
+#[derive(Debug)]
+struct Pending {
+    /// None if it was given up: its answer is discarded.
+    completion: Option<Completion>,
+    strips_end: bool,
+}
+
+/// One other PE.
+#[derive(Debug)]
+pub struct Pe {
+    number: usize,
+    client: ClientLink,
+    server: ServerLink,
+    /// Whether the link from it was opened.
+    is_serving: bool,
+    /// Requests in the link's stream, of which `sent` bytes were sent.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// Requests without an answer, in the stream's order.
+    pending: VecDeque<Pending>,
+    /// The number of the first of them.
+    first: u32,
+    answers: Answers,
+    /// It broke the rules, and nothing it sends is trusted.
+    is_lost: bool,
+}
+
+impl Pe {
+    /// Sets up both links.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(
+        number: usize,
+        plan: &HeapPlan,
+        heap: &dyn SymmetricHeap,
+        wake: Arc<dyn Wake>,
+    ) -> std::io::Result<Pe> {
+        let own = heap.pe();
+        Ok(Pe {
+            number,
+            client: ClientLink::new(plan, own, number, |at, len| heap.memory(at, len)),
+            server: ServerLink::new(plan, number, own, |at, len| heap.memory(at, len), wake)?,
+            is_serving: false,
+            unsent: Vec::new(),
+            sent: 0,
+            pending: VecDeque::new(),
+            first: 0,
+            answers: Answers::default(),
+            is_lost: false,
+        })
+    }
+
+    /// Returns whether it has written something.
+    #[inline]
+    pub fn has_come(&self) -> bool {
+        self.server.has_come() || self.client.has_come()
+    }
+
+    /// Sends and receives what is there, both ways. Returns whether there was anything.
+    pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
+        if self.is_lost {
+            return self.give_up(pes);
+        }
+        self.try_progress(pes, heaps).unwrap_or_else(|error| {
+            self.is_lost = true;
+            tracing::error!(
+                pe = self.number,
+                name = pes.names()[self.number],
+                "another PE broke the rules, and its keys are unreachable from now on: {error:#}"
+            );
+            self.give_up(pes)
+        })
+    }
+
+    fn try_progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> Result<bool> {
+        let mut any = self.server.progress(heaps)?;
+        if !self.is_serving || self.server.has_ended() {
+            pes.listener.add(self.server.open(heaps)?);
+            self.is_serving = true;
+        }
+        let progress = self.client.progress(heaps, &mut self.answers.received)?;
+        any |= progress != Progress::Nothing;
+        if progress != Progress::Nothing {
+            self.deliver()?;
+        }
+        if progress == Progress::Restarted {
+            // What was under way on the last link is lost.
+            self.first = self.first.wrapping_add(self.pending.len() as u32);
+            self.pending.clear();
+            self.answers.clear();
+            self.unsent.clear();
+            self.sent = 0;
+        }
+        any |= self.send(pes, heaps);
+        Ok(any)
+    }
+
+    /// Passes complete answers to those who wait for them.
+    fn deliver(&mut self) -> Result<()> {
+        while let Some(pending) = self.pending.front_mut() {
+            let Some(answer) = self.answers.next(self.first)? else { break };
+            if let Some(completion) = pending.completion.take() {
+                let stripped = answer.strip_suffix(b"END\r\n").filter(|_| pending.strips_end);
+                completion.complete(stripped.unwrap_or(answer));
+            }
+            self.pending.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+        self.answers.settle();
+        Ok(())
+    }
+
+    /// Takes requests from the queue, and sends them.
+    fn send(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
+        let queue = &pes.queues[self.number];
+        let mut any = false;
+        if queue.has_any() && self.client.is_open() && self.unsent.len() - self.sent < UNSENT_BYTES_MAX {
+            for Operation { request, strips_end, completion } in queue.take() {
+                self.unsent.extend_from_slice(&request);
+                push_end(self.first.wrapping_add(self.pending.len() as u32), &mut self.unsent);
+                self.pending.push_back(Pending { completion: Some(completion), strips_end });
+            }
+            any = true;
+        }
+        if self.sent < self.unsent.len() {
+            let sent = self.client.send(heaps, &self.unsent[self.sent..]);
+            self.sent += sent;
+            any |= sent > 0;
+        }
+        if self.sent == self.unsent.len() {
+            self.unsent.clear();
+            self.sent = 0;
+        }
+        any
+    }
+
+    /// Gives up all requests to it: their outcome is unknown. Answers that come later are discarded.
+    pub fn give_up(&mut self, pes: &Pes) -> bool {
+        let mut count = 0;
+        for pending in &mut self.pending {
+            count += u64::from(pending.completion.take().is_some());
+        }
+        let queue = &pes.queues[self.number];
+        if queue.has_any() {
+            count += queue.take().len() as u64;
+        }
+        pes.unanswered.fetch_add(count, Ordering::Relaxed);
+        count > 0
+    }
+}

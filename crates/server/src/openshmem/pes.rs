@@ -1,0 +1,373 @@
+//! The other PEs of the job, as workers and progress threads share them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fabcache_distribution::Mapping;
+use fabcache_shmem::SymmetricHeap;
+use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, Wake};
+
+use super::pe::Pe;
+use super::settings::OpenShmemSettings;
+use super::start::StartedJob;
+use super::threads::SPARE_THREADS;
+use crate::worker::inbox::{Answer, Ticket};
+
+/// What becomes of the answer to a forwarded request.
+#[derive(Debug)]
+pub enum Completion {
+    /// A client gets it. A ticket that is dropped reports a failure.
+    Ticket(Ticket),
+    /// It is one of several.
+    Part(Part),
+}
+
+/// One of several requests that have one answer in common. Dropped, it has failed.
+#[derive(Debug)]
+pub struct Part {
+    gathering: Arc<Gathering>,
+    has_succeeded: bool,
+}
+
+/// Requests to several PEs.
+pub struct Gathering {
+    left: AtomicUsize,
+    failed: AtomicUsize,
+    end: Mutex<Option<Box<GatheringEnd>>>,
+}
+
+/// Called with the number of requests that failed.
+type GatheringEnd = dyn FnOnce(usize) + Send;
+
+impl std::fmt::Debug for Gathering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gathering").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+impl Gathering {
+    /// Returns `count` parts, at least one; `end` is called when all have completed.
+    pub fn parts(count: usize, end: Box<GatheringEnd>) -> Vec<Part> {
+        let gathering = Arc::new(Gathering {
+            left: AtomicUsize::new(count),
+            failed: AtomicUsize::new(0),
+            end: Mutex::new(Some(end)),
+        });
+        (0..count).map(|_| Part { gathering: Arc::clone(&gathering), has_succeeded: false }).collect()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.has_succeeded {
+            self.gathering.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.gathering.left.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(end) = self.gathering.end.lock().ok().and_then(|mut end| end.take())
+        {
+            end(self.gathering.failed.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Completion {
+    /// Passes the answer on.
+    pub fn complete(self, answer: &[u8]) {
+        match self {
+            Completion::Ticket(ticket) => ticket.complete(Answer::Forwarded(answer.to_vec())),
+            Completion::Part(mut part) => part.has_succeeded = is_success(answer),
+        }
+    }
+}
+
+/// Returns whether an answer to an order is that it was carried out.
+fn is_success(answer: &[u8]) -> bool {
+    match answer {
+        // A quiet one is answered only by errors.
+        [] => true,
+        // The status of a packet.
+        [fabcache_protocol::binary::RESPONSE, _, _, _, _, _, status @ ..] => status.starts_with(&[0, 0]),
+        line => line == b"OK\r\n",
+    }
+}
+
+/// A request for another PE.
+#[derive(Debug)]
+pub struct Operation {
+    /// The request, as the client sent it.
+    pub request: Vec<u8>,
+    /// The answer's last line, `END`, is not the client's: more keys of the line follow.
+    pub strips_end: bool,
+    /// What becomes of the answer.
+    pub completion: Completion,
+}
+
+/// Wakes a thread that sleeps.
+#[derive(Debug, Default)]
+pub struct Sleeper {
+    thread: OnceLock<Thread>,
+    is_asleep: AtomicBool,
+}
+
+impl Sleeper {
+    /// Declares the calling thread the one that sleeps.
+    pub fn is_this_thread(&self) {
+        let _ = self.thread.set(std::thread::current());
+    }
+
+    /// Sleeps for this time at most, unless there is work.
+    pub fn sleep(&self, time: Duration, has_work: impl FnOnce() -> bool) {
+        self.is_asleep.store(true, Ordering::Relaxed);
+        // Either this sees the work, or who made it sees the sleep.
+        fence(Ordering::SeqCst);
+        if !has_work() {
+            std::thread::park_timeout(time);
+        }
+        self.is_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes it, after work was made.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::Relaxed)
+            && self.is_asleep.swap(false, Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// What others see of a progress thread.
+#[derive(Debug, Default)]
+pub struct ThreadState {
+    /// Its sleep.
+    pub sleeper: Sleeper,
+    /// The PE whose memory it accesses, plus one; 0 for none.
+    pub busy_with: AtomicUsize,
+    /// Since when, in milliseconds of the job's clock.
+    pub busy_since_ms: AtomicU64,
+}
+
+/// Which thread has each PE.
+#[derive(Debug)]
+pub struct Assignment {
+    /// By PE.
+    pub of: Box<[AtomicUsize]>,
+    /// The threads.
+    pub threads: Box<[ThreadState]>,
+}
+
+/// Wakes the thread that has a PE.
+#[derive(Debug)]
+pub struct PeWake {
+    assignment: Arc<Assignment>,
+    pe: usize,
+}
+
+impl Wake for PeWake {
+    fn wake(&self) {
+        self.assignment.threads[self.assignment.of[self.pe].load(Ordering::Relaxed)].sleeper.wake();
+    }
+}
+
+/// Operations for one PE that its thread has not taken.
+#[derive(Debug, Default)]
+pub struct Queue {
+    operations: Mutex<Vec<Operation>>,
+    has_any: AtomicBool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
+        self.operations.lock().expect("no thread panics while it holds a queue")
+    }
+
+    /// Returns whether there are operations.
+    pub fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Relaxed)
+    }
+
+    /// Takes all operations.
+    pub fn take(&self) -> Vec<Operation> {
+        let mut operations = self.lock();
+        self.has_any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut operations)
+    }
+}
+
+/// The PEs of the job.
+#[derive(Debug)]
+pub struct Pes {
+    /// The options.
+    pub settings: OpenShmemSettings,
+    /// The symmetric memory.
+    pub heap: Arc<dyn SymmetricHeap>,
+    /// What lies where in it.
+    pub plan: HeapPlan,
+    /// Where other PEs' links come in.
+    pub listener: Arc<OpenShmemListener>,
+    /// Which thread has which PE.
+    pub assignment: Arc<Assignment>,
+    names: Vec<String>,
+    mapping: Mapping,
+    own: usize,
+    /// By PE; that of this one is unused.
+    pub queues: Box<[Queue]>,
+    /// The links to each PE; none to this one.
+    pub states: Box<[Option<Mutex<Pe>>]>,
+    /// Whether a PE shows no sign of life.
+    pub silent: Box<[AtomicBool]>,
+    /// Whether a PE has left the job.
+    pub left: Box<[AtomicBool]>,
+    /// This server stops.
+    pub is_stopping: AtomicBool,
+    started: Instant,
+    /// Requests forwarded to other PEs.
+    pub forwarded: AtomicU64,
+    /// Requests that failed because their PE does not respond.
+    pub unanswered: AtomicU64,
+}
+
+impl Pes {
+    /// Sets up what leads to other PEs. The threads begin to drive it when they start.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(settings: OpenShmemSettings, job: StartedJob) -> Result<Pes> {
+        let StartedJob { heap, plan, names, mapping } = job;
+        let (own, pes) = (heap.pe(), heap.pes());
+        let (first_threads, threads) = (settings.threads, settings.threads + SPARE_THREADS);
+        let assignment = Arc::new(Assignment {
+            of: (0..pes).map(|pe| AtomicUsize::new(pe % first_threads)).collect(),
+            threads: (0..threads).map(|_| ThreadState::default()).collect(),
+        });
+        let state = |pe: usize| {
+            if pe == own {
+                return Ok(None);
+            }
+            let wake = Arc::new(PeWake { assignment: Arc::clone(&assignment), pe });
+            let pe = Pe::new(pe, &plan, &*heap, wake).context("cannot make the links to other PEs")?;
+            anyhow::Ok(Some(Mutex::new(pe)))
+        };
+        let states = (0..pes).map(state).collect::<Result<_>>()?;
+        let flags = || (0..pes).map(|_| AtomicBool::new(false)).collect();
+        Ok(Pes {
+            listener: Arc::new(OpenShmemListener::new(own).context("cannot listen for other PEs")?),
+            settings,
+            heap,
+            plan,
+            assignment,
+            names,
+            mapping,
+            own,
+            queues: (0..pes).map(|_| Queue::default()).collect(),
+            states,
+            silent: flags(),
+            left: flags(),
+            is_stopping: AtomicBool::new(false),
+            started: Instant::now(),
+            forwarded: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the number of this PE.
+    pub fn own(&self) -> usize {
+        self.own
+    }
+
+    /// Returns the milliseconds since the start.
+    pub fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Returns the names of all PEs.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Returns the PE that has this key.
+    pub fn owner(&self, key: &[u8]) -> usize {
+        self.mapping.server_of(key).unwrap_or(self.own)
+    }
+
+    /// Returns the other PEs.
+    pub fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.own;
+        (0..self.names.len()).filter(move |pe| *pe != own)
+    }
+
+    /// Returns whether a PE does not respond.
+    pub fn is_silent(&self, pe: usize) -> bool {
+        self.silent[pe].load(Ordering::Relaxed)
+    }
+
+    /// Forwards an operation to another PE.
+    pub fn submit(&self, pe: usize, operation: Operation) {
+        self.forwarded.fetch_add(1, Ordering::Relaxed);
+        let queue = &self.queues[pe];
+        let mut operations = queue.lock();
+        operations.push(operation);
+        queue.has_any.store(true, Ordering::Relaxed);
+        drop(operations);
+        self.assignment.threads[self.assignment.of[pe].load(Ordering::Relaxed)].sleeper.wake();
+    }
+
+    /// Returns whether all other PEs have left the job.
+    pub fn have_all_left(&self) -> bool {
+        self.others().all(|pe| self.left[pe].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn gathering_ends_with_its_last_part() {
+        let (sender, ended) = channel();
+        let mut parts = Gathering::parts(4, Box::new(move |failed| sender.send(failed).expect("awaited")));
+        for answer in [&b""[..], b"OK\r\n", b"\x81\x08\0\0\0\0\0\0\0\0\0\0"] {
+            assert!(ended.try_recv().is_err());
+            Completion::Part(parts.pop().expect("four")).complete(answer);
+        }
+        drop(parts);
+        assert_eq!(ended.try_recv(), Ok(1));
+        for failure in [&b"SERVER_ERROR no\r\n"[..], b"\x81\x08\0\0\0\0\0\x81\0\0\0\0", b"\x81"] {
+            assert!(!is_success(failure), "{}", failure.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn no_work_is_slept_through() {
+        const COUNT: u32 = 20_000;
+        let sleeper = Sleeper::default();
+        let (made, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleeper.is_this_thread();
+                for number in 0..u64::from(COUNT) {
+                    while made.load(Ordering::Relaxed) <= number {
+                        sleeper.sleep(Duration::from_secs(20), || made.load(Ordering::Relaxed) > number);
+                    }
+                    taken.store(number + 1, Ordering::Relaxed);
+                }
+            });
+            for number in 0..u64::from(COUNT) {
+                made.store(number + 1, Ordering::Relaxed);
+                sleeper.wake();
+                while taken.load(Ordering::Relaxed) <= number {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(20), "it slept through work");
+    }
+}

@@ -1,0 +1,123 @@
+//! The options of `--fabric openshmem`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fabcache_distribution::Address;
+use fabcache_transport::openshmem::LinkShape;
+
+use crate::options::{Options, size};
+
+/// The provider name that stands for OpenSHMEM.
+pub const PROVIDER: &str = "openshmem";
+
+/// Slots of a link: as many requests of a few hundred bytes as a busy PE has under way to another.
+const DEFAULT_SLOTS: u32 = 16;
+const DEFAULT_SLOT_BYTES: u32 = 4 << 10;
+const DEFAULT_BUFFER_BYTES: u64 = 64 << 10;
+/// One that may wait for a PE that does not respond, and one for the others.
+const DEFAULT_THREADS: u32 = 2;
+const THREADS_MAX: u32 = 64;
+/// Several times what a scheduler lets a busy process wait.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// An idle thread that wakes this often takes less than a thousandth of a CPU.
+const DEFAULT_SLEEP_MAX: Duration = Duration::from_millis(20);
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// What `--fabric openshmem` was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenShmemSettings {
+    /// The memory of each link.
+    pub shape: LinkShape,
+    /// The name by which keys are mapped to this PE; none for the host's.
+    pub name: Option<String>,
+    /// The threads that access other PEs' memory.
+    pub threads: usize,
+    /// A PE that shows no sign of life for so long is taken to be stopped.
+    pub timeout: Duration,
+    /// The longest sleep between two looks at what other PEs have written.
+    pub sleep_max: Duration,
+}
+
+impl OpenShmemSettings {
+    /// Checks the options; none without `--fabric openshmem`.
+    ///
+    /// # Errors
+    /// Something given does not make sense; the error names it and says what would.
+    pub fn new(options: &Options) -> Result<Option<OpenShmemSettings>> {
+        if options.fabric.as_deref() != Some(PROVIDER) {
+            let lone = [
+                ("--openshmem-name", options.openshmem_name.is_some()),
+                ("--openshmem-slots", options.openshmem_slots.is_some()),
+                ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
+                ("--openshmem-buffer", options.openshmem_buffer.is_some()),
+                ("--openshmem-threads", options.openshmem_threads.is_some()),
+                ("--openshmem-timeout", options.openshmem_timeout.is_some()),
+                ("--openshmem-sleep", options.openshmem_sleep.is_some()),
+            ];
+            // With another fabric, or none, the other options may still be in a file.
+            if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
+                bail!("{option} needs --fabric {PROVIDER}: give it too, or leave {option} out");
+            }
+            return Ok(None);
+        }
+        for (option, given) in [
+            ("--fabric-peers", !options.fabric_peers.is_empty()),
+            ("--fabric-receives", options.fabric_receives.is_some()),
+        ] {
+            ensure!(
+                !given,
+                "{option} is for libfabric's providers, not for --fabric {PROVIDER}; leave it out"
+            );
+        }
+        let bytes = |option: &str, given: &Option<String>, default: u64| -> Result<u64> {
+            match given {
+                None => Ok(default),
+                Some(text) => Ok(size(option, text, 1)?.next_multiple_of(64)),
+            }
+        };
+        let slot_bytes =
+            bytes("--openshmem-slot-size", &options.openshmem_slot_size, DEFAULT_SLOT_BYTES.into())?;
+        let shape = LinkShape {
+            slots: options.openshmem_slots.unwrap_or(DEFAULT_SLOTS),
+            slot_bytes: u32::try_from(slot_bytes).unwrap_or(u32::MAX),
+            buffer_bytes: bytes("--openshmem-buffer", &options.openshmem_buffer, DEFAULT_BUFFER_BYTES)?,
+        };
+        shape.check().context("--openshmem-slots, --openshmem-slot-size, --openshmem-buffer")?;
+        let threads = options.openshmem_threads.unwrap_or(DEFAULT_THREADS);
+        ensure!(
+            (1..=THREADS_MAX).contains(&threads),
+            "--openshmem-threads takes a number from 1 to {THREADS_MAX}, not {threads}"
+        );
+        let milliseconds =
+            |given: Option<u32>, default| given.map_or(default, |given| Duration::from_millis(given.into()));
+        let timeout = milliseconds(options.openshmem_timeout, DEFAULT_TIMEOUT);
+        ensure!(
+            timeout >= TIMEOUT_MIN,
+            "--openshmem-timeout takes at least {} (ms)",
+            TIMEOUT_MIN.as_millis()
+        );
+        let sleep_max = milliseconds(options.openshmem_sleep, DEFAULT_SLEEP_MAX);
+        ensure!(sleep_max <= SLEEP_MAX, "--openshmem-sleep takes at most {} (ms)", SLEEP_MAX.as_millis());
+        let name = options.openshmem_name.clone();
+        if let Some(name) = &name {
+            check_name(name).context("--openshmem-name")?;
+        }
+        Ok(Some(OpenShmemSettings { shape, name, threads: threads as usize, timeout, sleep_max }))
+    }
+}
+
+/// Checks that a PE's name is a server's address to clients that map keys by it.
+pub fn check_name(name: &str) -> Result<Address> {
+    let is_word =
+        !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(
+        is_word,
+        "a name has 1 to {NAME_BYTES_MAX} printable characters, such as node7 or node7:11212, not {name:?}"
+    );
+    name.parse::<Address>().with_context(|| format!("a name is HOST or HOST:PORT, not {name:?}"))
+}
+
+/// A host's name, and a port.
+pub const NAME_BYTES_MAX: usize = 255;

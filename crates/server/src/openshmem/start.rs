@@ -1,0 +1,184 @@
+//! The start of a job: what its PEs agree on, and the memory that they share.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fabcache_distribution::{Address, Distribution, Mapping};
+use fabcache_fabric::channel::CHANNEL_VERSION;
+use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_shmem::{Process, RemoteHeaps, SymmetricHeap};
+use fabcache_store::backing::Given;
+use fabcache_transport::openshmem::HeapPlan;
+
+use super::exchange::exchange;
+use super::settings::{NAME_BYTES_MAX, OpenShmemSettings, check_name};
+use crate::addresses::ListenAddress;
+use crate::settings::Settings;
+
+/// Bytes of the first card: a name and the options that must be equal.
+const FIRST_CARD_BYTES: u64 = 1 << 10;
+/// Bytes of the second: how to read the region.
+pub const SECOND_CARD_BYTES: u64 = 256;
+
+/// A job whose PEs agree, and its heap.
+#[derive(Debug)]
+pub struct StartedJob {
+    /// The heap: links, then the region.
+    pub heap: Arc<dyn SymmetricHeap>,
+    /// Where what lies in it.
+    pub plan: HeapPlan,
+    /// The names of all PEs.
+    pub names: Vec<String>,
+    /// Which PE has a key.
+    pub mapping: Mapping,
+}
+
+fn plan(settings: &Settings, openshmem: &OpenShmemSettings, pes: usize) -> HeapPlan {
+    let region_bytes = settings.memory_bytes_max.max(settings.memory_bytes).next_multiple_of(4096);
+    HeapPlan::new(pes, openshmem.shape, SECOND_CARD_BYTES, region_bytes)
+}
+
+/// Returns how many bytes of symmetric memory a server needs in a job of so many PEs.
+pub fn heap_bytes(settings: &Settings, openshmem: &OpenShmemSettings, pes: usize) -> u64 {
+    FIRST_CARD_BYTES * pes as u64 + plan(settings, openshmem, pes).bytes()
+}
+
+impl StartedJob {
+    /// Agrees with the other PEs of the job, and allocates the heap; collective.
+    ///
+    /// # Errors
+    /// Options differ, names are equal, or the heap is too small: in all PEs alike.
+    pub fn agree(
+        process: &dyn Process,
+        settings: &Settings,
+        openshmem: &OpenShmemSettings,
+    ) -> Result<StartedJob> {
+        let name = name_of(settings, openshmem)?;
+        let cards = process.allocate(FIRST_CARD_BYTES * process.pes() as u64)?;
+        let place = |pe: usize| pe as u64 * FIRST_CARD_BYTES..(pe as u64 + 1) * FIRST_CARD_BYTES;
+        let text = format!("{name}\n{}", equal_options(settings, openshmem));
+        let texts = exchange(&mut *cards.open()?, &cards.memory(0, cards.bytes()), place, text.as_bytes())?;
+        let names = agreed(&texts)?;
+        let addresses: Vec<Address> = names.iter().map(|name| check_name(name)).collect::<Result<_>>()?;
+        // A PE that does not respond keeps its keys: others would not know its items.
+        let mapping = Mapping::new(&Distribution::Ketama, &addresses, |_| true);
+        let plan = plan(settings, openshmem, process.pes());
+        let heap = process.allocate(plan.bytes())?;
+        let started = StartedJob { heap, plan, names, mapping };
+        started.report(openshmem);
+        Ok(started)
+    }
+
+    fn report(&self, openshmem: &OpenShmemSettings) {
+        let of_each = openshmem.shape.bytes_for_each_pe();
+        tracing::info!(
+            pe = self.heap.pe(),
+            pes = self.heap.pes(),
+            name = self.names[self.heap.pe()],
+            heap_bytes = self.plan.bytes(),
+            link_bytes = of_each * self.heap.pes() as u64,
+            "part of an OpenSHMEM job; links take {of_each} bytes of each PE's memory for every PE"
+        );
+    }
+
+    /// Returns the memory for the store.
+    pub fn region(&self) -> Given {
+        let region = self.plan.region();
+        let owner = Arc::new(Arc::clone(&self.heap));
+        // SAFETY: the heap stays allocated until the process ends, and was zeroed. Only `Pes` accesses it besides, the parts
+        // before the region; other PEs write these parts only, and read the region.
+        unsafe { Given::new(self.heap.address(region.start), region.end - region.start, owner) }
+    }
+
+    /// Tells the other PEs a text about this PE's region, and returns theirs, by PE.
+    ///
+    /// # Errors
+    /// A PE does not come.
+    pub fn exchange(&self, heaps: &mut dyn RemoteHeaps, text: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let cards = self.plan.card(self.heap.pes() - 1).end;
+        exchange(heaps, &self.heap.memory(0, cards), |pe| self.plan.card(pe), text)
+    }
+}
+
+/// Returns this PE's name: the host's, and the port of the first TCP listener unless it is memcached's.
+fn name_of(settings: &Settings, openshmem: &OpenShmemSettings) -> Result<String> {
+    if let Some(name) = &openshmem.name {
+        return Ok(name.clone());
+    }
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy().into_owned();
+    let port = settings.listeners.iter().find_map(|listener| match listener.place {
+        ListenAddress::Tcp(address) => Some(address.port()),
+        _ => None,
+    });
+    let name = match port {
+        Some(port) if port != 0 && port != fabcache_distribution::DEFAULT_PORT => format!("{host}:{port}"),
+        _ => host,
+    };
+    check_name(&name)
+        .context("the host's name is of no use to clients; give another with --openshmem-name")?;
+    Ok(name)
+}
+
+/// Returns the options that must be equal in all PEs, as text.
+fn equal_options(settings: &Settings, openshmem: &OpenShmemSettings) -> String {
+    let shape = openshmem.shape;
+    format!(
+        "fabcached {} (region format {FORMAT_VERSION}, messages {CHANNEL_VERSION}) -m {} --memory-max {} --openshmem-slots {} \
+         --openshmem-slot-size {} --openshmem-buffer {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.memory_bytes,
+        settings.memory_bytes_max,
+        shape.slots,
+        shape.slot_bytes,
+        shape.buffer_bytes,
+    )
+}
+
+/// Returns the names of all PEs from their cards, which all PEs have.
+fn agreed(cards: &[Vec<u8>]) -> Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    let mut first = "";
+    for (pe, card) in cards.iter().enumerate() {
+        let Some((name, options)) = std::str::from_utf8(card).ok().and_then(|card| card.split_once('\n'))
+        else {
+            bail!("PE {pe} is not a fabcached of this version");
+        };
+        if pe == 0 {
+            first = options;
+        }
+        ensure!(
+            options == first,
+            "the PEs of a job need equal options, but PE 0 ({}) has {first}, and PE {pe} ({name}) has {options}",
+            names[0]
+        );
+        if let Some(other) = names.iter().position(|other| other == name) {
+            bail!(
+                "PE {other} and PE {pe} are both called {name}, by which keys are mapped; give each a name of its own with \
+                 --openshmem-name, or other ports (-p)"
+            );
+        }
+        names.push(name.to_owned());
+    }
+    Ok(names)
+}
+
+const _: () = assert!(NAME_BYTES_MAX + 512 < FIRST_CARD_BYTES as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pes_that_disagree_are_named() {
+        let cards =
+            |cards: &[&str]| agreed(&cards.iter().map(|card| card.as_bytes().to_vec()).collect::<Vec<_>>());
+        assert_eq!(cards(&["a\n-m 5", "b\n-m 5"]).expect("equal"), ["a", "b"]);
+        let of = |result: Result<Vec<String>>| format!("{:#}", result.expect_err("unequal"));
+        let unequal = of(cards(&["a\n-m 5", "b\n-m 5", "c\n-m 6"]));
+        assert!(unequal.contains("PE 0 (a) has -m 5") && unequal.contains("PE 2 (c) has -m 6"), "{unequal}");
+        let twice = of(cards(&["a\n-m 5", "b\n-m 5", "a\n-m 5"]));
+        assert!(twice.contains("PE 0 and PE 2") && twice.contains("--openshmem-name"), "{twice}");
+        assert!(of(cards(&["a\n", "\u{0}"])).contains("PE 1"));
+    }
+}

@@ -1,0 +1,277 @@
+//! The progress threads: only they access other PEs' memory, as that may block for as long as a PE sleeps.
+//!
+//! Each PE is assigned to one thread. A thread that an access blocks keeps that PE, and the others take over the rest of its
+//! PEs. There are a few more threads than the option says, for this case.
+//!
+//! ```text
+//!   progress of each PE ── something? ── yes: again
+//!                             └ no: spin (SpinPolicy), then sleep, each time longer; an operation wakes it
+//! ```
+//! Each PE writes a *heartbeat* into all heaps, where it is read locally: reading a stopped PE's memory would block.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use fabcache_layout::channel::SpinPolicy;
+use fabcache_shmem::RemoteHeaps;
+
+use super::pes::Pes;
+
+/// Threads beyond those of the option, which take over the PEs of threads that an access blocks.
+pub const SPARE_THREADS: usize = 2;
+
+/// Heartbeats of a job of few PEs.
+const BEAT: Duration = Duration::from_millis(100);
+/// So many PEs get them that often; the time grows with more, as a heartbeat goes to each.
+const PES_PER_BEAT: usize = 64;
+/// The shortest sleep; each next one is twice as long.
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The longest sleep of a thread without PEs.
+const SPARE_SLEEP: Duration = Duration::from_millis(100);
+/// How long a stop waits for the other PEs to stop as well.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The words of a heartbeat: its count, and whether the PE leaves.
+const LEAVING_AT: u64 = 8;
+
+/// Starts the threads, and waits until each has its access to the other PEs.
+///
+/// # Errors
+/// A thread cannot be started, or has no access.
+pub fn start(pes: &Arc<Pes>) -> Result<Vec<JoinHandle<()>>> {
+    let (sender, ready) = channel();
+    let beats = Arc::new(Mutex::new(Beats::new(pes)));
+    let mut threads = Vec::new();
+    for number in 0..pes.assignment.threads.len() {
+        let (pes, beats, sender) = (Arc::clone(pes), Arc::clone(&beats), sender.clone());
+        let run = move || run(&pes, &beats, number, &sender);
+        let thread = Builder::new().name(format!("openshmem-{number}")).spawn(run);
+        threads.push(thread.context("cannot start a thread for OpenSHMEM")?);
+    }
+    for _ in &threads {
+        ready.recv().context("a thread for OpenSHMEM has failed")??;
+    }
+    Ok(threads)
+}
+
+fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>>) {
+    let opened = pes.heap.open().context("a thread has no access to other PEs' memory");
+    let mut heaps = match opened {
+        Ok(heaps) => heaps,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    ProgressThread {
+        pes,
+        number,
+        spin: SpinPolicy::default(),
+        sleep: SLEEP_MIN,
+        beat_at: Instant::now(),
+        beats: 0,
+    }
+    .run(&mut *heaps, beats);
+}
+
+struct ProgressThread<'p> {
+    pes: &'p Pes,
+    number: usize,
+    spin: SpinPolicy,
+    /// The next sleep.
+    sleep: Duration,
+    /// The next heartbeat.
+    beat_at: Instant,
+    /// Heartbeats so far.
+    beats: u64,
+}
+
+impl ProgressThread<'_> {
+    fn run(mut self, heaps: &mut dyn RemoteHeaps, beats: &Mutex<Beats>) {
+        let pes = self.pes;
+        pes.assignment.threads[self.number].sleeper.is_this_thread();
+        let mut leaves_at = None;
+        loop {
+            let any = self.progress(heaps);
+            let now = Instant::now();
+            if now >= self.beat_at {
+                self.beat(heaps);
+                self.beat_at = now + BEAT.mul_f64((pes.names().len() as f64 / PES_PER_BEAT as f64).max(1.0));
+                if let Ok(mut beats) = beats.try_lock() {
+                    beats.check(pes, self.number, now);
+                }
+            }
+            if pes.is_stopping.load(Ordering::Relaxed) {
+                let until = *leaves_at.get_or_insert_with(|| {
+                    // Tells the others at once.
+                    self.beat(heaps);
+                    now + LEAVE_TIME_MAX
+                });
+                if pes.have_all_left() || now >= until {
+                    return;
+                }
+            }
+            if any {
+                self.sleep = SLEEP_MIN;
+            } else {
+                self.rest(heaps);
+            }
+        }
+    }
+
+    fn own(&self) -> impl Iterator<Item = usize> {
+        let (of, number) = (&self.pes.assignment.of, self.number);
+        self.pes.others().filter(move |pe| of[*pe].load(Ordering::Relaxed) == number)
+    }
+
+    /// Makes progress with all PEs of this thread. Returns whether there was anything to do.
+    fn progress(&self, heaps: &mut dyn RemoteHeaps) -> bool {
+        let state = &self.pes.assignment.threads[self.number];
+        let (mut any, mut has_pes) = (false, false);
+        for pe in self.own() {
+            has_pes = true;
+            // Another thread may still be blocked with it.
+            let Some(Ok(mut pe_state)) = self.pes.states[pe].as_ref().map(Mutex::try_lock) else { continue };
+            if self.pes.is_silent(pe) {
+                any |= pe_state.give_up(self.pes);
+                continue;
+            }
+            state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
+            state.busy_with.store(pe + 1, Ordering::Relaxed);
+            any |= pe_state.progress(self.pes, heaps);
+            state.busy_with.store(0, Ordering::Relaxed);
+        }
+        if has_pes {
+            heaps.progress();
+        }
+        any
+    }
+
+    /// Returns whether there is something to do for this thread, without access to other PEs' memory.
+    fn has_work(&self) -> bool {
+        let has_come = |pe: usize| {
+            let state = self.pes.states[pe].as_ref().map(Mutex::try_lock);
+            state.is_some_and(|state| state.is_ok_and(|state| state.has_come()))
+        };
+        self.own().any(|pe| self.pes.queues[pe].has_any() || !self.pes.is_silent(pe) && has_come(pe))
+    }
+
+    /// Spins, and then sleeps.
+    fn rest(&mut self, heaps: &mut dyn RemoteHeaps) {
+        if self.own().next().is_none() {
+            return self.pes.assignment.threads[self.number].sleeper.sleep(SPARE_SLEEP, || false);
+        }
+        if self.sleep == SLEEP_MIN
+            && let Some(time) = self.spin.spin_time()
+        {
+            let end = Instant::now() + time;
+            while Instant::now() < end {
+                heaps.progress();
+                if self.has_work() {
+                    self.spin = self.spin.after_success();
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let began = Instant::now();
+        let time = self.sleep.min(self.pes.settings.sleep_max);
+        self.pes.assignment.threads[self.number].sleeper.sleep(time, || self.has_work());
+        self.spin = self.spin.after_sleep(began.elapsed());
+        self.sleep = (self.sleep * 2).min(self.pes.settings.sleep_max.max(SLEEP_MIN));
+    }
+
+    /// Shows the PEs of this thread that this one lives.
+    fn beat(&mut self, heaps: &mut dyn RemoteHeaps) {
+        self.beats += 1;
+        let line = self.pes.plan.heartbeat(self.pes.own()).start;
+        let is_leaving = self.pes.is_stopping.load(Ordering::Relaxed);
+        let state = &self.pes.assignment.threads[self.number];
+        for pe in self.own() {
+            state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
+            state.busy_with.store(pe + 1, Ordering::Relaxed);
+            if is_leaving {
+                heaps.put_word(pe, line + LEAVING_AT, 1);
+            }
+            // Another thread may have counted before: only a change is looked at.
+            heaps.put_word(pe, line, self.beats << 8 | self.number as u64);
+            state.busy_with.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What was seen of the other PEs' heartbeats.
+#[derive(Debug)]
+struct Beats {
+    /// The last one of each PE, and when it changed.
+    last: Vec<(u64, Instant)>,
+    has_reported_blocked: bool,
+}
+
+impl Beats {
+    fn new(pes: &Pes) -> Beats {
+        Beats { last: vec![(0, Instant::now()); pes.names().len()], has_reported_blocked: false }
+    }
+
+    /// Looks for PEs that show no sign of life, and for threads that an access blocks.
+    fn check(&mut self, pes: &Pes, thread: usize, now: Instant) {
+        for pe in pes.others() {
+            let range = pes.plan.heartbeat(pe);
+            let line = pes.heap.memory(range.start, range.end - range.start);
+            if line.load(LEAVING_AT, Ordering::Relaxed) != 0 {
+                pes.left[pe].store(true, Ordering::Relaxed);
+            }
+            let (last, since) = &mut self.last[pe];
+            let beat = line.load(0, Ordering::Relaxed);
+            if beat != *last {
+                (*last, *since) = (beat, now);
+            }
+            let is_silent = now.saturating_duration_since(*since) > pes.settings.timeout;
+            if pes.silent[pe].swap(is_silent, Ordering::Relaxed) != is_silent {
+                let name = &pes.names()[pe];
+                if is_silent {
+                    tracing::warn!(
+                        pe,
+                        name,
+                        "a PE does not respond: its keys are misses, and changes of them fail"
+                    );
+                } else {
+                    tracing::info!(pe, name, "a PE responds again");
+                }
+            }
+        }
+        self.take_over(pes, thread);
+    }
+
+    /// Takes over the PEs of threads that an access blocks, but for the one that it is about.
+    fn take_over(&mut self, pes: &Pes, thread: usize) {
+        let limit_ms = (pes.settings.timeout / 4).as_millis() as u64;
+        let mut blocked = 0;
+        for (number, state) in pes.assignment.threads.iter().enumerate() {
+            let with = state.busy_with.load(Ordering::Relaxed);
+            let since_ms = state.busy_since_ms.load(Ordering::Relaxed);
+            if with == 0 || number == thread || pes.now_ms().saturating_sub(since_ms) < limit_ms {
+                continue;
+            }
+            blocked += 1;
+            for pe in pes.others().filter(|pe| pe + 1 != with) {
+                let of = &pes.assignment.of[pe];
+                if of.compare_exchange(number, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    tracing::debug!(pe, thread, "a thread takes over another's PE");
+                }
+            }
+        }
+        let is_last = blocked + 1 == pes.assignment.threads.len();
+        if is_last && !std::mem::replace(&mut self.has_reported_blocked, true) {
+            tracing::error!(
+                "all threads but one wait for PEs that do not respond; more --openshmem-threads help"
+            );
+        }
+        self.has_reported_blocked &= is_last;
+    }
+}
