@@ -320,7 +320,7 @@ options! {
     #[file(deserialize_with = "size_text")]
     openshmem_buffer: Option<String>,
 
-    /// Threads that access other PEs' memory [default: 2]
+    /// Threads that share the other PEs; two more take over from one that waits for a stopped PE [default: 1]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_threads: Option<u32>,
 
@@ -328,7 +328,7 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_timeout: Option<u32>,
 
-    /// Milliseconds that an idle PE sleeps at most before it looks for messages [default: 20]
+    /// Milliseconds that an idle PE sleeps at most before it looks for messages [default: 100]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_sleep: Option<u32>,
 

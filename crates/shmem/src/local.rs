@@ -72,7 +72,7 @@ impl LocalJob {
         unsafe { Memory::new(base, len) }
     }
 
-    /// Stops or resumes a PE: while it is stopped, reads of its memory wait.
+    /// Stops or resumes a PE: while it is stopped, reads of its memory and its own accesses wait.
     pub fn stop(&self, pe: usize, is_stopped: bool) {
         self.0[pe].is_stopped.store(is_stopped, Ordering::SeqCst);
     }
@@ -85,6 +85,15 @@ pub struct LocalHeaps {
     pe: usize,
 }
 
+impl LocalHeaps {
+    /// Waits while a PE is stopped.
+    fn wait_for(&self, pe: usize) {
+        while self.job.0[pe].is_stopped.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl RemoteHeaps for LocalHeaps {
     fn pe(&self) -> usize {
         self.pe
@@ -95,17 +104,18 @@ impl RemoteHeaps for LocalHeaps {
     }
 
     fn get(&mut self, pe: usize, offset: u64, into: &mut [u8]) {
-        while self.job.0[pe].is_stopped.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_for(self.pe);
+        self.wait_for(pe);
         self.job.memory(pe).copy_out(offset, into);
     }
 
     fn put(&mut self, pe: usize, offset: u64, from: &[u8]) {
+        self.wait_for(self.pe);
         self.job.memory(pe).copy_in(offset, from);
     }
 
     fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
+        self.wait_for(self.pe);
         self.job.memory(pe).store(offset, word, Ordering::Relaxed);
     }
 

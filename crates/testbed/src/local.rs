@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use fabcache_server::options::CommandLine;
 use fabcache_server::{Server, Settings};
+use fabcache_shmem::Process;
 
 /// A server in this process. Dropping it stops the server, and panics if a thread of it failed.
 pub struct LocalServer {
@@ -20,10 +22,19 @@ impl LocalServer {
     /// # Errors
     /// The flags are invalid, or the server cannot listen.
     pub fn start(flags: &str) -> Result<Self> {
+        Self::start_in(flags, None)
+    }
+
+    /// Starts a server with these flags, as this PE of a job.
+    ///
+    /// # Errors
+    /// As [`LocalServer::start`].
+    pub fn start_in(flags: &str, process: Option<&dyn Process>) -> Result<Self> {
         let line = format!("fabcached {flags}");
         let parsed = CommandLine::try_parse_from(line.split_whitespace())?;
         let settings = Settings::new(&parsed.options, &|_| None)?;
-        Ok(Self { server: Some(Server::start(settings, Vec::new())?) })
+        let server = Server::start_with_orders(settings, Vec::new(), process, channel())?;
+        Ok(Self { server: Some(server) })
     }
 
     /// Takes over a running server.

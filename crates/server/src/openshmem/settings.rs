@@ -15,14 +15,14 @@ pub const PROVIDER: &str = "openshmem";
 const DEFAULT_SLOTS: u32 = 16;
 const DEFAULT_SLOT_BYTES: u32 = 4 << 10;
 const DEFAULT_BUFFER_BYTES: u64 = 64 << 10;
-/// One that may wait for a PE that does not respond, and one for the others.
-const DEFAULT_THREADS: u32 = 2;
+/// Others take over from one that waits for a PE that does not respond.
+const DEFAULT_THREADS: u32 = 1;
 const THREADS_MAX: u32 = 64;
 /// Several times what a scheduler lets a busy process wait.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// An idle thread that wakes this often takes less than a thousandth of a CPU.
-const DEFAULT_SLEEP_MAX: Duration = Duration::from_millis(20);
+/// An idle thread that wakes this often takes less than a thousandth of a CPU, of a virtual machine as well.
+const DEFAULT_SLEEP_MAX: Duration = Duration::from_millis(100);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// What `--fabric openshmem` was given.

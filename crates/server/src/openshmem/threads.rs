@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   progress of each PE ── something? ── yes: again
-//!                             └ no: spin (SpinPolicy), then sleep, each time longer; an operation wakes it
+//!                             └ no: spin (SpinPolicy), then sleep, the longer the pause; an operation wakes it
 //! ```
 //! Each PE writes a *heartbeat* into all heaps, where it is read locally: reading a stopped PE's memory would block.
 
@@ -28,10 +28,11 @@ pub const SPARE_THREADS: usize = 2;
 const BEAT: Duration = Duration::from_millis(100);
 /// So many PEs get them that often; the time grows with more, as a heartbeat goes to each.
 const PES_PER_BEAT: usize = 64;
-/// The shortest sleep; each next one is twice as long.
+/// The shortest sleep.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
-/// The longest sleep of a thread without PEs.
-const SPARE_SLEEP: Duration = Duration::from_millis(100);
+/// A sleep takes this part of the time since there was last something to do: a message waits for little longer than the pause
+/// before it took.
+const SLEEP_PART: u32 = 8;
 /// How long a stop waits for the other PEs to stop as well.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -68,23 +69,27 @@ fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>
         }
     };
     let _ = ready.send(Ok(()));
-    ProgressThread {
+    let now = Instant::now();
+    let thread = ProgressThread {
         pes,
         number,
         spin: SpinPolicy::default(),
-        sleep: SLEEP_MIN,
-        beat_at: Instant::now(),
+        active_at: now,
+        has_spun: false,
+        beat_at: now,
         beats: 0,
-    }
-    .run(&mut *heaps, beats);
+    };
+    thread.run(&mut *heaps, beats);
 }
 
 struct ProgressThread<'p> {
     pes: &'p Pes,
     number: usize,
     spin: SpinPolicy,
-    /// The next sleep.
-    sleep: Duration,
+    /// When there was last something to do.
+    active_at: Instant,
+    /// It has spun since.
+    has_spun: bool,
     /// The next heartbeat.
     beat_at: Instant,
     /// Heartbeats so far.
@@ -117,7 +122,7 @@ impl ProgressThread<'_> {
                 }
             }
             if any {
-                self.sleep = SLEEP_MIN;
+                (self.active_at, self.has_spun) = (now, false);
             } else {
                 self.rest(heaps);
             }
@@ -164,9 +169,11 @@ impl ProgressThread<'_> {
     /// Spins, and then sleeps.
     fn rest(&mut self, heaps: &mut dyn RemoteHeaps) {
         if self.own().next().is_none() {
-            return self.pes.assignment.threads[self.number].sleeper.sleep(SPARE_SLEEP, || false);
+            return self.pes.assignment.threads[self.number]
+                .sleeper
+                .sleep(self.pes.settings.timeout / 2, || false);
         }
-        if self.sleep == SLEEP_MIN
+        if !std::mem::replace(&mut self.has_spun, true)
             && let Some(time) = self.spin.spin_time()
         {
             let end = Instant::now() + time;
@@ -180,10 +187,9 @@ impl ProgressThread<'_> {
             }
         }
         let began = Instant::now();
-        let time = self.sleep.min(self.pes.settings.sleep_max);
+        let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN).min(self.pes.settings.sleep_max);
         self.pes.assignment.threads[self.number].sleeper.sleep(time, || self.has_work());
         self.spin = self.spin.after_sleep(began.elapsed());
-        self.sleep = (self.sleep * 2).min(self.pes.settings.sleep_max.max(SLEEP_MIN));
     }
 
     /// Shows the PEs of this thread that this one lives.
@@ -231,10 +237,13 @@ impl Beats {
             if beat != *last {
                 (*last, *since) = (beat, now);
             }
-            let is_silent = now.saturating_duration_since(*since) > pes.settings.timeout;
+            let has_left = pes.left[pe].load(Ordering::Relaxed);
+            let is_silent = has_left || now.saturating_duration_since(*since) > pes.settings.timeout;
             if pes.silent[pe].swap(is_silent, Ordering::Relaxed) != is_silent {
                 let name = &pes.names()[pe];
-                if is_silent {
+                if has_left {
+                    tracing::info!(pe, name, "a PE has left the job");
+                } else if is_silent {
                     tracing::warn!(
                         pe,
                         name,
