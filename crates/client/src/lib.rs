@@ -126,7 +126,7 @@ mod packet;
 mod path_selector;
 mod pipeline;
 mod read_result;
-mod region_clock;
+use fabcache_layout::reader::region_clock;
 mod registered;
 mod registered_calls;
 mod request;

@@ -324,6 +324,10 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_threads: Option<u32>,
 
+    /// Read items from other PEs' memory without their help [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_one_sided: Option<bool>,
+
     /// Milliseconds after which a PE without a sign of life is taken to be stopped [default: 1000]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_timeout: Option<u32>,

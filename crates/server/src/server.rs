@@ -29,7 +29,7 @@ use crate::connections::ConnectionInfo;
 use crate::credentials::Credentials;
 use crate::fabric::Fabric;
 use crate::flash::FlashTier;
-use crate::openshmem::{Pes, StartedJob};
+use crate::openshmem::{self, StartedJob};
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
 use crate::shm::ShmSettings;
@@ -109,11 +109,12 @@ impl Server {
         }
         let clients = settings.connections_max as usize;
         let (fabric, ports) = Fabric::open(settings.fabric.as_ref(), &store, settings.threads, clients)?;
-        let is_shared = settings.shm.is_some() || fabric.opened().is_some();
+        let is_shared = settings.shm.is_some() || fabric.opened().is_some() || settings.openshmem.is_some();
         let life = is_shared.then(|| start_liveness(&store)).transpose()?;
         let watchers = Arc::new(Watchers::default());
         let openshmem = settings.openshmem.clone().zip(job);
-        let pes = openshmem.map(|(openshmem, job)| Pes::new(openshmem, job)).transpose()?.map(Arc::new);
+        let in_job = |(openshmem, job)| openshmem::join(openshmem, job, &store).map(Arc::new);
+        let pes = openshmem.map(in_job).transpose()?;
         listeners.extend(pes.iter().map(|pes| ListenerEntry {
             listener: Box::new(Arc::clone(&pes.listener)),
             protocol: None,
@@ -329,8 +330,8 @@ fn make_store(settings: &Settings, flash: Option<&FlashTier>, job: Option<&Start
         // The one that finishes a restart, and the two of the flash tier.
         background_threads: 3,
         flash: settings.flash.as_ref().zip(flash).map(|(settings, flash)| flash.options(settings)),
-        grace: settings.fabric.as_ref().map_or(Duration::ZERO, |_| FABRIC_GRACE),
-        lease: settings.fabric.as_ref().map_or(Duration::ZERO, |_| settings.lease),
+        grace: if settings.has_remote_readers() { FABRIC_GRACE } else { Duration::ZERO },
+        lease: if settings.has_remote_readers() { settings.lease } else { Duration::ZERO },
         ..StoreOptions::default()
     })?;
     if let Some(file) = &settings.backing.file {

@@ -61,6 +61,8 @@ pub enum PendingRequest {
 pub struct ForwardedBytes {
     sum: Arc<AtomicU64>,
     bytes: u64,
+    /// The number of its connection's changes under way, this one among them.
+    changes: Option<Arc<AtomicU64>>,
 }
 
 impl ForwardedBytes {
@@ -71,13 +73,22 @@ impl ForwardedBytes {
             return None;
         }
         sum.fetch_add(bytes, Ordering::Relaxed);
-        Some(ForwardedBytes { sum: Arc::clone(sum), bytes })
+        Some(ForwardedBytes { sum: Arc::clone(sum), bytes, changes: None })
+    }
+
+    /// Counts the request among the changes of its connection, while this lives.
+    pub fn is_change(&mut self, changes: &Arc<AtomicU64>) {
+        changes.fetch_add(1, Ordering::Relaxed);
+        self.changes = Some(Arc::clone(changes));
     }
 }
 
 impl Drop for ForwardedBytes {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(changes) = &self.changes {
+            changes.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -101,6 +112,18 @@ impl PendingAnswer {
             Answer::Reply(reply) => encoding.reply(&reply, &mut head),
             Answer::Encoded(_, parts) => return *parts,
             Answer::Forwarded(bytes) => head = bytes,
+            Answer::Read(item, None) => encoding.reply(&Reply::Found(item), &mut head),
+            Answer::Read(item, Some(bytes)) => {
+                encoding.value_head(&item, &mut head);
+                if bytes.len() > COPIED_VALUE_BYTES_MAX {
+                    value = OutputPart::Bytes(bytes);
+                    encoding.value_tail(&mut tail);
+                } else {
+                    head.reserve(bytes.len() + VALUE_TAIL_BYTES);
+                    head.extend_from_slice(&bytes);
+                    encoding.value_tail(&mut head);
+                }
+            }
             Answer::Fetched(item, _, false) => encoding.reply(&Reply::Found(item), &mut head),
             Answer::Fetched(item, fetched, true) => {
                 encoding.value_head(&item, &mut head);
@@ -119,6 +142,8 @@ impl PendingAnswer {
     }
 }
 
+/// Copying a longer value takes longer than sending it in a part of its own.
+const COPIED_VALUE_BYTES_MAX: usize = 4 << 10;
 /// Room for what precedes most values.
 const VALUE_HEAD_BYTES: usize = 96;
 /// Room for what follows a value.

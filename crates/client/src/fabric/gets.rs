@@ -20,8 +20,6 @@ use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteOptions, To};
 use fabcache_layout::reader::{ReadOutcome, Remote, Value};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::fork_guard::ForkGuard;
 use super::get_slot::{GetCompletion, GetSlot};
 use super::region::Region;
@@ -33,7 +31,7 @@ use crate::bounds::{
     READS_PER_NOTIFY, SHORT_READ_BYTES, VALUE_BYTES_MAX,
 };
 use crate::read_result::ReadResult;
-use crate::region_clock::{RegionClock, monotonic_ns, precise_monotonic_ns};
+use crate::region_clock::{RegionClock, monotonic_ns, precise_boot_ns, precise_monotonic_ns};
 use crate::shm::next_random;
 
 /// A GET in flight.
@@ -395,7 +393,7 @@ impl RemoteGets {
     fn next_fetch(&mut self, ns: &mut Option<u64>) -> Option<Fetch> {
         while self.remote.wants_fetch() {
             // A time that is not later than now; the time that posting many reads takes is significant.
-            let fetch = self.remote.next_fetch(ns.take().unwrap_or_else(precise_ns))?;
+            let fetch = self.remote.next_fetch(ns.take().unwrap_or_else(precise_boot_ns))?;
             // References in the region may be corrupt.
             let end = fetch.offset.checked_add(fetch.len as u64);
             if end.is_some_and(|end| end <= self.region.bytes) {
@@ -486,12 +484,6 @@ impl RemoteGets {
 
     /// Returns the current time.
     fn now(&self) -> Now {
-        Now { second: self.clock.second_at(monotonic_ns()), ns: precise_ns() }
+        Now { second: self.clock.second_at(monotonic_ns()), ns: precise_boot_ns() }
     }
-}
-
-/// Returns nanoseconds of a clock that continues while the system is suspended.
-fn precise_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -46,6 +46,8 @@ mod metadata_cache;
 mod prefetch;
 #[cfg(not(loom))]
 mod region;
+#[cfg(not(loom))]
+pub mod region_clock;
 pub mod remote;
 mod validate;
 

@@ -3,15 +3,17 @@
 //! Clients that come by Unix socket or shared memory get the items of all PEs. Clients of other transports, and other PEs, get
 //! this PE's shard only: a key of another PE is refused, for a client that maps keys otherwise would store what nobody finds.
 
+use std::sync::atomic::Ordering;
+
 use fabcache_protocol::{
     Command, Encoding, Exptime, Get, Refusal, Reply, Request, SavedEncoding, Store, StoreMode, TextCommand,
     TextEncoding, Value, binary,
 };
 use fabcache_transport::Kind;
 
-use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused, saved};
+use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused, retrieval, saved};
 use crate::bounds::FORWARDED_BYTES_MAX;
-use crate::openshmem::{Completion, Gathering, Operation, Pes};
+use crate::openshmem::{Completion, DirectGet, Gathering, Operation, Pes};
 use crate::tickets::{ForwardedBytes, PendingRequest};
 
 /// The other PE did not answer, or was lost with the request under way.
@@ -136,8 +138,41 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         _ => (raw.to_vec(), false),
     };
     let late = if is_read { None } else { Some(UNKNOWN_OUTCOME) };
-    submit(ctx, session, &request.encoding, pe, copy, strips_end, late, bytes);
+    // A connection reads what it wrote: behind a change of its own, a GET goes the same way.
+    let has_changes =
+        session.forwarded_changes.as_ref().is_some_and(|changes| changes.load(Ordering::Relaxed) > 0);
+    let direct = match &request.command {
+        Command::Get(get) if !has_changes && needs_only_item(get, &request.encoding) => {
+            Some(DirectGet { key: get.key.into(), sends_value: get.value })
+        }
+        _ => None,
+    };
+    let operation = Forwarded { request: copy, direct, strips_end, late };
+    submit(ctx, session, &request.encoding, pe, operation, bytes);
     Flow::Next
+}
+
+/// Returns whether the answer consists of what a reader of the PE's memory finds in the item.
+fn needs_only_item(get: &Get<'_>, encoding: &Encoding<'_>) -> bool {
+    const FLAGS: &[u8] = b"vfcskqbO";
+    let has_flags = |flags: &[u8]| {
+        flags.split(|byte| *byte == b' ').all(|word| word.first().is_none_or(|flag| FLAGS.contains(flag)))
+    };
+    retrieval::is_plain(get)
+        && get.compare.is_none()
+        && match encoding {
+            Encoding::Text(_) | Encoding::Binary(_) => true,
+            Encoding::Meta(meta) => has_flags(meta.flags),
+        }
+}
+
+/// A request on its way, and its answer's form.
+struct Forwarded {
+    request: Vec<u8>,
+    direct: Option<DirectGet>,
+    strips_end: bool,
+    /// The error if the PE does not answer; none for a read.
+    late: Option<&'static str>,
 }
 
 /// Returns the request for one key of a line.
@@ -160,22 +195,23 @@ fn text_get(get: &Get<'_>, encoding: &TextEncoding<'_>) -> Vec<u8> {
 }
 
 /// Forwards a request, whose answer takes its place in the connection's order. There is a ticket for it.
-#[expect(clippy::too_many_arguments, reason = "what a request consists of")]
 fn submit(
     ctx: &mut Context,
     session: &mut Session,
     encoding: &Encoding<'_>,
     pe: usize,
-    request: Vec<u8>,
-    strips_end: bool,
-    late: Option<&'static str>,
-    bytes: ForwardedBytes,
+    forwarded: Forwarded,
+    mut bytes: ForwardedBytes,
 ) {
+    let Forwarded { request, direct, strips_end, late } = forwarded;
+    if late.is_some() {
+        bytes.is_change(session.forwarded_changes.get_or_insert_default());
+    }
     let pending = PendingRequest::Forwarded { late, bytes };
     let ticket = ctx.tickets.issue(session.place, encoding, pending).expect("there is room for a ticket");
     session.queue.push_bytes(&mut ctx.out);
     session.queue.push_pending(ticket.id(), 0);
-    let operation = Operation { request, strips_end, completion: Completion::Ticket(ticket) };
+    let operation = Operation { request, direct, strips_end, completion: Completion::Ticket(ticket) };
     pes(ctx).submit(pe, operation);
 }
 
@@ -191,8 +227,15 @@ fn refuse_too_large(ctx: &mut Context, request: &Request<'_>, store: &Store<'_>,
         // Nobody awaits the end.
         let part = Gathering::parts(1, Box::new(|_| ())).pop().expect("one");
         let delete = quiet_delete(store.key);
-        pes(ctx)
-            .submit(pe, Operation { request: delete, strips_end: false, completion: Completion::Part(part) });
+        pes(ctx).submit(
+            pe,
+            Operation {
+                request: delete,
+                direct: None,
+                strips_end: false,
+                completion: Completion::Part(part),
+            },
+        );
     }
     ctx.counters().store_too_large.inc();
     request.encoding.reply(&Reply::TooLarge, &mut ctx.out);
@@ -235,7 +278,8 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     if is_text {
         request.extend_from_slice(b"\r\n");
     }
-    submit(ctx, session, &encoding, pe, request, false, Some(UNKNOWN_OUTCOME), bytes);
+    let forwarded = Forwarded { request, direct: None, strips_end: false, late: Some(UNKNOWN_OUTCOME) };
+    submit(ctx, session, &encoding, pe, forwarded, bytes);
 }
 
 /// Flushes all PEs. The client learns if one did not answer.
@@ -272,7 +316,7 @@ fn flush(
             continue;
         }
         let completion = Completion::Part(part);
-        pes.submit(pe, Operation { request: raw.to_vec(), strips_end: false, completion });
+        pes.submit(pe, Operation { request: raw.to_vec(), direct: None, strips_end: false, completion });
     }
     Flow::Next
 }

@@ -138,6 +138,8 @@ pub struct Session {
     pub flash_until: Option<Instant>,
     /// How often the request that waits for memory was executed without getting it.
     pub memory_waits: u32,
+    /// Changes on their way to other PEs of a job; none before the first.
+    pub forwarded_changes: Option<Arc<AtomicU64>>,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
 }

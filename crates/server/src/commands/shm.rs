@@ -70,7 +70,7 @@ pub fn attached(ctx: &Context) -> String {
 
 /// Counts reads that the server did not see as if it had served them.
 pub fn accessed(ctx: &mut Context, session: &Session, accesses: Accesses<'_>, encoding: &Encoding<'_>) {
-    if !matches!(session.info.kind, Kind::Shm | Kind::Fabric) {
+    if !matches!(session.info.kind, Kind::Shm | Kind::Fabric | Kind::OpenShmem) {
         encoding.reply(
             &refused(Refusal::Client("only clients over shared memory or a fabric report reads")),
             &mut ctx.out,

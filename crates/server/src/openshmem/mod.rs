@@ -14,17 +14,20 @@
 //! - `start.rs`: what PEs agree on when the job starts.
 //! - `pes.rs`: the other PEs as workers see them; `pe.rs`: one of them as its thread does.
 //! - `threads.rs`: the threads that access other PEs' memory, and their sleep.
+//! - `gets.rs`: GETs that read another PE's region, without its help; `words.rs`: whether its words arrive whole.
 //! - `answers.rs`: where one answer ends and the next begins.
 
 mod answers;
 mod exchange;
+mod gets;
 mod pe;
 mod pes;
 mod settings;
 mod start;
 mod threads;
+mod words;
 
-pub use pes::{Completion, Gathering, Operation, Pes};
+pub use pes::{Completion, DirectGet, Gathering, Operation, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
-pub use start::{StartedJob, heap_bytes};
+pub use start::{StartedJob, heap_bytes, join};
 pub use threads::start;

@@ -9,6 +9,7 @@ use fabcache_shmem::{RemoteHeaps, SymmetricHeap};
 use fabcache_transport::openshmem::{ClientLink, HeapPlan, Progress, ServerLink, Wake};
 
 use super::answers::{Answers, push_end};
+use super::gets::OneSidedGets;
 use super::pes::{Completion, Operation, Pes};
 
 /// Bytes of requests beyond which no more are taken from the queue, until some are sent.
@@ -38,6 +39,8 @@ pub struct Pe {
     /// The number of the first of them.
     first: u32,
     answers: Answers,
+    /// GETs from its region; none if it cannot be read.
+    gets: Option<OneSidedGets>,
     /// It broke the rules, and nothing it sends is trusted.
     is_lost: bool,
 }
@@ -52,6 +55,7 @@ impl Pe {
         plan: &HeapPlan,
         heap: &dyn SymmetricHeap,
         wake: Arc<dyn Wake>,
+        gets: Option<OneSidedGets>,
     ) -> std::io::Result<Pe> {
         let own = heap.pe();
         Ok(Pe {
@@ -64,6 +68,7 @@ impl Pe {
             pending: VecDeque::new(),
             first: 0,
             answers: Answers::default(),
+            gets,
             is_lost: false,
         })
     }
@@ -133,10 +138,13 @@ impl Pe {
         let queue = &pes.queues[self.number];
         let mut any = false;
         if queue.has_any() && self.client.is_open() && self.unsent.len() - self.sent < UNSENT_BYTES_MAX {
-            for Operation { request, strips_end, completion } in queue.take() {
-                self.unsent.extend_from_slice(&request);
-                push_end(self.first.wrapping_add(self.pending.len() as u32), &mut self.unsent);
-                self.pending.push_back(Pending { completion: Some(completion), strips_end });
+            for operation in queue.take() {
+                self.execute(operation, pes, heaps);
+            }
+            self.run_gets(pes, heaps);
+            if let Some(line) = self.gets.as_mut().and_then(OneSidedGets::report) {
+                // Nobody awaits that it was noted.
+                self.push(line, false, None);
             }
             any = true;
         }
@@ -150,6 +158,49 @@ impl Pe {
             self.sent = 0;
         }
         any
+    }
+
+    /// Begins a GET from the PE's memory, or sends the request behind those before it.
+    fn execute(&mut self, operation: Operation, pes: &Pes, heaps: &mut dyn RemoteHeaps) {
+        match (&mut self.gets, &operation.direct) {
+            (Some(gets), Some(get)) => {
+                let key = get.key.clone();
+                if !gets.has_room() {
+                    self.run_gets(pes, heaps);
+                }
+                match self.gets.as_mut().filter(|gets| gets.has_room()) {
+                    Some(gets) => gets.begin(&key, operation),
+                    None => self.push_operation(operation),
+                }
+            }
+            _ => {
+                // What was read before a change must not show it.
+                self.run_gets(pes, heaps);
+                self.push_operation(operation);
+            }
+        }
+    }
+
+    /// Executes the GETs that have begun.
+    fn run_gets(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) {
+        let Some(gets) = self.gets.as_mut().filter(|gets| gets.has_started()) else { return };
+        let mut asked = Vec::new();
+        let answered = gets.run(heaps, &mut asked);
+        pes.direct_reads.fetch_add(answered, Ordering::Relaxed);
+        for operation in asked {
+            self.push_operation(operation);
+        }
+    }
+
+    fn push_operation(&mut self, operation: Operation) {
+        let Operation { request, strips_end, completion, .. } = operation;
+        self.push(request, strips_end, Some(completion));
+    }
+
+    fn push(&mut self, request: Vec<u8>, strips_end: bool, completion: Option<Completion>) {
+        self.unsent.extend_from_slice(&request);
+        push_end(self.first.wrapping_add(self.pending.len() as u32), &mut self.unsent);
+        self.pending.push_back(Pending { completion, strips_end });
     }
 
     /// Gives up all requests to it: their outcome is unknown. Answers that come later are discarded.

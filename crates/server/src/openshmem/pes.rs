@@ -10,6 +10,7 @@ use fabcache_distribution::Mapping;
 use fabcache_shmem::SymmetricHeap;
 use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, Wake};
 
+use super::gets::{OneSidedGets, RemoteRegion};
 use super::pe::Pe;
 use super::settings::OpenShmemSettings;
 use super::start::StartedJob;
@@ -74,7 +75,15 @@ impl Drop for Part {
 }
 
 impl Completion {
-    /// Passes the answer on.
+    /// Passes on an answer that this PE has made.
+    pub fn complete_with(self, answer: Answer) {
+        match self {
+            Completion::Ticket(ticket) => ticket.complete(answer),
+            Completion::Part(mut part) => part.has_succeeded = true,
+        }
+    }
+
+    /// Passes the PE's answer on.
     pub fn complete(self, answer: &[u8]) {
         match self {
             Completion::Ticket(ticket) => ticket.complete(Answer::Forwarded(answer.to_vec())),
@@ -94,11 +103,22 @@ fn is_success(answer: &[u8]) -> bool {
     }
 }
 
+/// A GET that needs no more than the item.
+#[derive(Debug)]
+pub struct DirectGet {
+    /// The key.
+    pub key: Box<[u8]>,
+    /// The answer contains the value.
+    pub sends_value: bool,
+}
+
 /// A request for another PE.
 #[derive(Debug)]
 pub struct Operation {
     /// The request, as the client sent it.
     pub request: Vec<u8>,
+    /// The key, if the item may be read from the PE's memory instead.
+    pub direct: Option<DirectGet>,
     /// The answer's last line, `END`, is not the client's: more keys of the line follow.
     pub strips_end: bool,
     /// What becomes of the answer.
@@ -226,18 +246,24 @@ pub struct Pes {
     /// This server stops.
     pub is_stopping: AtomicBool,
     started: Instant,
-    /// Requests forwarded to other PEs.
+    /// Requests for other PEs.
     pub forwarded: AtomicU64,
+    /// Those of them that were answered by reading the PE's memory.
+    pub direct_reads: AtomicU64,
     /// Requests that failed because their PE does not respond.
     pub unanswered: AtomicU64,
 }
 
 impl Pes {
-    /// Sets up what leads to other PEs. The threads begin to drive it when they start.
+    /// Sets up what leads to other PEs, whose regions can be read where `regions` has one. The threads begin to drive it when they start.
     ///
     /// # Errors
     /// The system has no descriptor left.
-    pub fn new(settings: OpenShmemSettings, job: StartedJob) -> Result<Pes> {
+    pub fn new(
+        settings: OpenShmemSettings,
+        job: StartedJob,
+        regions: Vec<Option<RemoteRegion>>,
+    ) -> Result<Pes> {
         let StartedJob { heap, plan, names, mapping } = job;
         let (own, pes) = (heap.pe(), heap.pes());
         let (first_threads, threads) = (settings.threads, settings.threads + SPARE_THREADS);
@@ -250,7 +276,9 @@ impl Pes {
                 return Ok(None);
             }
             let wake = Arc::new(PeWake { assignment: Arc::clone(&assignment), pe });
-            let pe = Pe::new(pe, &plan, &*heap, wake).context("cannot make the links to other PEs")?;
+            let gets =
+                regions[pe].as_ref().and_then(|region| OneSidedGets::new(pe, pes, region, pe as u64 + 1));
+            let pe = Pe::new(pe, &plan, &*heap, wake, gets).context("cannot make the links to other PEs")?;
             anyhow::Ok(Some(Mutex::new(pe)))
         };
         let states = (0..pes).map(state).collect::<Result<_>>()?;
@@ -271,6 +299,7 @@ impl Pes {
             is_stopping: AtomicBool::new(false),
             started: Instant::now(),
             forwarded: AtomicU64::new(0),
+            direct_reads: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
         })
     }

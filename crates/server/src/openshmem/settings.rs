@@ -36,6 +36,8 @@ pub struct OpenShmemSettings {
     pub threads: usize,
     /// A PE that shows no sign of life for so long is taken to be stopped.
     pub timeout: Duration,
+    /// Whether items are read from other PEs' memory without their help.
+    pub one_sided: bool,
     /// The longest sleep between two looks at what other PEs have written.
     pub sleep_max: Duration,
 }
@@ -53,6 +55,7 @@ impl OpenShmemSettings {
                 ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
                 ("--openshmem-buffer", options.openshmem_buffer.is_some()),
                 ("--openshmem-threads", options.openshmem_threads.is_some()),
+                ("--openshmem-one-sided", options.openshmem_one_sided.is_some()),
                 ("--openshmem-timeout", options.openshmem_timeout.is_some()),
                 ("--openshmem-sleep", options.openshmem_sleep.is_some()),
             ];
@@ -104,7 +107,8 @@ impl OpenShmemSettings {
         if let Some(name) = &name {
             check_name(name).context("--openshmem-name")?;
         }
-        Ok(Some(OpenShmemSettings { shape, name, threads: threads as usize, timeout, sleep_max }))
+        let one_sided = options.openshmem_one_sided.unwrap_or(true);
+        Ok(Some(OpenShmemSettings { shape, name, threads: threads as usize, timeout, one_sided, sleep_max }))
     }
 }
 

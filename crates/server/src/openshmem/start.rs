@@ -1,24 +1,32 @@
 //! The start of a job: what its PEs agree on, and the memory that they share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_distribution::{Address, Distribution, Mapping};
 use fabcache_fabric::channel::CHANNEL_VERSION;
-use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::checksum::Secret;
+use fabcache_layout::format::{FORMAT_VERSION, HEADER_BYTES};
+use fabcache_layout::header;
+use fabcache_layout::reader::region_clock::{RegionClock, precise_monotonic_ns};
 use fabcache_shmem::{Process, RemoteHeaps, SymmetricHeap};
+use fabcache_store::Store;
 use fabcache_store::backing::Given;
 use fabcache_transport::openshmem::HeapPlan;
 
 use super::exchange::exchange;
+use super::gets::RemoteRegion;
+use super::pes::Pes;
 use super::settings::{NAME_BYTES_MAX, OpenShmemSettings, check_name};
+use super::words;
 use crate::addresses::ListenAddress;
 use crate::settings::Settings;
 
 /// Bytes of the first card: a name and the options that must be equal.
 const FIRST_CARD_BYTES: u64 = 1 << 10;
 /// Bytes of the second: how to read the region.
-pub const SECOND_CARD_BYTES: u64 = 256;
+const SECOND_CARD_BYTES: u64 = 256;
 
 /// A job whose PEs agree, and its heap.
 #[derive(Debug)]
@@ -90,13 +98,76 @@ impl StartedJob {
         unsafe { Given::new(self.heap.address(region.start), region.end - region.start, owner) }
     }
 
-    /// Tells the other PEs a text about this PE's region, and returns theirs, by PE.
-    ///
-    /// # Errors
-    /// A PE does not come.
-    pub fn exchange(&self, heaps: &mut dyn RemoteHeaps, text: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let cards = self.plan.card(self.heap.pes() - 1).end;
-        exchange(heaps, &self.heap.memory(0, cards), |pe| self.plan.card(pe), text)
+    /// Tells the other PEs how to read this PE's region, and returns theirs, by PE.
+    fn exchange_regions(
+        &self,
+        heaps: &mut dyn RemoteHeaps,
+        store: &Store,
+    ) -> Result<Vec<Option<RemoteRegion>>> {
+        let cards = self.heap.memory(0, self.plan.card(self.heap.pes() - 1).end);
+        let card =
+            RegionCard { secret: store.secret().clone(), clock_ns: store.clock_ns(), grace: store.grace() };
+        let texts = exchange(heaps, &cards, |pe| self.plan.card(pe), &card.to_bytes())?;
+        let arrived_ns = precise_monotonic_ns();
+        let range = self.plan.region();
+        let region = |pe: usize, text: &[u8]| {
+            let RegionCard { secret, clock_ns, grace } = RegionCard::from_bytes(text)?;
+            let mut header = [0; HEADER_BYTES as usize];
+            heaps.get(pe, range.start, &mut header);
+            let birth = header::from_bytes(&header, range.end - range.start).ok()?;
+            let clock = RegionClock::answered(clock_ns, arrived_ns);
+            Some(RemoteRegion {
+                birth,
+                secret,
+                grace_ns: grace.as_nanos() as u64,
+                clock,
+                range: range.clone(),
+            })
+        };
+        let mut region = region;
+        Ok(texts.iter().enumerate().map(|(pe, text)| region(pe, text)).collect())
+    }
+}
+
+/// Joins the job with this store: sets up what leads to other PEs, for the threads to drive.
+///
+/// # Errors
+/// A PE does not come, or the system has no descriptor left.
+pub fn join(settings: OpenShmemSettings, job: StartedJob, store: &Store) -> Result<Pes> {
+    let mut heaps = job.heap.open()?;
+    let mut regions = job.exchange_regions(&mut *heaps, store)?;
+    let are_whole = words::arrive_whole(&mut *heaps, &*job.heap, job.plan.words());
+    if !are_whole {
+        tracing::warn!("words of other PEs' memory do not arrive whole: all requests go by messages");
+    }
+    if !are_whole || !settings.one_sided {
+        regions.fill(None);
+    }
+    Pes::new(settings, job, regions)
+}
+
+/// What a PE tells of its region.
+struct RegionCard {
+    secret: Secret,
+    clock_ns: u64,
+    grace: Duration,
+}
+
+impl RegionCard {
+    fn to_bytes(&self) -> Vec<u8> {
+        let numbers = [self.clock_ns, self.grace.as_nanos() as u64].map(u64::to_le_bytes).concat();
+        [&numbers[..], &self.secret.0].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<RegionCard> {
+        let (clock_ns, rest) = bytes.split_first_chunk()?;
+        let (grace_ns, secret) = rest.split_first_chunk()?;
+        let grace = Duration::from_nanos(u64::from_le_bytes(*grace_ns));
+        Some(RegionCard {
+            secret: Secret(secret.try_into().ok()?),
+            clock_ns: u64::from_le_bytes(*clock_ns),
+            grace,
+        })
     }
 }
 

@@ -300,6 +300,11 @@ impl Settings {
 }
 
 impl Settings {
+    /// Returns whether others may read the memory without this server's help.
+    pub fn has_remote_readers(&self) -> bool {
+        self.fabric.is_some() || self.openshmem.is_some()
+    }
+
     /// Refuses what a job's memory cannot be.
     fn check_openshmem(&self) -> Result<()> {
         if self.openshmem.is_none() {

@@ -121,6 +121,7 @@ impl Connection {
                 flash: FlashWait::None,
                 flash_until: None,
                 memory_waits: 0,
+                forwarded_changes: None,
                 offer: None,
             },
             input: Input::default(),

@@ -37,6 +37,8 @@ pub enum Answer {
     Fetched(Item, Box<FetchedItem>, bool),
     /// The encoded answer for an item in memory, and the length of its value.
     Encoded(u64, Box<[OutputPart; 3]>),
+    /// An item that was read from another PE's memory, and its value if the answer contains it.
+    Read(Item, Option<Vec<u8>>),
     /// The answer of another PE of the job, encoded for the client.
     Forwarded(Vec<u8>),
 }
@@ -45,7 +47,7 @@ impl Answer {
     /// Returns the length of the item's value; none if it was not found.
     pub fn found(&self) -> Option<u64> {
         match self {
-            Answer::Fetched(item, ..) => Some(item.len),
+            Answer::Fetched(item, ..) | Answer::Read(item, _) => Some(item.len),
             Answer::Encoded(len, _) => Some(*len),
             Answer::Reply(Reply::Found(item)) => Some(item.len),
             Answer::Reply(_) | Answer::Forwarded(_) => None,

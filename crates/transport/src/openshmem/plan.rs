@@ -133,9 +133,15 @@ impl HeapPlan {
         self.part(self.card_bytes * self.pes as u64, pe, LINE_BYTES)
     }
 
+    /// A page of words by which others find out whether words arrive whole.
+    pub fn words(&self) -> Range<u64> {
+        let start = self.heartbeat(self.pes - 1).end;
+        start..start + PAGE_BYTES
+    }
+
     /// The slots of requests of this client.
     pub fn requests(&self, client: usize) -> Range<u64> {
-        self.part(self.heartbeat(self.pes - 1).end, client, self.shape.ring_bytes())
+        self.part(self.words().end, client, self.shape.ring_bytes())
     }
 
     /// The slots of answers of this server.
@@ -186,6 +192,10 @@ mod tests {
         for part in of_each {
             for pe in 0..3 {
                 let range = part(&plan, pe);
+                if range.start == plan.words().end {
+                    assert_eq!(plan.words().start, end);
+                    end = range.start;
+                }
                 assert!(range.start == end && range.start.is_multiple_of(64) && !range.is_empty());
                 end = range.end;
             }

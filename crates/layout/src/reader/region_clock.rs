@@ -1,4 +1,4 @@
-//! The second of a region's clock, by this client's monotonic clock.
+//! The second of a region's clock, by a reader's own monotonic clock.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -42,7 +42,12 @@ pub fn monotonic_ns() -> u64 {
     ns_of(ClockId::MonotonicCoarse) as u64
 }
 
-/// Returns nanoseconds of the same clock, never less than [`monotonic_ns`] returned before on any CPU.
+/// Returns nanoseconds of a clock that goes on while the system is suspended, for [`Now`](super::remote::Now).
+pub fn precise_boot_ns() -> u64 {
+    ns_of(ClockId::Boottime) as u64
+}
+
+/// Returns nanoseconds of the monotonic clock, never less than [`monotonic_ns`] returned before on any CPU.
 pub fn precise_monotonic_ns() -> i64 {
     ns_of(ClockId::Monotonic)
 }
