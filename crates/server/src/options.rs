@@ -328,7 +328,7 @@ options! {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_one_sided: Option<bool>,
 
-    /// Milliseconds after which a PE without a sign of life is taken to be stopped [default: 1000]
+    /// Milliseconds after which a PE without a sign of life is taken to be stopped [default: 2000]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_timeout: Option<u32>,
 

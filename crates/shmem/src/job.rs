@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use fabcache_layout::Memory;
 
@@ -10,6 +12,7 @@ use crate::environment::{heap_size, place_in_job};
 use crate::error::Error;
 use crate::library::{Library, THREAD_MULTIPLE};
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
+use crate::sleep;
 
 /// Alignment of the heap: a page, as a region requires.
 const ALIGNMENT: usize = 4096;
@@ -43,6 +46,14 @@ impl Job {
         // SAFETY: OpenSHMEM is initialized.
         let pes = unsafe { (library.n_pes)() };
         Ok(Job { library, pe: pe as usize, pes: pes as usize })
+    }
+
+    /// Returns where symmetric memory lies in this process, of each PE; none if it is not mapped.
+    fn mapped(&self, base: NonNull<u8>) -> Arc<[Option<NonNull<u8>>]> {
+        // SAFETY: the address is one of the symmetric heap, and the PEs exist.
+        let pointer =
+            |pe: usize| unsafe { (self.library.pointer)(base.as_ptr().cast_const().cast(), pe as i32) };
+        (0..self.pes).map(|pe| NonNull::new(pointer(pe).cast())).collect()
     }
 
     /// Waits until all PEs have come here.
@@ -89,16 +100,18 @@ impl Process for Job {
         // SAFETY: `bytes` bytes are allocated at `base`. No PE accesses another's before the barrier.
         unsafe { base.as_ptr().write_bytes(0, bytes as usize) };
         self.barrier();
-        Ok(Arc::new(Heap { job: *self, base, bytes }))
+        Ok(Arc::new(Heap { job: *self, base, bytes, mapped: self.mapped(base) }))
     }
 }
 
 /// Memory that a job has allocated. It stays until the process ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Heap {
     pub job: Job,
     base: NonNull<u8>,
     bytes: u64,
+    /// Where each PE's part begins in this process; none if it is not mapped.
+    pub mapped: Arc<[Option<NonNull<u8>>]>,
 }
 
 // SAFETY: the memory is allocated until the process ends; this type hands out its address, and `Memory`, whose accesses
@@ -111,6 +124,17 @@ impl Heap {
     pub fn check(&self, offset: u64, len: u64) {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
         assert!(is_inside, "{len} bytes at {offset} lie outside of a heap of {} bytes", self.bytes);
+    }
+}
+
+impl Heap {
+    /// Returns this PE's 4-byte word at an offset.
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "a word at {offset} is not aligned");
+        self.check(offset, 4);
+        // SAFETY: the word is within the allocation, which stays until the process ends, and aligned, as the heap begins at a
+        // page; its users access it by atomics only.
+        unsafe { AtomicU32::from_ptr(self.address(offset).as_ptr().cast()) }
     }
 }
 
@@ -140,7 +164,15 @@ impl SymmetricHeap for Heap {
         unsafe { Memory::new(self.address(offset), len) }
     }
 
+    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
+        sleep::sleep(self.word(offset), time, has_work);
+    }
+
+    fn wake(&self, offset: u64) {
+        sleep::wake(self.word(offset));
+    }
+
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {
-        Ok(Box::new(Context::new(*self)?))
+        Ok(Box::new(Context::new(self.clone())?))
     }
 }

@@ -18,6 +18,7 @@ mod job;
 mod library;
 pub mod local;
 mod remote_heaps;
+mod sleep;
 
 pub use error::Error;
 pub use job::Job;

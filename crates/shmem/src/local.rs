@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use fabcache_layout::Memory;
 
 use crate::error::Error;
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
+use crate::sleep;
 
 /// The heaps of all PEs of a job in this process. Clones are the same job.
 #[derive(Clone, Debug)]
@@ -28,6 +29,16 @@ struct OwnedHeap {
 unsafe impl Send for OwnedHeap {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for OwnedHeap {}
+
+impl OwnedHeap {
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && self.memory.contains(offset, 4), "no word at {offset}");
+        // SAFETY: the word is within the allocation, checked above.
+        let word = unsafe { self.base.add(offset as usize) };
+        // SAFETY: the allocation stays and is aligned; the users of the word access it by atomics only.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+    }
+}
 
 impl LocalJob {
     /// Starts a job of so many PEs, each with so many bytes, which are 0.
@@ -123,6 +134,10 @@ impl RemoteHeaps for LocalHeaps {
         fence(Ordering::Release);
     }
 
+    fn wake(&mut self, pe: usize, offset: u64, count: usize) {
+        (0..count as u64).for_each(|number| sleep::wake(self.job.0[pe].word(offset + 4 * number)));
+    }
+
     fn progress(&mut self) {}
 }
 
@@ -148,6 +163,14 @@ impl SymmetricHeap for LocalHeaps {
 
     fn memory(&self, offset: u64, len: u64) -> Memory {
         self.job.part(self.pe, offset, len)
+    }
+
+    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
+        sleep::sleep(self.job.0[self.pe].word(offset), time, has_work);
+    }
+
+    fn wake(&self, offset: u64) {
+        sleep::wake(self.job.0[self.pe].word(offset));
     }
 
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabcache_layout::Memory;
 
@@ -40,6 +41,13 @@ pub trait RemoteHeaps {
     /// Orders the writes to each PE: it sees those before this call no later than those after it.
     fn fence(&mut self);
 
+    /// Wakes a PE's threads that [sleep](SymmetricHeap::sleep) on the `count` words at this offset, if this process has that
+    /// PE's heap mapped, as on the same host; else they find the work when their sleep is over.
+    ///
+    /// # Panics
+    /// The words lie outside of the heap, or are not aligned.
+    fn wake(&mut self, pe: usize, offset: u64, count: usize);
+
     /// Serves what other PEs request of this one, where the transport needs that.
     fn progress(&mut self);
 }
@@ -66,6 +74,19 @@ pub trait SymmetricHeap: Send + Sync + Debug {
     /// # Panics
     /// They lie outside of the heap.
     fn memory(&self, offset: u64, len: u64) -> Memory;
+
+    /// Sleeps for this time at most, unless there is work, on the 4-byte word at this offset, which no other thread sleeps on.
+    /// Who makes work wakes it then.
+    ///
+    /// # Panics
+    /// The word lies outside of the heap, or is not aligned.
+    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool);
+
+    /// Wakes the thread of this PE that sleeps on the word at this offset.
+    ///
+    /// # Panics
+    /// The word lies outside of the heap, or is not aligned.
+    fn wake(&self, offset: u64);
 
     /// The calling thread's access to the heaps of all PEs.
     ///

@@ -106,7 +106,7 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
     }
     let value_bytes = match &request.command {
         Command::Store(store) if is_too_large(ctx, store.key, store.flags, store.value.len()) => {
-            return refuse_too_large(ctx, request, store, pe);
+            return refuse_too_large(ctx, session, request, store, pe);
         }
         Command::Store(store) => match store.value {
             Value::Streamed { len } => len,
@@ -221,21 +221,25 @@ fn pes(ctx: &Context) -> &Pes {
 
 /// Refuses a value that no PE stores, and lets its owner delete the item that it should have replaced: no client reads the old
 /// value as current.
-fn refuse_too_large(ctx: &mut Context, request: &Request<'_>, store: &Store<'_>, pe: usize) -> Flow {
+fn refuse_too_large(
+    ctx: &mut Context,
+    session: &mut Session,
+    request: &Request<'_>,
+    store: &Store<'_>,
+    pe: usize,
+) -> Flow {
     let is_plain = store.mode == StoreMode::Set && store.compare.is_none();
     if is_plain || matches!(request.encoding, Encoding::Meta(_)) {
-        // Nobody awaits the end.
-        let part = Gathering::parts(1, Box::new(|_| ())).pop().expect("one");
         let delete = quiet_delete(store.key);
-        pes(ctx).submit(
-            pe,
-            Operation {
-                request: delete,
-                direct: None,
-                strips_end: false,
-                completion: Completion::Part(part),
-            },
-        );
+        let Some(mut bytes) = ForwardedBytes::count(&ctx.forwarded_bytes, delete.len() as u64, u64::MAX)
+        else {
+            unreachable!("without a limit");
+        };
+        bytes.is_change(session.forwarded_changes.get_or_insert_default());
+        // The client awaits nothing of it, but reads behind it.
+        let part = Gathering::parts(1, Box::new(move |_| drop(bytes))).pop().expect("one");
+        let completion = Completion::Part(part);
+        pes(ctx).submit(pe, Operation { request: delete, direct: None, strips_end: false, completion });
     }
     ctx.counters().store_too_large.inc();
     request.encoding.reply(&Reply::TooLarge, &mut ctx.out);

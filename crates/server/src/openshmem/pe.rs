@@ -115,6 +115,10 @@ impl Pe {
             self.sent = 0;
         }
         any |= self.send(pes, heaps);
+        if any {
+            let words = pes.plan.sleep_words(self.number);
+            heaps.wake(self.number, words.start, ((words.end - words.start) / 4) as usize);
+        }
         Ok(any)
     }
 

@@ -1,9 +1,8 @@
 //! The other PEs of the job, as workers and progress threads share them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use fabcache_distribution::Mapping;
@@ -125,47 +124,9 @@ pub struct Operation {
     pub completion: Completion,
 }
 
-/// Wakes a thread that sleeps.
-#[derive(Debug, Default)]
-pub struct Sleeper {
-    thread: OnceLock<Thread>,
-    is_asleep: AtomicBool,
-}
-
-impl Sleeper {
-    /// Declares the calling thread the one that sleeps.
-    pub fn is_this_thread(&self) {
-        let _ = self.thread.set(std::thread::current());
-    }
-
-    /// Sleeps for this time at most, unless there is work.
-    pub fn sleep(&self, time: Duration, has_work: impl FnOnce() -> bool) {
-        self.is_asleep.store(true, Ordering::Relaxed);
-        // Either this sees the work, or who made it sees the sleep.
-        fence(Ordering::SeqCst);
-        if !has_work() {
-            std::thread::park_timeout(time);
-        }
-        self.is_asleep.store(false, Ordering::Relaxed);
-    }
-
-    /// Wakes it, after work was made.
-    pub fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.is_asleep.load(Ordering::Relaxed)
-            && self.is_asleep.swap(false, Ordering::Relaxed)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
-        }
-    }
-}
-
 /// What others see of a progress thread.
 #[derive(Debug, Default)]
 pub struct ThreadState {
-    /// Its sleep.
-    pub sleeper: Sleeper,
     /// The PE whose memory it accesses, plus one; 0 for none.
     pub busy_with: AtomicUsize,
     /// Since when, in milliseconds of the job's clock.
@@ -179,6 +140,21 @@ pub struct Assignment {
     pub of: Box<[AtomicUsize]>,
     /// The threads.
     pub threads: Box<[ThreadState]>,
+    heap: Arc<dyn SymmetricHeap>,
+    /// Where the words lie on which they sleep.
+    sleep_words: u64,
+}
+
+impl Assignment {
+    /// Returns where the word lies on which a thread sleeps.
+    pub fn sleep_word(&self, thread: usize) -> u64 {
+        self.sleep_words + 4 * thread as u64
+    }
+
+    /// Wakes the thread that has a PE.
+    pub fn wake(&self, pe: usize) {
+        self.heap.wake(self.sleep_word(self.of[pe].load(Ordering::Relaxed)));
+    }
 }
 
 /// Wakes the thread that has a PE.
@@ -190,7 +166,7 @@ pub struct PeWake {
 
 impl Wake for PeWake {
     fn wake(&self) {
-        self.assignment.threads[self.assignment.of[self.pe].load(Ordering::Relaxed)].sleeper.wake();
+        self.assignment.wake(self.pe);
     }
 }
 
@@ -270,6 +246,8 @@ impl Pes {
         let assignment = Arc::new(Assignment {
             of: (0..pes).map(|pe| AtomicUsize::new(pe % first_threads)).collect(),
             threads: (0..threads).map(|_| ThreadState::default()).collect(),
+            heap: Arc::clone(&heap),
+            sleep_words: plan.sleep_words(own).start,
         });
         let state = |pe: usize| {
             if pe == own {
@@ -343,7 +321,7 @@ impl Pes {
         operations.push(operation);
         queue.has_any.store(true, Ordering::Relaxed);
         drop(operations);
-        self.assignment.threads[self.assignment.of[pe].load(Ordering::Relaxed)].sleeper.wake();
+        self.assignment.wake(pe);
     }
 
     /// Returns whether all other PEs have left the job.
@@ -371,32 +349,5 @@ mod tests {
         for failure in [&b"SERVER_ERROR no\r\n"[..], b"\x81\x08\0\0\0\0\0\x81\0\0\0\0", b"\x81"] {
             assert!(!is_success(failure), "{}", failure.escape_ascii());
         }
-    }
-
-    #[test]
-    fn no_work_is_slept_through() {
-        const COUNT: u32 = 20_000;
-        let sleeper = Sleeper::default();
-        let (made, taken) = (AtomicU64::new(0), AtomicU64::new(0));
-        let began = Instant::now();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                sleeper.is_this_thread();
-                for number in 0..u64::from(COUNT) {
-                    while made.load(Ordering::Relaxed) <= number {
-                        sleeper.sleep(Duration::from_secs(20), || made.load(Ordering::Relaxed) > number);
-                    }
-                    taken.store(number + 1, Ordering::Relaxed);
-                }
-            });
-            for number in 0..u64::from(COUNT) {
-                made.store(number + 1, Ordering::Relaxed);
-                sleeper.wake();
-                while taken.load(Ordering::Relaxed) <= number {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        assert!(began.elapsed() < Duration::from_secs(20), "it slept through work");
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fabcache_distribution::Address;
-use fabcache_transport::openshmem::LinkShape;
+use fabcache_transport::openshmem::{LinkShape, SLEEPERS_MAX};
 
+use super::threads::SPARE_THREADS;
 use crate::options::{Options, size};
 
 /// The provider name that stands for OpenSHMEM.
@@ -17,9 +18,9 @@ const DEFAULT_SLOT_BYTES: u32 = 4 << 10;
 const DEFAULT_BUFFER_BYTES: u64 = 64 << 10;
 /// Others take over from one that waits for a PE that does not respond.
 const DEFAULT_THREADS: u32 = 1;
-const THREADS_MAX: u32 = 64;
+const THREADS_MAX: u32 = (SLEEPERS_MAX - SPARE_THREADS) as u32;
 /// Several times what a scheduler lets a busy process wait.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// An idle thread that wakes this often takes less than a thousandth of a CPU, of a virtual machine as well.
 const DEFAULT_SLEEP_MAX: Duration = Duration::from_millis(100);

@@ -99,7 +99,6 @@ struct ProgressThread<'p> {
 impl ProgressThread<'_> {
     fn run(mut self, heaps: &mut dyn RemoteHeaps, beats: &Mutex<Beats>) {
         let pes = self.pes;
-        pes.assignment.threads[self.number].sleeper.is_this_thread();
         let mut leaves_at = None;
         loop {
             let any = self.progress(heaps);
@@ -169,9 +168,7 @@ impl ProgressThread<'_> {
     /// Spins, and then sleeps.
     fn rest(&mut self, heaps: &mut dyn RemoteHeaps) {
         if self.own().next().is_none() {
-            return self.pes.assignment.threads[self.number]
-                .sleeper
-                .sleep(self.pes.settings.timeout / 2, || false);
+            return std::thread::sleep(self.pes.settings.timeout / 2);
         }
         if !std::mem::replace(&mut self.has_spun, true)
             && let Some(time) = self.spin.spin_time()
@@ -188,7 +185,8 @@ impl ProgressThread<'_> {
         }
         let began = Instant::now();
         let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN).min(self.pes.settings.sleep_max);
-        self.pes.assignment.threads[self.number].sleeper.sleep(time, || self.has_work());
+        let word = self.pes.assignment.sleep_word(self.number);
+        self.pes.heap.sleep(word, time, &mut || self.has_work());
         self.spin = self.spin.after_sleep(began.elapsed());
     }
 

@@ -27,5 +27,5 @@ pub mod slots;
 pub use client::{ClientLink, Progress};
 pub use listener::OpenShmemListener;
 pub use pipe::PipeLink;
-pub use plan::{HeapPlan, LinkShape, ShapeError};
+pub use plan::{HeapPlan, LinkShape, SLEEPERS_MAX, ShapeError};
 pub use server::{LinkError, ServerLink, Wake};

@@ -17,6 +17,11 @@ pub const SLOT_BYTES_MAX: u32 = MESSAGE_BYTES as u32;
 /// Staging or landing memory of a link at most: no more is in flight.
 pub const BUFFER_BYTES_MAX: u64 = 16 * PIECE_BYTES_MAX as u64;
 
+/// Bytes of a heartbeat; the rest of its line is free.
+const HEARTBEAT_BYTES: u64 = 16;
+/// Threads of a PE that can be woken.
+pub const SLEEPERS_MAX: usize = ((LINE_BYTES - HEARTBEAT_BYTES) / 4) as usize;
+
 const LINE_BYTES: u64 = 64;
 const PAGE_BYTES: u64 = 4096;
 
@@ -131,6 +136,13 @@ impl HeapPlan {
     /// The line in which a PE shows that it lives.
     pub fn heartbeat(&self, pe: usize) -> Range<u64> {
         self.part(self.card_bytes * self.pes as u64, pe, LINE_BYTES)
+    }
+
+    /// The words on which a PE's threads sleep, in its own heap, 4 bytes each: the rest of its own heartbeat, which no PE
+    /// writes.
+    pub fn sleep_words(&self, own: usize) -> Range<u64> {
+        let line = self.heartbeat(own);
+        line.start + HEARTBEAT_BYTES..line.end
     }
 
     /// A page of words by which others find out whether words arrive whole.

@@ -1,0 +1,66 @@
+//! The sleep of a thread, on a word of its PE's heap: every process that has the word mapped can wake it.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+/// Sleeps for this time at most, unless there is work.
+pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> bool) {
+    word.store(ASLEEP, Ordering::Relaxed);
+    // Either this thread sees the work, or who made it sees the sleep.
+    fence(Ordering::SeqCst);
+    if !has_work() {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        // Interrupted or late, it looks for work again.
+        let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
+    }
+    word.store(AWAKE, Ordering::Relaxed);
+}
+
+/// Wakes the thread that sleeps on the word, after work was made for it.
+pub fn wake(word: &AtomicU32) {
+    fence(Ordering::SeqCst);
+    if word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::Relaxed) == ASLEEP {
+        // Nothing sleeps where the word is not a futex.
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn no_work_is_slept_through() {
+        const COUNT: u64 = 20_000;
+        const TIME: Duration = Duration::from_secs(20);
+        let (word, made, taken) = (AtomicU32::new(AWAKE), AtomicU64::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..COUNT {
+                    while made.load(Ordering::Relaxed) <= number {
+                        sleep(&word, TIME, &mut || made.load(Ordering::Relaxed) > number);
+                    }
+                    taken.store(number + 1, Ordering::Relaxed);
+                }
+            });
+            for number in 0..COUNT {
+                made.store(number + 1, Ordering::Relaxed);
+                wake(&word);
+                while taken.load(Ordering::Relaxed) <= number {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(began.elapsed() < TIME, "it slept through work");
+    }
+}
