@@ -10,6 +10,8 @@ pub const HEADER_BYTES: u64 = 4096;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 /// Version of the format. Readers refuse any other.
 pub const FORMAT_VERSION: u64 = 6;
+/// What a client states in place of a version to get a channel without the region.
+pub const NO_REGION: u64 = 0;
 pub(crate) const MAGIC_AT: u64 = 0;
 pub(crate) const FORMAT_AT: u64 = 8;
 pub(crate) const REGION_BYTES_AT: u64 = 16;

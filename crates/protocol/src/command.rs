@@ -76,7 +76,7 @@ pub enum Command<'a> {
     ShmAttach {
         /// Version of the channel's.
         channel: u64,
-        /// Version of the region's.
+        /// Version of the region's; 0 for the channel alone.
         region: u64,
     },
     /// `shm accessed`: reads that the server did not see, by any transport. Not answered.

@@ -69,8 +69,10 @@ fabcache_store::counter_set! {
         pinning_kicks,
         /// Pauses of accepting because the system had no descriptor left.
         accept_pauses,
-        /// Clients that share memory.
+        /// Clients with a channel in memory.
         shm_attached,
+        /// Of these, clients without the region.
+        shm_channel_only,
         /// Clients that requested shared memory and were refused.
         shm_refused,
         /// Clients that violated the protocol of a channel.

@@ -449,6 +449,12 @@ fn not_kept(error: &KeepError, file: &Path) -> String {
 fn share_region(store: &Store, shm: &ShmSettings) -> Result<()> {
     let sharing =
         store.share_region().context("cannot open the memory so that clients can only read it (--shm)")?;
+    let Some(sharing) = sharing else {
+        tracing::info!(
+            "the memory is not a file that clients could map (--shm): they get channels, and read by requests"
+        );
+        return Ok(());
+    };
     ensure!(
         (sharing == Sharing::ReadOnly) == shm.is_kept,
         "the memory is shared in another way than --shm admits clients for"

@@ -2,14 +2,18 @@
 
 mod common;
 
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use common::process::start;
 use common::{Scratch, connect, connect_unix, serve, try_serve, wait_until};
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
+use fabcache_testbed::local::LocalServer;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 fn mode(path: &Path) -> u32 {
     path.metadata().expect("the file exists").permissions().mode() & 0o777
@@ -88,8 +92,58 @@ fn unsupported_shm_versions_are_refused_with_the_supported_ones() {
     let _server = serve(&format!("-s {} --shm", path.display()));
     let versions = format!("channels of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
     let why = format!("CLIENT_ERROR this server's memory has formats of other versions: {versions}\r\n");
-    for others in [(CHANNEL_VERSION, 0), (0, FORMAT_VERSION)] {
+    for others in [(CHANNEL_VERSION, FORMAT_VERSION + 1), (0, FORMAT_VERSION), (0, 0)] {
         connect_unix(&path).request(format!("shm attach {} {}\r\n", others.0, others.1), &why);
+    }
+}
+
+/// Returns the line that answers a request, and how many descriptors came with it.
+fn line_and_descriptors(client: &UnixStream, request: &str) -> (String, usize) {
+    (&mut &*client).write_all(request.as_bytes()).expect("sent");
+    let (mut bytes, mut space) = ([0; 256], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))]);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(client, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).expect("an answer");
+    let descriptors = ancillary.drain().map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.count(),
+        _ => 0,
+    });
+    (String::from_utf8_lossy(&bytes[..received.bytes]).into_owned(), descriptors.sum())
+}
+
+#[test]
+fn channel_is_handed_out_without_the_region_if_the_client_asks_for_that() {
+    let scratch = Scratch::new("channel-only");
+    let path = scratch.path("socket");
+    let flags = format!("-t 1 -s {} --shm -m 8", path.display());
+    let both = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
+    let channel = format!("shm attach {CHANNEL_VERSION} {NO_REGION}\r\n");
+    let connect = || UnixStream::connect(&path).expect("it listens");
+    let stat = |name| connect_unix(&path).stat("fabcache", name);
+    for is_unmappable in [false, true] {
+        let start = if is_unmappable { LocalServer::over_unmappable_memory } else { LocalServer::start };
+        let _server = start(&flags).expect("a server");
+        let (line, descriptors) = line_and_descriptors(&connect(), &both);
+        if is_unmappable {
+            assert_eq!(line, "CHANNEL the server's memory is not a file that clients could map\r\n");
+            assert_eq!(descriptors, 0);
+        } else {
+            assert!(line.starts_with(&format!("SHM {} ", 8 << 20)), "{line}");
+            assert_eq!(descriptors, 2);
+        }
+        let client = connect();
+        if is_unmappable {
+            // As a client that knows no such answer does.
+            line_and_descriptors(&client, &both);
+            assert_eq!(line_and_descriptors(&client, "mn\r\n"), ("MN\r\n".into(), 0));
+        }
+        let (line, descriptors) = line_and_descriptors(&client, &channel);
+        assert!(line.starts_with("SHM 0 ") && line.ends_with("\r\n"), "{line}");
+        assert_eq!(descriptors, 1);
+        assert_eq!(stat("shm_attached"), if is_unmappable { "1" } else { "2" });
+        assert_eq!(stat("shm_channel_only"), "1");
+        assert_eq!(stat("shm_refused"), "0");
+        assert_eq!(stat("region"), if is_unmappable { "unshared" } else { "sealed" });
     }
 }
 

@@ -427,12 +427,12 @@ impl Store {
     }
 
     /// Protects the region against processes that receive its file: they can only read it. The size of an anonymous
-    /// memory file stays from then on, and so does memory freed by a lower limit.
+    /// memory file stays from then on, and so does memory freed by a lower limit. Returns `None` if the region has no file.
     ///
     /// # Errors
     /// See [`Backing::share`].
     #[cfg(not(loom))]
-    pub fn share_region(&self) -> std::io::Result<Sharing> {
+    pub fn share_region(&self) -> std::io::Result<Option<Sharing>> {
         self.backing.share()
     }
 

@@ -207,7 +207,7 @@ fn client_that_locks_its_descriptor_locks_nobody_out() {
     let place = Place::new();
     let (handle, _) = place.open(false).expect("a new file");
     assert!(handle.store().region().is_none(), "no descriptor for readers yet");
-    assert_eq!(handle.store().share_region().expect("/proc"), Sharing::ReadOnly);
+    assert_eq!(handle.store().share_region().expect("/proc"), Some(Sharing::ReadOnly));
     let region = handle.store().region().expect("shared").try_clone_to_owned().expect("a descriptor");
     let written = rustix::io::write(&region, b"x");
     assert_eq!(written, Err(rustix::io::Errno::BADF), "the descriptor is read-only");

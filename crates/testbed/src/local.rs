@@ -10,6 +10,7 @@ use clap::Parser;
 use fabcache_server::options::CommandLine;
 use fabcache_server::{Server, Settings};
 use fabcache_shmem::Process;
+use fabcache_shmem::local::LocalProcess;
 
 /// A server in this process. Dropping it stops the server, and panics if a thread of it failed.
 pub struct LocalServer {
@@ -35,6 +36,15 @@ impl LocalServer {
         let settings = Settings::new(&parsed.options, &|_| None)?;
         let server = Server::start_with_orders(settings, Vec::new(), process, channel())?;
         Ok(Self { server: Some(server) })
+    }
+
+    /// Starts a server with these flags over memory that no client can map: as the only PE of a job.
+    ///
+    /// # Errors
+    /// As [`LocalServer::start`].
+    pub fn over_unmappable_memory(flags: &str) -> Result<Self> {
+        let process = LocalProcess::start(1).pop().context("a job of one")?;
+        Self::start_in(&format!("--fabric openshmem --openshmem-name alone {flags}"), Some(&process))
     }
 
     /// Takes over a running server.

@@ -103,7 +103,7 @@ impl Listener for Shm {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let region = std::fs::File::open("/dev/null")?;
-        let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, region.as_fd(), b"SHM\r\n");
+        let link = ShmLink::attach(unix, NewChannel::create(&SHAPE)?, Some(region.as_fd()), b"SHM\r\n");
         Ok(Some(Box::new(link.map_err(io::Error::other)?)))
     }
 

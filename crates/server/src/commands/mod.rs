@@ -157,7 +157,12 @@ pub struct UpgradeOffer {
 #[derive(Debug)]
 pub enum Upgrade {
     /// A channel in memory.
-    Shm(Box<NewChannel>),
+    Shm {
+        /// The channel.
+        channel: Box<NewChannel>,
+        /// The client also gets the region, to read it.
+        with_region: bool,
+    },
     /// The fabric, to the endpoint of this client.
     Fabric(Box<Client>),
 }

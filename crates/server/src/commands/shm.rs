@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
 use fabcache_protocol::command::Accesses;
 use fabcache_protocol::{Encoding, Refusal};
 use fabcache_store::hints::Access;
@@ -17,6 +17,9 @@ use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
 pub const NOT_HANDED_OVER: Refusal =
     Refusal::Server("memory cannot be handed over now; too many descriptors may be on their way");
 
+/// Why clients get no region.
+const NO_FILE: &str = "the server's memory is not a file that clients could map";
+
 static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "this server's memory has formats of other versions: channels of version {CHANNEL_VERSION}, and a region of version \
@@ -24,7 +27,9 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Shares memory with the client, if it may use it and supports these versions of its format.
+/// Shares memory with the client, if it may use it and supports these versions of its format. Without a file for the
+/// region, the answer is that the client may request a channel alone. That is a line in any protocol, as the answer
+/// with descriptors is.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, encoding: &Encoding<'_>) {
     let refuse = |why| {
         let user = session.credentials.map(|who| who.user);
@@ -36,22 +41,28 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         Some(_) if session.info.kind != Kind::Unix => {
             refuse("memory is shared with clients that come by a Unix socket only")
         }
-        Some(_) if (channel, region) != (CHANNEL_VERSION, FORMAT_VERSION) => refuse(&OTHER_VERSIONS),
+        Some(_) if channel != CHANNEL_VERSION || !matches!(region, FORMAT_VERSION | NO_REGION) => {
+            refuse(&OTHER_VERSIONS)
+        }
         Some(shm) => {
-            let is_admitted = shm.check(session.credentials, &session.groups);
-            match is_admitted.map(|()| NewChannel::create(&shm.shape)) {
+            let with_region = region != NO_REGION;
+            match shm.check(session.credentials, &session.groups) {
                 Err(why) => refuse(why),
-                Ok(Ok(channel)) => {
-                    session.offer = Some(UpgradeOffer {
-                        encoding: saved(encoding),
-                        way: Upgrade::Shm(Box::new(channel)),
-                    });
+                Ok(()) if with_region && ctx.shared.store.region().is_none() => {
+                    ctx.out.extend_from_slice(format!("CHANNEL {NO_FILE}\r\n").as_bytes());
                     return;
                 }
-                Ok(Err(error)) => {
-                    tracing::warn!("cannot share memory with a client: {error}");
-                    Refusal::Server("no memory or descriptor is left for a channel")
-                }
+                Ok(()) => match NewChannel::create(&shm.shape) {
+                    Ok(channel) => {
+                        let way = Upgrade::Shm { channel: Box::new(channel), with_region };
+                        session.offer = Some(UpgradeOffer { encoding: saved(encoding), way });
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!("cannot share memory with a client: {error}");
+                        Refusal::Server("no memory or descriptor is left for a channel")
+                    }
+                },
             }
         }
     };
@@ -60,9 +71,12 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
 }
 
 /// The line that goes with the descriptors: bytes of the region, the nanoseconds of its clock, and `kept` if the region
-/// is a file without seals.
-pub fn attached(ctx: &Context) -> String {
+/// is a file without seals. With the channel alone, the region has 0 bytes.
+pub fn attached(ctx: &Context, with_region: bool) -> String {
     let store = &ctx.shared.store;
+    if !with_region {
+        return format!("SHM 0 {}\r\n", store.clock_ns());
+    }
     let is_kept = ctx.shared.settings.shm.as_ref().is_some_and(|shm| shm.is_kept);
     let kept = if is_kept { " kept" } else { "" };
     format!("SHM {} {}{kept}\r\n", store.region_bytes(), store.clock_ns())

@@ -35,7 +35,7 @@ impl Connection {
             return Err(EndReason::Error);
         };
         let attached = match (way, stream.kind()) {
-            (Upgrade::Shm(channel), Kind::Unix) => share(ctx, stream, *channel),
+            (Upgrade::Shm { channel, with_region }, Kind::Unix) => share(ctx, stream, *channel, with_region),
             (Upgrade::Fabric(client), Kind::Tcp) => connect(ctx, stream, &client, self.place(), &encoding),
             _ => return Err(EndReason::Error),
         };
@@ -65,13 +65,21 @@ impl Connection {
     }
 }
 
-/// Hands the region and a channel over.
-fn share(ctx: &Context, unix: StreamLink, channel: NewChannel) -> Result<Box<dyn Link>, UpgradeFailure> {
-    let answer = shm::attached(ctx);
-    let region = ctx.shared.store.region().expect("the server with --shm has shared it");
+/// Hands a channel over, and the region with it unless the client wants the channel alone.
+fn share(
+    ctx: &Context,
+    unix: StreamLink,
+    channel: NewChannel,
+    with_region: bool,
+) -> Result<Box<dyn Link>, UpgradeFailure> {
+    let answer = shm::attached(ctx, with_region);
+    let region = with_region.then(|| ctx.shared.store.region().expect("the request was checked"));
     match ShmLink::attach(unix, channel, region, answer.as_bytes()) {
         Ok(link) => {
             ctx.counters().shm_attached.inc();
+            if !with_region {
+                ctx.counters().shm_channel_only.inc();
+            }
             Ok(Box::new(link))
         }
         Err(error) => {

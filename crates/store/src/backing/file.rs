@@ -232,9 +232,9 @@ unsafe impl Backing for RegionFile {
     }
 
     /// Opens the file for reading only. It cannot be sealed; its mode lets nobody but this user open it.
-    fn share(&self) -> io::Result<Sharing> {
+    fn share(&self) -> io::Result<Option<Sharing>> {
         let _ = self.for_readers.set(self.mapping.open_for_readers()?);
-        Ok(Sharing::ReadOnly)
+        Ok(Some(Sharing::ReadOnly))
     }
 
     fn release(&self, offset: u64, len: u64) -> bool {

@@ -57,9 +57,8 @@ unsafe impl Backing for Given {
         None
     }
 
-    fn share(&self) -> io::Result<Sharing> {
-        let why = "the region's memory is not a file of this server";
-        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    fn share(&self) -> io::Result<Option<Sharing>> {
+        Ok(None)
     }
 
     fn release(&self, _offset: u64, _len: u64) -> bool {

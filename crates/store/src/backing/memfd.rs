@@ -61,7 +61,7 @@ unsafe impl Backing for Memfd {
 
     /// Seals the file: no other process can write it, change its size or add seals from now on. Other users cannot open it
     /// anew; a program of the same user can, and allocate its holes.
-    fn share(&self) -> io::Result<Sharing> {
+    fn share(&self) -> io::Result<Option<Sharing>> {
         rustix::fs::fchmod(&self.mapping, Mode::RUSR)?;
         let for_readers = self.mapping.open_for_readers()?;
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -72,7 +72,7 @@ unsafe impl Backing for Memfd {
             return Err(io::Error::other(why));
         }
         let _ = self.for_readers.set(for_readers);
-        Ok(Sharing::Sealed)
+        Ok(Some(Sharing::Sealed))
     }
 
     fn release(&self, offset: u64, len: u64) -> bool {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn sealed_file_is_shared_for_reading_only() {
         let backing = Memfd::create(8 << 12, false).expect("memory");
-        assert_eq!(backing.share().expect("/proc"), Sharing::Sealed);
+        assert_eq!(backing.share().expect("/proc"), Some(Sharing::Sealed));
         let file = backing.for_readers().expect("a file");
         let flags = rustix::fs::fcntl_getfl(file).expect("open");
         assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY);

@@ -97,14 +97,15 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// Returns the bytes of a page: [`release`](Backing::release) and [`touch`](Backing::touch) work on whole pages.
     fn page_bytes(&self) -> u64;
 
-    /// Returns the file for readers to map, if the memory has one. Without it local clients use the channel only.
+    /// Returns the file for readers to map once [`share`](Backing::share) has made it; `None` if the memory has no file:
+    /// local clients then use the channel only.
     fn for_readers(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes the file for readers one that gives them no write access.
+    /// Makes the file for readers one that gives them no write access. Returns `None` if the memory has no file.
     ///
     /// # Errors
-    /// `/proc` is not mounted, the kernel does not enforce seals on huge pages (before 5.13), or there is no file.
-    fn share(&self) -> io::Result<Sharing>;
+    /// `/proc` is not mounted, or the kernel does not enforce seals on huge pages (before 5.13).
+    fn share(&self) -> io::Result<Option<Sharing>>;
 
     /// Gives the pages that lie wholly in the range back to the system; they read as zeros afterwards. True when the
     /// backing can do that.

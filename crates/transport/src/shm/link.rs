@@ -69,19 +69,19 @@ impl std::fmt::Display for AttachError {
 impl std::error::Error for AttachError {}
 
 impl ShmLink {
-    /// Sends the client at the other end of a Unix socket `answer` with two descriptors: that of the region, then that of
-    /// the channel.
+    /// Sends the client at the other end of a Unix socket `answer` with the descriptor of the region, if it gets that,
+    /// and then that of the channel.
     ///
     /// # Errors
     /// The client has left, or takes nothing; or too many descriptors are on their way to clients that take none.
     pub fn attach(
         link: StreamLink,
         new: NewChannel,
-        region: BorrowedFd<'_>,
+        region: Option<BorrowedFd<'_>>,
         answer: &[u8],
     ) -> Result<ShmLink, AttachError> {
         let NewChannel { channel, file } = new;
-        let descriptors = [region, file.as_fd()];
+        let descriptors: Vec<BorrowedFd<'_>> = region.into_iter().chain([file.as_fd()]).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let fits = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));

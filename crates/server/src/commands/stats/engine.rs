@@ -4,7 +4,7 @@
 use fabcache_store::Opening;
 
 use super::{Context, ITEM_CLASS, Report, flash};
-use crate::shm::ShmSettings;
+use crate::shared::Shared;
 
 /// What memcached calls a chunk: the unit in which space is given out.
 const CHUNK_BYTES: u64 = 4;
@@ -86,6 +86,15 @@ pub fn slabs(ctx: &Context, mut report: Report<'_>) {
     report.end();
 }
 
+/// Returns the name of the region's protection against clients of this host.
+fn protection(shared: &Shared) -> &'static str {
+    match &shared.settings.shm {
+        None => "private",
+        Some(_) if shared.store.region().is_none() => "unshared",
+        Some(shm) => shm.protection(),
+    }
+}
+
 pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let shared = &ctx.shared;
     let usage = shared.store.usage();
@@ -93,7 +102,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
     let (sums, store) = shared.sums_since_reset();
     report.stat("version", env!("CARGO_PKG_VERSION"));
     report.stat("eviction", if shared.settings.evict { shared.settings.eviction.name() } else { "off" });
-    report.stat("region", shared.settings.shm.as_ref().map_or("private", ShmSettings::protection));
+    report.stat("region", protection(shared));
     let (opening, opened_in) = shared.store.opening();
     let recovery = shared.store.recovery_progress().unwrap_or_default();
     let items_kept = if let Opening::Kept { items, .. } = opening { items } else { recovery.kept };
@@ -148,6 +157,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         ("accept_pauses", sums.accept_pauses),
         ("worker_turns", sums.turns),
         ("shm_attached", sums.shm_attached),
+        ("shm_channel_only", sums.shm_channel_only),
         ("shm_refused", sums.shm_refused),
         ("shm_broken", sums.shm_broken),
         ("fabric_attached", sums.fabric_attached),
