@@ -80,9 +80,9 @@ typedef enum {
 
 /* Whether a client of a Unix socket uses the server's shared memory: fabcache_options_shared_memory(). */
 typedef enum {
-  /* The client uses it if the server offers it, else the socket. The default. */
+  /* The client uses it if the server offers it, if only as a channel for requests; else the socket. The default. */
   FABCACHE_SHARED_MEMORY_OFFERED = 0,
-  /* The client requires it: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why. */
+  /* The client requires readable memory: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why. */
   FABCACHE_SHARED_MEMORY_REQUIRED = 1,
   /* The client uses the socket only. */
   FABCACHE_SHARED_MEMORY_NEVER = 2
@@ -159,7 +159,9 @@ typedef enum {
   /* Shared memory: the client reads items itself, and sends requests through a channel in memory. */
   FABCACHE_TRANSPORT_SHARED_MEMORY = 3,
   /* Over the fabric. */
-  FABCACHE_TRANSPORT_FABRIC = 4
+  FABCACHE_TRANSPORT_FABRIC = 4,
+  /* Shared memory without the items: all requests, reads too, go through a channel in memory. */
+  FABCACHE_TRANSPORT_CHANNEL = 5
 } fabcache_transport;
 
 /* Memory for values, used again and again. */
@@ -214,7 +216,8 @@ typedef void (*fabcache_version_callback)(void *context, const char *server, con
 
 /*
  Called by fabcache_transports() for each server. transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL, or the
- reason why shared memory or the fabric is not used although it was requested. The rules of fabcache_stat_callback apply.
+ reason why shared memory or the fabric is not used although it was requested, or why the memory is not read. The rules of
+ fabcache_stat_callback apply.
  */
 typedef void (*fabcache_transport_callback)(void *context,
                                             const char *server,

@@ -163,25 +163,27 @@ impl BaseClient {
         py.detach(|| drop(before));
     }
 
-    /// How the server is reached: "shared memory", "unix", "fabric" or "tcp"; None before the first call.
+    /// How the server is reached: "shared memory", "channel" (shared memory without reads of it), "unix", "fabric" or "tcp"; None before the first call.
     fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         let current = self.current(py)?;
         let transports = cache(&current)?.transports();
         Ok(transports.into_iter().next().flatten().map(|transport| match transport {
             Transport::SharedMemory => "shared memory",
+            Transport::Channel { .. } => "channel",
             Transport::Unix { .. } => "unix",
             Transport::Fabric { .. } => "fabric",
             _ => "tcp",
         }))
     }
 
-    /// Why the server is not reached by shared memory or the fabric although that was asked for; None if it is, or was not asked for.
+    /// Why the server is not reached by shared memory or the fabric although that was asked for, or its memory is not read; None if it is,
+    /// or was not asked for.
     fn transport_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let current = self.current(py)?;
         let transports = cache(&current)?.transports();
         Ok(transports.into_iter().next().flatten().and_then(|transport| match transport {
             Transport::Unix { why } => why,
-            Transport::InsteadOfFabric { why } => Some(why),
+            Transport::InsteadOfFabric { why } | Transport::Channel { why } => Some(why),
             _ => None,
         }))
     }

@@ -31,6 +31,11 @@ pub enum Transport {
     },
     /// Items are read from the server's memory, and requests go through a channel in memory.
     SharedMemory,
+    /// All requests, reads too, go through a channel in memory: the server cannot let clients read its memory.
+    Channel {
+        /// The server's reason.
+        why: String,
+    },
 }
 
 /// The time to live of an item.

@@ -72,10 +72,11 @@ pub enum Protocol {
 /// Whether to ask servers of this host for their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedMemory {
-    /// Use it if the server offers it; else the socket.
+    /// Use it if the server offers it: to read items, or only a channel for requests if clients cannot read this
+    /// server's memory ([`crate::Transport::Channel`]). Else use the socket.
     #[default]
     Offered,
-    /// It must be shared: otherwise calls fail with the reason, and [`crate::Client::new`] refuses addresses other than
+    /// Items must be readable in it: otherwise calls fail with the reason, and [`crate::Client::new`] refuses addresses other than
     /// Unix sockets.
     Required,
     /// Never.

@@ -246,6 +246,7 @@ mod tests {
     use fabcache_layout::KeyHash;
     use fabcache_server::options::CommandLine;
     use fabcache_server::{Server as Fabcached, Settings};
+    use fabcache_testbed::local::LocalServer;
 
     use super::*;
     use crate::Options;
@@ -301,6 +302,20 @@ mod tests {
         all.into_iter().for_each(|connection| server.give_back(connection, &Ok(())));
         assert_eq!(server.state().idle(), IDLE_CONNECTIONS_KEPT);
         std::fs::remove_file(path).expect("the socket file");
+    }
+
+    #[test]
+    fn memory_is_read_no_more_after_an_attachment_without_it() {
+        let (running, path) = LocalServer::unix("without", "-m 8 --shm");
+        let server = server(&path, SharedMemory::Required);
+        drop(server.take().expect("the server shares its memory"));
+        server.memory.readers.put(server.new_reader().expect("memory"));
+        let in_use = server.new_reader().expect("memory");
+        server.memory.change(None);
+        assert!(server.memory.readers.take().is_none() && server.new_reader().is_none());
+        server.keep(in_use, false);
+        assert!(server.memory.readers.take().is_none(), "the reader's region is outdated");
+        running.stop().expect("no thread failed");
     }
 
     #[test]

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use common::process::{self, Server, patient, stat, until_up};
-use common::{Running, client};
+use common::{Running, client, with_time_limit};
 use fabcache_client::{
-    Client, Credentials, Error, Failure, FastGet, Options, Outcome, SharedMemory, Stored, Transport, Ttl,
+    Client, Credentials, Error, Failure, FastGet, Options, Outcome, Protocol, SharedMemory, Stored,
+    Transport, Ttl,
 };
 
 fn socket_path(name: &str) -> PathBuf {
@@ -242,6 +243,106 @@ fn reason_for_no_shared_memory_is_reported() {
     let cache = Client::new([&address], never).expect("an address");
     assert_eq!(value(&cache, b"key").as_deref(), Some(&b"value"[..]));
     assert_eq!(cache.transports(), [Some(Transport::Unix { why: None })]);
+}
+
+/// Returns the reason for which the client reads by requests through its channel.
+fn channel_reason(cache: &Client) -> String {
+    match &cache.transports()[..] {
+        [Some(Transport::Channel { why })] => why.clone(),
+        others => panic!("{others:?}"),
+    }
+}
+
+#[test]
+fn channel_alone_carries_reads_too() {
+    for protocol in [Protocol::Auto, Protocol::Binary] {
+        let flags = "--shm -m 64 -I 8m --shm-staging 256k";
+        let (_server, address) = Running::over_unmappable_memory("channel-only", flags);
+        let cache = Client::new([&address], Options { protocol, ..with_time_limit() }).expect("an address");
+        let lens = [0, 1, 900, 5_000, 70_000, 3_000_000];
+        let key = |len: usize| format!("key{len}").into_bytes();
+        for len in lens {
+            cache.set_with_flags(&key(len), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
+            let item = cache.get(&key(len)).expect("read").expect("there");
+            assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
+        }
+        assert!(channel_reason(&cache).contains("not a file"), "{protocol:?}");
+        let mut found = Vec::new();
+        assert_eq!(cache.try_fast(&key(1), &mut found).expect("a key"), FastGet::Unknown);
+        let many = cache.get_many(&lens.map(key)).expect("keys");
+        assert!(many.failed.is_empty(), "{:?}", many.failed);
+        for (item, len) in many.items.iter().zip(lens) {
+            assert!(item.as_ref().is_some_and(|item| item.value == pattern(len, len)), "{len}");
+        }
+        let stores = lens.map(|len| cache.iset(key(len), pattern(len + 1, len), Ttl::NEVER));
+        let reads = lens.map(|len| cache.iget(key(len), Vec::new()));
+        for mut store in stores {
+            assert_eq!(store.wait().result.expect("answered"), Outcome::Stored);
+        }
+        for (mut read, len) in reads.into_iter().zip(lens) {
+            let completed = read.wait();
+            assert!(
+                matches!(completed.result, Ok(Outcome::Found { flags: 0, .. })),
+                "{:?}",
+                completed.result
+            );
+            assert!(completed.value == pattern(len + 1, len), "a get sees the earlier set: {len}");
+        }
+        assert_eq!(stat(&cache, "", "cmd_get"), 3 * lens.len() as u64, "the server saw each read once");
+        assert_eq!(stat(&cache, "fabcache", "accesses_outside"), 0);
+        // One connection for the blocking calls, and that of the non-blocking ones.
+        for counter in ["shm_attached", "shm_channel_only"] {
+            assert_eq!(stat(&cache, "fabcache", counter), 2, "{counter}");
+        }
+        assert_eq!(stat(&cache, "fabcache", "shm_refused"), 0);
+    }
+}
+
+#[test]
+fn client_that_must_read_memory_reports_why_it_cannot() {
+    for protocol in [Protocol::Auto, Protocol::Binary] {
+        let (_server, address) = Running::over_unmappable_memory("unreadable", "--shm -m 8");
+        let options = Options { protocol, shared_memory: SharedMemory::Required, ..with_time_limit() };
+        let error =
+            Client::new([&address], options).expect("an address").get(b"key").expect_err("unreadable");
+        let Error::Server { failure: Failure::Rejected(why), .. } = &error else { panic!("{error}") };
+        assert_eq!(why, "it shares no memory: the server's memory is not a file that clients could map");
+    }
+}
+
+#[test]
+fn client_follows_servers_with_and_without_readable_memory() {
+    let name = "followed";
+    let over_own_memory = |name: &str| Running::unix(name, "--shm -m 8");
+    let over_unmappable_memory = |name: &str| Running::over_unmappable_memory(name, "--shm -m 8");
+    let (mut server, address) = over_own_memory(name);
+    let cache = Client::new([&address], Options { failures_max: u32::MAX, ..with_time_limit() });
+    let cache = cache.expect("an address");
+    for (round, is_readable) in [true, false, true, false, false, true].into_iter().enumerate() {
+        drop(server);
+        (server, _) = if is_readable { over_own_memory(name) } else { over_unmappable_memory(name) };
+        assert!(value_after_restart(&cache, b"key").is_none(), "the new server is empty: {round}");
+        let stored = pattern(round, 1_000);
+        cache.set(b"key", &stored, Ttl::NEVER).expect("stored");
+        let before = stat(&cache, "", "cmd_get");
+        for _ in 0..10 {
+            assert!(value(&cache, b"key").is_some_and(|value| value == stored), "{round}");
+        }
+        let requests = stat(&cache, "", "cmd_get") - before;
+        assert_eq!(requests, if is_readable { 0 } else { 10 }, "{round}");
+        let is_channel = matches!(&cache.transports()[..], [Some(Transport::Channel { .. })]);
+        assert_eq!(is_channel, !is_readable, "{round}");
+    }
+}
+
+/// Reads a key of a server that has taken the place of another: the first calls may still meet the end of that one.
+fn value_after_restart(cache: &Client, key: &[u8]) -> Option<Vec<u8>> {
+    for _ in 0..3 {
+        if let Ok(item) = cache.get(key) {
+            return item.map(|item| item.value);
+        }
+    }
+    value(cache, key)
 }
 
 #[test]

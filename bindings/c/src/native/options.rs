@@ -26,9 +26,9 @@ pub struct Options {
 /// Whether a client of a Unix socket uses the server's shared memory: fabcache_options_shared_memory().
 #[repr(C)]
 pub enum SharedMemory {
-    /// The client uses it if the server offers it, else the socket. The default.
+    /// The client uses it if the server offers it, if only as a channel for requests; else the socket. The default.
     Offered = 0,
-    /// The client requires it: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why.
+    /// The client requires readable memory: otherwise calls fail with FABCACHE_REFUSED, and fabcache_last_error() says why.
     Required = 1,
     /// The client uses the socket only.
     Never = 2,

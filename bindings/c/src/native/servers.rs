@@ -24,7 +24,8 @@ pub type VersionCallback =
     Option<unsafe extern "C" fn(context: *mut c_void, server: *const c_char, version: *const c_char)>;
 
 /// Called by fabcache_transports() for each server. transport is one of FABCACHE_TRANSPORT_NONE and so on. why is NULL, or the
-/// reason why shared memory or the fabric is not used although it was requested. The rules of fabcache_stat_callback apply.
+/// reason why shared memory or the fabric is not used although it was requested, or why the memory is not read. The rules of
+/// fabcache_stat_callback apply.
 pub type TransportCallback = Option<
     unsafe extern "C" fn(context: *mut c_void, server: *const c_char, transport: c_int, why: *const c_char),
 >;
@@ -43,6 +44,8 @@ pub enum TransportKind {
     SharedMemory = 3,
     /// Over the fabric.
     Fabric = 4,
+    /// Shared memory without the items: all requests, reads too, go through a channel in memory.
+    Channel = 5,
 }
 
 /// Invalidates all items on all servers after delay seconds. The code is that of the first server that fails or refuses; the
@@ -115,6 +118,7 @@ pub unsafe extern "C" fn fabcache_transports(
                 Some(Transport::Tcp) => (TransportKind::Tcp, None),
                 Some(Transport::Unix { why }) => (TransportKind::Unix, why.map(text)),
                 Some(Transport::SharedMemory) => (TransportKind::SharedMemory, None),
+                Some(Transport::Channel { why }) => (TransportKind::Channel, Some(text(why))),
                 Some(Transport::Fabric { .. }) => (TransportKind::Fabric, None),
                 Some(Transport::InsteadOfFabric { why }) => (TransportKind::Tcp, Some(text(why))),
             };

@@ -308,8 +308,8 @@ unsafe extern "C" fn way(context: *mut c_void, server: *const c_char, way: c_int
 #[test]
 fn servers_report_statistics_and_versions() {
     let sharing = Running::sharing("tell");
-    let tcp = Running::tcp();
-    let cache = Open::at(&[&sharing.address, &tcp.address]);
+    let (tcp, channel_only) = (Running::tcp(), Running::channel_only("tell-channel"));
+    let cache = Open::at(&[&sharing.address, &tcp.address, &channel_only.address]);
     let mut ways: Vec<(String, c_int, bool)> = Vec::new();
     let context = (&raw mut ways).cast();
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
@@ -317,10 +317,10 @@ fn servers_report_statistics_and_versions() {
     let mut reported: Vec<[String; 3]> = Vec::new();
     let stats = (&raw mut reported).cast();
     assert_eq!(call!(fabcache_versions(cache.0, Some(said), stats)), Code::Ok);
-    assert_eq!(reported.len(), 2);
+    assert_eq!(reported.len(), 3);
     assert!(reported[1][0] == tcp.address && reported[1][1].starts_with("1.6."), "{reported:?}");
     assert_eq!(call!(fabcache_stats(cache.0, null(), Some(stat), stats)), Code::Ok);
-    assert_eq!(reported.iter().filter(|[_, name, _]| name == "pid").count(), 2);
+    assert_eq!(reported.iter().filter(|[_, name, _]| name == "pid").count(), 3);
     reported.clear();
     assert_eq!(call!(fabcache_stats(cache.0, c"settings".as_ptr(), Some(stat), stats)), Code::Ok);
     assert!(reported.iter().any(|[_, name, value]| name == "maxbytes" && value == "67108864"));
@@ -328,7 +328,8 @@ fn servers_report_statistics_and_versions() {
     assert_eq!(call!(fabcache_verbosity(cache.0, 0)), Code::Ok);
     assert_eq!(call!(fabcache_transports(cache.0, Some(way), context)), Code::Ok);
     let shared = (sharing.address.clone(), TransportKind::SharedMemory as c_int, true);
-    assert_eq!(ways, [shared, (tcp.address.clone(), TransportKind::Tcp as c_int, true)]);
+    let channel = (channel_only.address.clone(), TransportKind::Channel as c_int, false);
+    assert_eq!(ways, [shared, (tcp.address.clone(), TransportKind::Tcp as c_int, true), channel]);
 }
 
 #[test]

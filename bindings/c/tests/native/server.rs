@@ -1,5 +1,5 @@
 //! Servers in this process.
-use fabcache_testbed::local::LocalServer;
+use fabcache_testbed::local::{LocalServer, socket_path};
 
 /// A server that stops when dropped.
 pub struct Running {
@@ -28,6 +28,14 @@ impl Running {
     /// Starts a server on a Unix socket.
     pub fn at_socket(name: &str, flags: &str) -> Running {
         let (server, path) = LocalServer::unix(&format!("c-{name}"), flags);
+        Running { address: format!("unix://{}", path.display()), server }
+    }
+
+    /// Starts a server on a Unix socket whose memory no client can map.
+    pub fn channel_only(name: &str) -> Running {
+        let path = socket_path(&format!("c-{name}"));
+        let flags = format!("-t 1 -m 8 --shm -s {}", path.display());
+        let server = LocalServer::over_unmappable_memory(&flags).expect("the server starts");
         Running { address: format!("unix://{}", path.display()), server }
     }
 }

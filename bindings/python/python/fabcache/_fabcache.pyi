@@ -65,10 +65,10 @@ class BaseClient:
         """Close the connections to the server. The next call that needs one opens it again."""
 
     def transport(self) -> Optional[str]:
-        """How the server is reached: "shared memory", "unix", "fabric" or "tcp"; None before the first call."""
+        """How the server is reached: "shared memory", "channel" (shared memory without reads of it), "unix", "fabric" or "tcp"; None before the first call."""
 
     def transport_reason(self) -> Optional[str]:
-        """Why the server is not reached by shared memory or the fabric although that was asked for; None if it is, or was not asked for."""
+        """Why the server is not reached by shared memory or the fabric although that was asked for, or its memory is not read; None if it is, or was not asked for."""
 
     def check_key(self, key: _Key, key_prefix: bytes) -> bytes:
         """The key with a prefix, as the server gets it."""

@@ -1,7 +1,7 @@
 //! Connecting to a server: protocol detection, authentication, and the upgrade to shared memory or the fabric.
 
 use std::io;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::Instant;
 
 use fabcache_distribution::ServerEndpoint;
@@ -138,13 +138,14 @@ impl Server {
             return Ok(Upgrade::Socket(Transport::Unix { why: None }));
         }
         let known = self.memory.items().clone();
-        match shm::attach(socket, known.as_ref(), deadline) {
+        match shm::attach(socket, known.as_ref(), self.must_share_memory(), deadline) {
             Ok(Attached { stream, items }) => {
-                let former = self.memory.items().replace(Arc::clone(&items));
-                if former.is_some_and(|former| !Arc::ptr_eq(&former, &items)) {
-                    self.memory.readers.change_region();
-                }
-                Ok(Upgrade::Other(Transport::SharedMemory, Box::new(stream)))
+                let (transport, items) = match items {
+                    Ok(items) => (Transport::SharedMemory, Some(items)),
+                    Err(why) => (Transport::Channel { why }, None),
+                };
+                self.memory.change(items);
+                Ok(Upgrade::Other(transport, Box::new(stream)))
             }
             Err(AttachError::Refused(why)) if self.must_share_memory() => {
                 Err(Failure::Refused(format!("it shares no memory: {why}")))

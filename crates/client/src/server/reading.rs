@@ -297,6 +297,15 @@ impl Server {
 }
 
 impl ServerMemory {
+    /// Switches to the region of the latest connection; none if the server does not hand it out.
+    pub(super) fn change(&self, items: Option<Arc<Items>>) {
+        let current = items.as_ref().map(Arc::as_ptr);
+        let former = std::mem::replace(&mut *self.items(), items);
+        if former.is_some_and(|former| current != Some(Arc::as_ptr(&former))) {
+            self.readers.change_region();
+        }
+    }
+
     pub(super) fn items(&self) -> MutexGuard<'_, Option<Arc<Items>>> {
         self.items.lock().expect("no thread panics while it holds a server's memory")
     }

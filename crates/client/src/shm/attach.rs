@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
-use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
 use fabcache_layout::reader::Protection;
 use fabcache_protocol::binary::RESPONSE;
 
@@ -17,64 +17,105 @@ use crate::packet::{self, AdminCommand};
 use crate::region_clock::{RegionClock, precise_monotonic_ns};
 use crate::socket::{Socket, exchange, request_line};
 
+/// The first word of an answer with descriptors.
+const SHARED: &str = "SHM";
 /// A word of the answer: the region is a file without seals.
 const KEPT: &str = "kept";
+/// The start of the answer of a server that has a channel but cannot hand out its region. The reason follows.
+const CHANNEL_ONLY: &str = "CHANNEL ";
 
 /// Memory that a server shares.
 #[derive(Debug)]
 pub struct Attached {
     /// Requests and answers.
     pub stream: ShmStream,
-    /// The items.
-    pub items: Arc<Items>,
+    /// The items, or why the server does not let clients read them.
+    pub items: Result<Arc<Items>, String>,
 }
 
 /// Asks for shared memory over an idle socket, in binary packets where the server speaks these. `known` is the region
-/// of an earlier connection to the same server, if there was one: two connections to a region share its mapping.
+/// of an earlier connection to the same server, if there was one: two connections to a region share its mapping. From a
+/// server that cannot hand out its region it gets the channel alone, unless it `must_read`.
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or the server's answer is invalid.
 pub fn attach(
-    Socket { socket, encoding }: &Socket,
+    socket: &Socket,
     known: Option<&Arc<Items>>,
+    must_read: bool,
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
-    let (line, descriptors) = match encoding {
-        Encoding::Binary => request_by_packet(socket, deadline)?,
-        _ => {
-            let request = format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n");
-            request_line(socket, &request, deadline)?
-        }
+    let (line, descriptors) = request(socket, FORMAT_VERSION, deadline)?;
+    let Some(why) = line.strip_prefix(CHANNEL_ONLY).map(|why| why.trim().to_owned()) else {
+        return with_region(&socket.socket, known, &line, descriptors);
     };
-    let mut words = line.split_ascii_whitespace();
-    if words.next() != Some("SHM") {
-        return Err(AttachError::Refused(line.trim_end().into()));
+    if must_read {
+        return Err(AttachError::Refused(why));
     }
-    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
-    let (Some(region_bytes), Some(clock_ns), Ok([region, channel])) =
-        (number(), number(), <[OwnedFd; 2]>::try_from(descriptors))
-    else {
-        return Err(Failure::protocol(line.as_bytes()).into());
-    };
-    let protection = if words.any(|word| word == KEPT) { Protection::Kept } else { Protection::Sealed };
+    let (line, descriptors) = request(socket, NO_REGION, deadline)?;
+    let (_, [channel]) = shared(&line, descriptors)?;
+    let channel = Channel::open(channel.as_fd())?;
+    Ok(Attached { stream: ShmStream::new(channel, Arc::clone(&socket.socket), None), items: Err(why) })
+}
+
+/// Opens the region and the channel of this answer.
+fn with_region(
+    socket: &Arc<socket2::Socket>,
+    known: Option<&Arc<Items>>,
+    line: &str,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Attached, AttachError> {
+    let (numbers, [region, channel]) = shared(line, descriptors)?;
+    let Numbers { region_bytes, clock_ns, is_kept } = numbers;
+    let protection = if is_kept { Protection::Kept } else { Protection::Sealed };
     let clock = RegionClock::answered(clock_ns, precise_monotonic_ns());
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
         _ => Arc::new(Items::open(region.as_fd(), region_bytes, protection, clock)?),
     };
     let channel = Channel::open(channel.as_fd())?;
-    let stream = ShmStream::new(channel, Arc::clone(socket), Arc::clone(&items));
-    Ok(Attached { stream, items })
+    let stream = ShmStream::new(channel, Arc::clone(socket), Some(Arc::clone(&items)));
+    Ok(Attached { stream, items: Ok(items) })
 }
 
-/// Returns the answer to a memory request, and its descriptors.
-fn request_by_packet(
-    socket: &socket2::Socket,
+/// What the line of an answer with descriptors states.
+struct Numbers {
+    region_bytes: u64,
+    clock_ns: u64,
+    is_kept: bool,
+}
+
+/// Parses an answer with `N` descriptors.
+fn shared<const N: usize>(
+    line: &str,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(Numbers, [OwnedFd; N]), AttachError> {
+    let mut words = line.split_ascii_whitespace();
+    if words.next() != Some(SHARED) {
+        return Err(AttachError::Refused(line.trim_end().into()));
+    }
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+    let (Some(region_bytes), Some(clock_ns), Ok(descriptors)) = (number(), number(), descriptors.try_into())
+    else {
+        return Err(Failure::protocol(line.as_bytes()).into());
+    };
+    let is_kept = words.any(|word| word == KEPT);
+    Ok((Numbers { region_bytes, clock_ns, is_kept }, descriptors))
+}
+
+/// Returns the answer to a request for a channel and a region of this version, and its descriptors.
+fn request(
+    Socket { socket, encoding }: &Socket,
+    region: u64,
     deadline: Instant,
 ) -> Result<(String, Vec<OwnedFd>), AttachError> {
+    if *encoding != Encoding::Binary {
+        let request = format!("shm attach {CHANNEL_VERSION} {region}\r\n");
+        return Ok(request_line(socket, &request, deadline)?);
+    }
     let mut versions = [0; 16];
     versions[..8].copy_from_slice(&CHANNEL_VERSION.to_be_bytes());
-    versions[8..].copy_from_slice(&FORMAT_VERSION.to_be_bytes());
+    versions[8..].copy_from_slice(&region.to_be_bytes());
     let is_packet = |came: &[u8]| came.first() == Some(&RESPONSE);
     let is_whole = |came: &[u8]| {
         if is_packet(came) { packet::said(came).is_some() } else { came.ends_with(b"\n") }

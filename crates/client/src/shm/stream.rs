@@ -29,7 +29,8 @@ struct Shared {
     channel: Mutex<Channel>,
     /// Carries notifications, and signals that the server is gone.
     socket: Arc<socket2::Socket>,
-    items: Arc<Items>,
+    /// The region, whose liveness word shows that the server is gone; none with the channel alone.
+    items: Option<Arc<Items>>,
     /// The server has closed the socket.
     left: AtomicBool,
     /// When the socket was last checked.
@@ -42,7 +43,7 @@ const _: () = assert!(AtomicCell::<SpinPolicy>::is_lock_free());
 
 impl ShmStream {
     /// Returns a stream over an unused channel.
-    pub fn new(channel: Channel, socket: Arc<socket2::Socket>, items: Arc<Items>) -> ShmStream {
+    pub fn new(channel: Channel, socket: Arc<socket2::Socket>, items: Option<Arc<Items>>) -> ShmStream {
         ShmStream(Arc::new(Shared {
             channel: Mutex::new(channel),
             socket,
@@ -79,7 +80,7 @@ impl Shared {
         if u128::from(unlooked_ns) > TRUSTED_IDLE.as_nanos() {
             self.drain_wakeups();
         }
-        self.left.load(Ordering::Relaxed) || !self.items.is_alive()
+        self.left.load(Ordering::Relaxed) || self.items.as_ref().is_some_and(|items| !items.is_alive())
     }
 
     fn is_ready(&self, channel: &mut Channel, until: Until) -> bool {
@@ -266,14 +267,14 @@ mod tests {
         let place = ServerEndpoint::Unix(path);
         let socket =
             crate::socket::Socket::connect(&place, Encoding::Meta, Duration::from_secs(20)).expect("up");
-        let attached = super::super::attach(&socket, None, soon).expect("shared");
+        let attached = super::super::attach(&socket, None, true, soon).expect("shared");
 
         // This link's server side is here.
         let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };
         let (mut other, file) = Channel::create(&shape).expect("memory");
         let channel = Channel::open(std::os::fd::AsFd::as_fd(&file)).expect("just made");
         let (socket, _bells) = Socket::pair(Domain::UNIX, Type::STREAM, None).expect("sockets");
-        let mut stream = ShmStream::new(channel, Arc::new(socket), attached.items);
+        let mut stream = ShmStream::new(channel, Arc::new(socket), attached.items.ok());
         for byte in [b"1", b"2"] {
             assert_eq!(stream.send(&[IoSlice::new(byte)]).expect("sound"), 1);
         }

@@ -32,6 +32,14 @@ impl Running {
         Running(LocalServer::tcp(flags))
     }
 
+    /// Starts a server on a Unix socket, over memory that clients cannot map, and returns its address.
+    pub fn over_unmappable_memory(name: &str, flags: &str) -> (Running, String) {
+        let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
+        let path = path.display();
+        let server = LocalServer::over_unmappable_memory(&format!("-t 1 -s {path} {flags}"));
+        (Running(server.expect("a server")), format!("unix://{path}"))
+    }
+
     /// Starts a server on a Unix socket, and returns its address.
     pub fn unix(name: &str, flags: &str) -> (Running, String) {
         let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
