@@ -79,6 +79,11 @@ impl Pe {
         self.server.has_come() || self.client.has_come()
     }
 
+    /// Returns whether it broke the rules.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Sends and receives what is there, both ways. Returns whether there was anything.
     pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         if self.is_lost {

@@ -313,6 +313,20 @@ impl Pes {
         self.silent[pe].load(Ordering::Relaxed)
     }
 
+    /// Returns the state of a PE in a word.
+    pub fn state_of(&self, pe: usize) -> &'static str {
+        let is_lost = |pe: &Mutex<Pe>| pe.try_lock().is_ok_and(|pe| pe.is_lost());
+        if self.left[pe].load(Ordering::Relaxed) {
+            "left"
+        } else if self.is_silent(pe) {
+            "silent"
+        } else if self.states[pe].as_ref().is_some_and(is_lost) {
+            "lost"
+        } else {
+            "up"
+        }
+    }
+
     /// Forwards an operation to another PE.
     pub fn submit(&self, pe: usize, operation: Operation) {
         self.forwarded.fetch_add(1, Ordering::Relaxed);

@@ -121,8 +121,69 @@ pub fn check_name(name: &str) -> Result<Address> {
         is_word,
         "a name has 1 to {NAME_BYTES_MAX} printable characters, such as node7 or node7:11212, not {name:?}"
     );
+    ensure!(!name.contains(['?', '/']), "a name is HOST or HOST:PORT, not {name:?}");
     name.parse::<Address>().with_context(|| format!("a name is HOST or HOST:PORT, not {name:?}"))
 }
 
 /// A host's name, and a port.
 pub const NAME_BYTES_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::CommandLine;
+    use crate::settings::Settings;
+
+    fn of(line: &str) -> Result<Settings> {
+        let words = format!("fabcached {line}");
+        Settings::new(&CommandLine::try_parse_from(words.split_whitespace())?.options, &|_| None)
+    }
+
+    #[test]
+    fn options_shape_the_links() {
+        let settings = of("--fabric openshmem").expect("valid");
+        assert!(settings.fabric.is_none() && settings.has_remote_readers());
+        let openshmem = settings.openshmem.expect("it is on");
+        assert_eq!((openshmem.shape.slots, openshmem.threads, openshmem.one_sided), (16, 1, true));
+        let line = "--fabric openshmem --openshmem-slots 64 --openshmem-slot-size 1000 --openshmem-buffer 1m \
+                    --openshmem-name node7:5 --openshmem-threads 3 --openshmem-one-sided=false --openshmem-timeout 500 \
+                    --openshmem-sleep 5";
+        let given = of(line).expect("valid").openshmem.expect("it is on");
+        let shape = LinkShape { slots: 64, slot_bytes: 1024, buffer_bytes: 1 << 20 };
+        let expected = OpenShmemSettings {
+            shape,
+            name: Some("node7:5".into()),
+            threads: 3,
+            timeout: Duration::from_millis(500),
+            one_sided: false,
+            sleep_max: Duration::from_millis(5),
+        };
+        assert_eq!(given, expected);
+        assert!(of("--fabric tcp").expect("valid").openshmem.is_none());
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        for (line, named) in [
+            ("--openshmem-slots 16", "--openshmem-slots needs --fabric openshmem"),
+            ("--fabric openshmem --openshmem-slots 12", "power of two"),
+            ("--fabric openshmem --openshmem-slot-size 64k", "8192"),
+            ("--fabric openshmem --openshmem-buffer 1k", "buffer"),
+            ("--fabric openshmem --openshmem-threads 0", "--openshmem-threads"),
+            ("--fabric openshmem --openshmem-threads 11", "--openshmem-threads"),
+            ("--fabric openshmem --openshmem-timeout 5", "--openshmem-timeout"),
+            ("--fabric openshmem --openshmem-sleep 5000", "--openshmem-sleep"),
+            ("--fabric openshmem --openshmem-name unix:///x", "--openshmem-name"),
+            ("--fabric openshmem --openshmem-name a?weight=2", "--openshmem-name"),
+            ("--fabric openshmem --fabric-receives 64", "--fabric-receives"),
+            ("--fabric openshmem -d", "-d"),
+            ("--fabric openshmem -e /x", "-e"),
+            ("--fabric openshmem -L", "-L"),
+        ] {
+            let error = format!("{:#}", of(line).expect_err(line));
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+}

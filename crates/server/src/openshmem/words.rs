@@ -26,9 +26,8 @@ pub fn arrive_whole(heaps: &mut dyn RemoteHeaps, heap: &dyn SymmetricHeap, page:
     std::thread::scope(|scope| {
         scope.spawn(|| change(&own, &is_over));
         let (pe, pes) = (heaps.pe(), heaps.pes());
-        let others = (1..pes.min(PES_MAX + 1)).map(|distance| (pe + distance) % pes);
-        let are_whole =
-            others.map(|other| are_whole_of(heaps, other, page.start)).fold(true, |all, of| all && of);
+        let mut others = (1..pes.min(PES_MAX + 1)).map(|distance| (pe + distance) % pes);
+        let are_whole = others.all(|other| are_whole_of(heaps, other, page.start));
         is_over.store(true, Ordering::Relaxed);
         are_whole
     })

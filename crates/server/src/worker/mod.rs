@@ -21,6 +21,7 @@ mod long_value;
 mod polled;
 mod ring;
 mod source;
+mod timeouts;
 pub mod token;
 mod turn_budget;
 mod visibility;

@@ -3,7 +3,7 @@
 
 use fabcache_store::Opening;
 
-use super::{Context, ITEM_CLASS, Report, flash};
+use super::{Context, ITEM_CLASS, Report, flash, openshmem};
 use crate::shared::Shared;
 
 /// What memcached calls a chunk: the unit in which space is given out.
@@ -175,6 +175,9 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         (&shared.settings.flash, &shared.flash, shared.flash_sums())
     {
         flash::own(&sums, &tier.state(&sums.state), settings.segment_bytes, &mut report);
+    }
+    if let Some(pes) = &shared.pes {
+        openshmem::own(pes, &mut report);
     }
     for (worker, inbox) in shared.inboxes.iter().enumerate() {
         report.stat(&format!("worker:{worker}:connections"), inbox.load());

@@ -4,6 +4,7 @@ mod engine;
 mod flash;
 mod general;
 mod lists;
+mod openshmem;
 mod settings;
 
 use std::fmt::Display;

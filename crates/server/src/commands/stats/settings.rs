@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use fabcache_protocol::Protocol;
 
-use super::{Context, Report};
+use super::{Context, Report, openshmem};
 use crate::settings::Settings;
 
 pub fn report(ctx: &Context, mut report: Report<'_>) {
@@ -18,9 +18,10 @@ pub fn report(ctx: &Context, mut report: Report<'_>) {
     report.stat("memory_file", file.map_or("(null)".to_owned(), |file| file.display().to_string()));
     report.stat("client_flags_size", 4);
     report.stat("engine", settings.engine.name());
-    match &settings.fabric {
-        None => report.stat("fabric", "no"),
-        Some(fabric) => {
+    match (&settings.fabric, &settings.openshmem) {
+        (None, None) => report.stat("fabric", "no"),
+        (None, Some(job)) => openshmem::settings(job, &mut report),
+        (Some(fabric), _) => {
             report.stat("fabric", fabric.requirements());
             report.stat("fabric_peers", &fabric.peers);
             report.stat("fabric_receives", fabric.receives);
