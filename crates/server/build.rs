@@ -1,4 +1,4 @@
-//! Links the program so that OpenSHMEM finds the end of its data.
+// Links the program so that OpenSHMEM finds the end of its data.
 
 /// Open MPI's liboshmem exchanges the addresses of all writable memory below the symbol `_end` with the other PEs, and expects
 /// equally many areas in each (oshmem/mca/memheap/base/memheap_base_static.c). Unless the program exports its own `_end`, the

@@ -19,7 +19,8 @@
 //! **Benchmarks of one part**
 //! - `store/`: the store by itself; `memory/`: items held for the memory used.
 //! - `trace/`: traces and their replay; `policies/`: their miss ratios under the store and reference policies.
-//! - `shm/`: the client through shared memory; `fabric/`: libfabric itself, and the client over it.
+//! - `shm/`: the client through shared memory; `fabric/`: libfabric itself, and the client over it;
+//!   `openshmem/`: OpenSHMEM itself, and the client of a job's cache.
 
 pub mod blocks;
 pub mod compare;
@@ -40,6 +41,7 @@ pub mod memory;
 pub mod mixture;
 pub mod multiget;
 pub mod nonblocking;
+pub mod openshmem;
 pub mod plot;
 pub mod policies;
 pub mod process;

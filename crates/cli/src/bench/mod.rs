@@ -14,6 +14,7 @@ mod memory;
 mod mixture;
 mod multiget;
 mod nonblocking;
+mod openshmem;
 pub mod output;
 mod policies;
 mod report;
@@ -74,6 +75,8 @@ pub enum Command {
     Shm(shm::Arguments),
     /// Measures a fabric (RDMA, through libfabric), and a server over it
     Fabric(fabric::Arguments),
+    /// Measures OpenSHMEM, and a cache over it; started by oshrun -np 2
+    Openshmem(openshmem::Arguments),
     /// Runs the remote end of a fabric: started by `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::PeerArguments),
@@ -106,6 +109,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Store(arguments) => store::run(&arguments),
         Command::Shm(arguments) => shm::run(&arguments),
         Command::Fabric(arguments) => fabric::run(&arguments),
+        Command::Openshmem(arguments) => openshmem::run(&arguments),
         Command::FabricPeer(arguments) => fabric::peer(&arguments),
         Command::Memory(arguments) => memory::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
