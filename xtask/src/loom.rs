@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::workspace;
 
 /// The crates that have models.
-const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-store"];
+const PACKAGES: &[&str] = &["fabcache-layout", "fabcache-shmem", "fabcache-store"];
 
 /// The readers' guards and the server's orderings, each with models that must fail without it.
 const GUARDS: &[(&str, &[&str])] = &[
@@ -64,6 +64,9 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("flash_retiring_first", &["item_returns_to_flash_unless_its_segment_is_retired"]),
     ("flash_death_first", &["search_for_dead_segments_misses_no_death"]),
     ("flash_moved_is_same", &["item_changed_while_it_is_moved_on_flash_stays"]),
+    ("slot_fence", &["messages_arrive_whole_and_in_order", "data_is_seen_with_the_message_about_it"]),
+    ("slot_acquire", &["messages_arrive_whole_and_in_order", "data_is_seen_with_the_message_about_it"]),
+    ("slot_copy_first", &["slot_is_written_again_only_after_its_message_was_copied"]),
     ("insert_first", &["key_in_the_first_slot_is_found", "key_in_its_home_bucket_is_found"]),
 ];
 

@@ -3,6 +3,8 @@
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 
+use fabcache_layout::sync::{Ordering, fence};
+
 use crate::error::Error;
 use crate::job::Heap;
 use crate::library::{CONTEXT_PRIVATE, ContextHandle};
@@ -86,6 +88,8 @@ impl RemoteHeaps for Context {
     }
 
     fn fence(&mut self) {
+        // OpenSHMEM's orders writes only.
+        fence(Ordering::Release);
         // SAFETY: the context is this thread's.
         unsafe { (self.heap.job.library.fence)(self.handle) };
     }

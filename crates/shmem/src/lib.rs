@@ -8,19 +8,30 @@
 //!   environment::prepare ──> Job::start ──> allocate (collective) ──> open, in each thread: get, put, fence
 //!                                              └─ Memory: the own part, by atomics and copies
 //! ```
-//! [`Process`], [`SymmetricHeap`] and [`RemoteHeaps`] are what the cache needs of this; [`local`] is the same among threads,
-//! for tests.
+//! [`Process`], [`SymmetricHeap`] and [`RemoteHeaps`] are what the cache needs of this; `local` is the same among threads,
+//! for tests. [`slots`] passes messages by puts.
 
+#[cfg(not(loom))]
 mod context;
+#[cfg(not(loom))]
 pub mod environment;
 mod error;
+#[cfg(not(loom))]
 mod job;
+#[cfg(not(loom))]
 mod library;
+#[cfg(not(loom))]
 pub mod local;
+#[cfg(all(test, loom))]
+mod models;
 mod remote_heaps;
+#[cfg(not(loom))]
 mod sleep;
+pub mod slots;
 
 pub use error::Error;
+#[cfg(not(loom))]
 pub use job::Job;
+#[cfg(not(loom))]
 pub use library::FILE_VARIABLE;
 pub use remote_heaps::{Process, RemoteHeaps, SymmetricHeap};

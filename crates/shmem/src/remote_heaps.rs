@@ -38,7 +38,8 @@ pub trait RemoteHeaps {
     /// It lies outside of the heap, or is not aligned.
     fn put_word(&mut self, pe: usize, offset: u64, word: u64);
 
-    /// Orders the writes to each PE: it sees those before this call no later than those after it.
+    /// Orders the writes to each PE: it sees those before this call no later than those after it. So it does what this thread
+    /// has stored in its own heap before, and what this thread has loaded from there was loaded before.
     fn fence(&mut self);
 
     /// Wakes a PE's threads that [sleep](SymmetricHeap::sleep) on the `count` words at this offset, if this process has that

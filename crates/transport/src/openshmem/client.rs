@@ -5,10 +5,10 @@ use std::io::IoSlice;
 use fabcache_fabric::channel::{ClientEnd, Incoming, SHORT_BYTES, SendMode, StagingRange};
 use fabcache_layout::Memory;
 use fabcache_shmem::RemoteHeaps;
+use fabcache_shmem::slots::{SlotReader, SlotWriter};
 
 use super::plan::{HeapPlan, LinkShape};
 use super::server::LinkError;
-use super::slots::{SlotReader, SlotWriter};
 
 /// What [`ClientLink::progress`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +47,13 @@ impl ClientLink {
     ) -> ClientLink {
         let shape = plan.shape();
         let part = |range: std::ops::Range<u64>| memory(range.start, range.end - range.start);
-        let writer = SlotWriter::new(server, plan.requests(client).start, shape);
+        let writer = SlotWriter::new(server, plan.requests(client).start, shape.ring());
         ClientLink {
             shape,
             end: ClientEnd::new(shape.terms()),
-            message: vec![0; writer.message_bytes_max()],
+            message: vec![0; shape.ring().message_bytes_max()],
             writer,
-            reader: SlotReader::new(part(plan.answers(server)), shape),
+            reader: SlotReader::new(part(plan.answers(server)), shape.ring()),
             staging: part(plan.staging(server)),
             landing: part(plan.landing(server)),
             spare: Vec::new(),

@@ -11,7 +11,7 @@
 //!      landing <── put ──────────────────────────────────────────   long answers
 //! ```
 //! [`ClientLink`] and [`ServerLink`] access other PEs' memory, which may block: threads of their own drive them, never a
-//! worker. All messages lie in *slots* of the receiver's heap ([`slots`]), a ring for each sender.
+//! worker. All messages lie in *slots* of the receiver's heap ([`fabcache_shmem::slots`]), a ring for each sender.
 //!
 //! A link whose worker closed it restarts: the server's last message says so, the client's last message follows, and then the
 //! server, which has read all of the client's slots, opens the next one by an empty message. So the slots of a link never
@@ -22,7 +22,6 @@ mod listener;
 mod pipe;
 mod plan;
 mod server;
-pub mod slots;
 
 pub use client::{ClientLink, Progress};
 pub use listener::OpenShmemListener;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use fabcache_fabric::channel::{
     CREDITS_MESSAGES_MAX, CREDITS_MIN, MESSAGE_BYTES, PIECE_BYTES_MAX, RING_BYTES_MIN, SHORT_BYTES, Terms,
 };
+use fabcache_shmem::slots::{FLAG_BYTES, RingShape};
 
 /// Slots of a ring: enough for the fewest credits …
 pub const SLOTS_MIN: u32 = 8;
@@ -54,7 +55,7 @@ pub enum ShapeError {
     BufferBytes(u64),
 }
 
-const _: () = assert!(SHORT_BYTES + 8 <= SLOT_BYTES_MIN as usize);
+const _: () = assert!(SHORT_BYTES + FLAG_BYTES as usize <= SLOT_BYTES_MIN as usize);
 const _: () = assert!(SLOTS_MIN as u16 >= CREDITS_MIN + CREDITS_MESSAGES_MAX);
 
 impl LinkShape {
@@ -76,14 +77,14 @@ impl LinkShape {
         if is_buffer { Ok(()) } else { Err(ShapeError::BufferBytes(self.buffer_bytes)) }
     }
 
-    /// Bytes of a ring of slots.
-    fn ring_bytes(&self) -> u64 {
-        u64::from(self.slots) * u64::from(self.slot_bytes)
+    /// The slots of one direction.
+    pub(super) fn ring(&self) -> RingShape {
+        RingShape { slots: self.slots, slot_bytes: self.slot_bytes }
     }
 
     /// Bytes that each PE has for each other one.
     pub fn bytes_for_each_pe(&self) -> u64 {
-        2 * (self.ring_bytes() + self.buffer_bytes)
+        2 * (self.ring().bytes() + self.buffer_bytes)
     }
 
     /// The parameters of a link. Its slots are written by one PE only, so no token distinguishes links.
@@ -101,7 +102,7 @@ impl LinkShape {
     }
 }
 
-/// Where each part of a PE's heap lies. Parts are for one other PE each, the one that [`slots`](super::slots) are written by.
+/// Where each part of a PE's heap lies. Parts are for one other PE each, the one that writes the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapPlan {
     pes: usize,
@@ -153,12 +154,12 @@ impl HeapPlan {
 
     /// The slots of requests of this client.
     pub fn requests(&self, client: usize) -> Range<u64> {
-        self.part(self.words().end, client, self.shape.ring_bytes())
+        self.part(self.words().end, client, self.shape.ring().bytes())
     }
 
     /// The slots of answers of this server.
     pub fn answers(&self, server: usize) -> Range<u64> {
-        self.part(self.requests(self.pes - 1).end, server, self.shape.ring_bytes())
+        self.part(self.requests(self.pes - 1).end, server, self.shape.ring().bytes())
     }
 
     /// What this server reads.

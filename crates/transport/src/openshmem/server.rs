@@ -8,10 +8,10 @@ use std::sync::Arc;
 use fabcache_fabric::channel::{ProtocolError, Read, SHORT_BYTES, SendMode, ServerEnd, StagingRange};
 use fabcache_layout::Memory;
 use fabcache_shmem::RemoteHeaps;
+use fabcache_shmem::slots::{SlotError, SlotReader, SlotWriter};
 
 use super::pipe::{Pipe, PipeLink};
 use super::plan::HeapPlan;
-use super::slots::{SlotError, SlotReader, SlotWriter};
 
 /// Wakes the thread that drives a link.
 pub trait Wake: Send + Sync + Debug {
@@ -65,16 +65,16 @@ impl ServerLink {
     ) -> io::Result<ServerLink> {
         let shape = plan.shape();
         let requests = plan.requests(client);
-        let writer = SlotWriter::new(client, plan.answers(server).start, shape);
+        let writer = SlotWriter::new(client, plan.answers(server).start, shape.ring());
         let pipe = Arc::new(Pipe::new(client, Arc::clone(&wake))?);
         Ok(ServerLink {
             client,
             plan: *plan,
             own: server,
             end: ServerEnd::new(shape.terms(), 0),
-            message: vec![0; writer.message_bytes_max()],
+            message: vec![0; shape.ring().message_bytes_max()],
             writer,
-            reader: SlotReader::new(memory(requests.start, requests.end - requests.start), shape),
+            reader: SlotReader::new(memory(requests.start, requests.end - requests.start), shape.ring()),
             pipe,
             outgoing: VecDeque::new(),
             spare: Vec::new(),

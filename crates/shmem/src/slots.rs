@@ -5,18 +5,42 @@
 //!   flag: length of the message (32 bits, low), its number + 1 (32 bits)
 //! ```
 //! Messages are numbered, and message `n` lies in slot `n mod slots`. The reader takes them in order and copies each at
-//! once. The writer writes a slot again only when the reader has copied its message: it keeps to the credits that the reader
-//! grants ([`fabcache_fabric::channel`]), which are fewer than the slots.
-
-use std::sync::atomic::Ordering;
+//! once. The writer writes a slot again only when the reader has said, in a message of its own ring, that it has copied the
+//! one before. The fence of that message comes after the copy.
 
 use fabcache_layout::Memory;
-use fabcache_shmem::RemoteHeaps;
+use fabcache_layout::sync::{Ordering, without};
 
-use super::plan::LinkShape;
+use crate::remote_heaps::RemoteHeaps;
 
 /// Bytes of the flag before a message.
-const FLAG_BYTES: u64 = 8;
+pub const FLAG_BYTES: u32 = 8;
+
+/// The size of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingShape {
+    /// Slots, a power of two.
+    pub slots: u32,
+    /// Bytes of a slot, with its flag; a multiple of 8.
+    pub slot_bytes: u32,
+}
+
+impl RingShape {
+    /// Returns the bytes of all slots.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.slots) * u64::from(self.slot_bytes)
+    }
+
+    /// Returns the length of the longest message.
+    pub fn message_bytes_max(&self) -> usize {
+        (self.slot_bytes - FLAG_BYTES) as usize
+    }
+
+    /// Returns the offset of a message's slot.
+    fn slot(&self, number: u32) -> u64 {
+        u64::from(number % self.slots) * u64::from(self.slot_bytes)
+    }
+}
 
 /// The flag of a message.
 fn flag(number: u32, len: usize) -> u64 {
@@ -28,19 +52,14 @@ fn flag(number: u32, len: usize) -> u64 {
 pub struct SlotWriter {
     pe: usize,
     start: u64,
-    shape: LinkShape,
+    shape: RingShape,
     next: u32,
 }
 
 impl SlotWriter {
     /// Writes the ring at this offset of a PE's heap, which is all 0 now.
-    pub fn new(pe: usize, start: u64, shape: LinkShape) -> SlotWriter {
+    pub fn new(pe: usize, start: u64, shape: RingShape) -> SlotWriter {
         SlotWriter { pe, start, shape, next: 0 }
-    }
-
-    /// The longest message.
-    pub fn message_bytes_max(&self) -> usize {
-        (u64::from(self.shape.slot_bytes) - FLAG_BYTES) as usize
     }
 
     /// Writes the next message. The reader has copied the one that was in its slot.
@@ -48,14 +67,16 @@ impl SlotWriter {
     /// # Panics
     /// The message is too long.
     pub fn write(&mut self, heaps: &mut dyn RemoteHeaps, message: &[u8]) {
-        assert!(message.len() <= self.message_bytes_max(), "a message of {} bytes", message.len());
-        let slot = u64::from(self.next % self.shape.slots);
-        let at = self.start + slot * u64::from(self.shape.slot_bytes);
+        assert!(message.len() <= self.shape.message_bytes_max(), "a message of {} bytes", message.len());
+        let at = self.start + self.shape.slot(self.next);
         if !message.is_empty() {
-            heaps.put(self.pe, at + FLAG_BYTES, message);
+            heaps.put(self.pe, at + u64::from(FLAG_BYTES), message);
         }
-        // The reader sees the message no later than its flag; that of long data, too, which the message may be about.
-        heaps.fence();
+        // The reader sees the message no later than its flag, and so other data that was put, which the message may be about.
+        // What this thread has copied before, it has copied before the reader sees the flag.
+        if !without("slot_fence") {
+            heaps.fence();
+        }
         heaps.put_word(self.pe, at, flag(self.next, message.len()));
         self.next = self.next.wrapping_add(1);
     }
@@ -73,24 +94,21 @@ pub struct SlotError {
 #[derive(Debug)]
 pub struct SlotReader {
     memory: Memory,
-    shape: LinkShape,
+    shape: RingShape,
     next: u32,
 }
 
 impl SlotReader {
     /// Reads the ring in this memory.
-    pub fn new(memory: Memory, shape: LinkShape) -> SlotReader {
+    pub fn new(memory: Memory, shape: RingShape) -> SlotReader {
         SlotReader { memory, shape, next: 0 }
-    }
-
-    fn at(&self) -> u64 {
-        u64::from(self.next % self.shape.slots) * u64::from(self.shape.slot_bytes)
     }
 
     /// Returns whether the next slot's flag has changed.
     #[inline]
     pub fn has_come(&self) -> bool {
-        self.memory.load(self.at(), Ordering::Relaxed) >> 32 == u64::from(self.next.wrapping_add(1))
+        self.memory.load(self.shape.slot(self.next), Ordering::Relaxed) >> 32
+            == u64::from(self.next.wrapping_add(1))
     }
 
     /// Copies the next message, if it has come, and returns its length.
@@ -98,33 +116,34 @@ impl SlotReader {
     /// # Errors
     /// The flag is invalid. The ring cannot be read any more.
     pub fn read(&mut self, into: &mut Vec<u8>) -> Result<Option<usize>, SlotError> {
-        let (at, number) = (self.at(), self.next);
-        let flag = self.memory.load(at, Ordering::Acquire);
+        let (at, number) = (self.shape.slot(self.next), self.next);
+        // The message is copied after its flag was seen.
+        let order = if without("slot_acquire") { Ordering::Relaxed } else { Ordering::Acquire };
+        let flag = self.memory.load(at, order);
         let written = (flag >> 32) as u32;
         if written != number.wrapping_add(1) {
             // What was there before: nothing, or the message of the round before.
             let before = number.wrapping_sub(self.shape.slots).wrapping_add(1);
             return if flag == 0 || written == before { Ok(None) } else { Err(SlotError { number, flag }) };
         }
-        let len = flag & u64::from(u32::MAX);
-        if len > u64::from(self.shape.slot_bytes) - FLAG_BYTES {
+        let len = (flag & u64::from(u32::MAX)) as usize;
+        if len > self.shape.message_bytes_max() {
             return Err(SlotError { number, flag });
         }
         into.clear();
-        into.resize(len as usize, 0);
-        self.memory.copy_out(at + FLAG_BYTES, into);
+        into.resize(len, 0);
+        self.memory.copy_out(at + u64::from(FLAG_BYTES), into);
         self.next = number.wrapping_add(1);
-        Ok(Some(len as usize))
+        Ok(Some(len))
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    use fabcache_shmem::local::LocalJob;
-
     use super::*;
+    use crate::local::LocalJob;
 
-    const SHAPE: LinkShape = LinkShape { slots: 8, slot_bytes: 128, buffer_bytes: 64 << 10 };
+    const SHAPE: RingShape = RingShape { slots: 8, slot_bytes: 128 };
 
     fn ring() -> (LocalJob, SlotWriter, SlotReader) {
         let job = LocalJob::new(2, 8 * 128);
