@@ -9,6 +9,22 @@ use fabcache_layout::Memory;
 
 use crate::error::Error;
 
+/// Fills the ends of each part before a read: a failed one leaves it there.
+const MARK: [u8; 8] = 0x6d9b_36da_5b6c_b64d_u64.to_ne_bytes();
+/// Transports read long data in parts, none of which is shorter.
+const PART_BYTES: usize = 4096;
+
+/// Returns the first and the last bytes of each part.
+fn ends_of_parts(bytes: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+    fn ends(part: &mut [u8]) -> [&mut [u8]; 2] {
+        let first = MARK.len().min(part.len());
+        let (first, rest) = part.split_at_mut(first);
+        let behind = rest.len().saturating_sub(MARK.len());
+        [first, &mut rest[behind..]]
+    }
+    bytes.chunks_mut(PART_BYTES).flat_map(ends).filter(|end| !end.is_empty())
+}
+
 /// Access of one thread to the heaps of all PEs of a job.
 ///
 /// An access may block for as long as its PE sleeps or is stopped; those of other PEs are not affected. Whether an access
@@ -25,6 +41,16 @@ pub trait RemoteHeaps {
     /// # Panics
     /// They lie outside of the heap.
     fn get(&mut self, pe: usize, offset: u64, into: &mut [u8]);
+
+    /// Reads as [`RemoteHeaps::get`] does, and returns whether it succeeded.
+    fn try_get(&mut self, pe: usize, offset: u64, into: &mut [u8]) -> bool {
+        // The PE's bytes may equal one mark, but not both.
+        [MARK, MARK.map(|byte| !byte)].iter().any(|mark| {
+            ends_of_parts(into).for_each(|end| end.copy_from_slice(&mark[..end.len()]));
+            self.get(pe, offset, into);
+            ends_of_parts(into).all(|end| *end != mark[..end.len()])
+        })
+    }
 
     /// Writes a PE's bytes at an offset; the PE sees them at some time.
     ///
@@ -109,4 +135,61 @@ pub trait Process: Send + Sync + Debug {
     /// # Errors
     /// There is not enough, in all PEs alike.
     fn allocate(&self, bytes: u64) -> Result<Arc<dyn SymmetricHeap>, Error>;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::local::LocalJob;
+
+    const LENGTHS: [usize; 9] = [1, 7, 8, 9, 17, 4096, 4097, 9000, 12_288];
+
+    /// Reads only some of the parts.
+    struct Failing(std::ops::Range<usize>);
+
+    impl RemoteHeaps for Failing {
+        fn pe(&self) -> usize {
+            0
+        }
+
+        fn pes(&self) -> usize {
+            1
+        }
+
+        fn get(&mut self, _: usize, _: u64, into: &mut [u8]) {
+            into[self.0.clone()].fill(1);
+        }
+
+        fn put(&mut self, _: usize, _: u64, _: &[u8]) {}
+
+        fn put_word(&mut self, _: usize, _: u64, _: u64) {}
+
+        fn fence(&mut self) {}
+
+        fn progress(&mut self) {}
+    }
+
+    #[test]
+    fn failed_reads_are_noticed() {
+        for len in LENGTHS {
+            for read in [0..0, 0..(len - 1) / PART_BYTES * PART_BYTES, PART_BYTES.min(len)..len, 0..len] {
+                let is_whole = read == (0..len);
+                assert_eq!(Failing(read).try_get(0, 0, &mut vec![1; len]), is_whole, "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_bytes_can_be_read() {
+        let job = LocalJob::new(1, 16_384);
+        for len in LENGTHS {
+            for mark in [MARK, MARK.map(|byte| !byte), [7; 8]] {
+                let bytes: Vec<u8> = mark.into_iter().cycle().take(len).collect();
+                job.memory(0).copy_in(64, &bytes);
+                let mut read = vec![0; len];
+                assert!(job.of(0).try_get(0, 64, &mut read), "{len}");
+                assert!(read == bytes, "{len}");
+            }
+        }
+    }
 }
