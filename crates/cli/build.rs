@@ -1,3 +1,8 @@
 //! Links the program so that OpenSHMEM finds the end of its data, as that of the server.
 
-include!("../server/build.rs");
+#[path = "../server/build.rs"]
+mod server;
+
+fn main() {
+    server::main();
+}

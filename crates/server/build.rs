@@ -1,11 +1,12 @@
-// Links the program so that OpenSHMEM finds the end of its data.
+//! Links the program so that OpenSHMEM finds the end of its data.
 
 /// Open MPI's liboshmem exchanges the addresses of all writable memory below the symbol `_end` with the other PEs, and expects
 /// equally many areas in each (oshmem/mca/memheap/base/memheap_base_static.c). Unless the program exports its own `_end`, the
 /// library's is used: below it lie buffers and stacks, whose number depends on where the kernel puts them, and PEs crash.
 const END_OF_DATA: [&str; 2] = ["-Wl,--undefined=_end", "-Wl,--export-dynamic-symbol=_end"];
 
-fn main() {
+/// Passes the linker its arguments.
+pub fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         for argument in END_OF_DATA {
