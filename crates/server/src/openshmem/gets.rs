@@ -67,7 +67,7 @@ pub struct OneSidedGets {
     remote: Remote<Vec<u8>, StartedGet>,
     clock: RegionClock,
     spare: Vec<Vec<u8>>,
-    /// Changes with each read.
+    /// Decides which reads are reported.
     random: u64,
     accesses: Vec<(KeyHash, u8)>,
 }
@@ -163,18 +163,11 @@ impl OneSidedGets {
         }
     }
 
-    /// Reads bytes of the region; none if the read failed, which OpenSHMEM does not tell: it leaves the buffer as it was.
+    /// Reads bytes of the region; none if the read failed.
     fn get(&mut self, heaps: &mut dyn RemoteHeaps, offset: u64, len: usize) -> Option<Vec<u8>> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(len, 0);
-        // What an earlier read left must not pass for what this one should have read.
-        let mark = self.next_random().to_ne_bytes();
-        let marked = mark.len().min(len);
-        buffer[..marked].copy_from_slice(&mark[..marked]);
-        buffer[len - marked..].copy_from_slice(&mark[..marked]);
-        heaps.get(self.pe, self.range.start + offset, &mut buffer);
-        let is_unchanged = buffer[..marked] == mark[..marked] && buffer[len - marked..] == mark[..marked];
-        (!is_unchanged).then_some(buffer)
+        heaps.try_get(self.pe, self.range.start + offset, &mut buffer).then_some(buffer)
     }
 
     fn next_random(&mut self) -> u64 {
