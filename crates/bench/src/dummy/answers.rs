@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use fabcache_protocol::{
-    Command, Delete, Encoding, Get, Item, Refusal, Reply, Request, SavedEncoding, Store, StoreMode,
-    TextEncoding, Value,
+    Command, Decoded, Decoder, Delete, Encoding, Get, Item, Refusal, Reply, Request, SavedEncoding, Store,
+    StoreMode, TextEncoding, Value,
 };
 
 use super::fault::{Fault, Kind};
@@ -127,6 +127,8 @@ impl Answers {
                 }
             }
             Command::Store(store) => self.store(shared, &store, &encoding),
+            // Not answered.
+            Command::ShmAccessed(_) => {}
             command => {
                 self.other(shared, &command, &encoding);
                 self.end(shared, None);
@@ -270,4 +272,26 @@ impl Answers {
 
 fn item(len: u32) -> Item {
     Item { len: len.into(), cas: 1, ..Item::default() }
+}
+
+/// Answers complete requests; returns the number of consumed bytes.
+pub fn respond(shared: &Shared, decoder: &mut Decoder, answers: &mut Answers, input: &[u8]) -> usize {
+    answers.begin();
+    let mut used = 0;
+    while !answers.closing {
+        match decoder.decode(&input[used..]) {
+            Decoded::Incomplete { .. } => break,
+            Decoded::Request { consumed, request } => {
+                used += consumed;
+                answers.request(shared, request);
+            }
+            Decoded::ValueEnd { consumed, intact } => {
+                used += consumed;
+                answers.value_end(shared, intact);
+            }
+            Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => used += consumed,
+            Decoded::Fatal => answers.closing = true,
+        }
+    }
+    used
 }

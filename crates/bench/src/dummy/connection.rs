@@ -3,13 +3,12 @@
 use std::io;
 
 use fabcache_protocol::{Decoder, Limits};
-use fabcache_transport::{Link, Received};
+use fabcache_transport::{Link, PolledLink, Received};
 
-use super::answers::{Answers, Shared};
-use super::responder::respond;
+use super::answers::{Answers, Shared, respond};
 
 /// Values up to this many bytes are buffered whole; longer ones are discarded as they arrive.
-const INLINE_BYTES_MAX: usize = 2 << 10;
+pub const LIMITS: Limits = Limits { inline_value_max: 2 << 10 };
 /// Bytes received at once.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
@@ -58,16 +57,19 @@ pub enum Interest {
 }
 
 impl Connection {
-    /// Returns a connection over a link.
+    /// Returns a connection over a link, in the protocol of its first request.
     pub fn new(link: Box<dyn Link>) -> Connection {
-        let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
-        Connection {
-            link,
-            speaks: ConnectionProtocol::Nothing,
-            decoder: Decoder::new(None, limits),
-            answers: Answers::new(),
-            rest: Vec::new(),
-        }
+        Connection::with(link, Decoder::new(None, LIMITS))
+    }
+
+    /// Returns a connection over a link, each request in any protocol.
+    pub fn mixed(link: Box<dyn Link>) -> Connection {
+        Connection::with(link, Decoder::mixed(LIMITS))
+    }
+
+    fn with(link: Box<dyn Link>, decoder: Decoder) -> Connection {
+        let (speaks, answers) = (ConnectionProtocol::Nothing, Answers::new());
+        Connection { link, speaks, decoder, answers, rest: Vec::new() }
     }
 
     /// Returns whether responses are unsent because the client does not read them.
@@ -78,6 +80,11 @@ impl Connection {
     /// Returns the link.
     pub fn link(&self) -> &dyn Link {
         &*self.link
+    }
+
+    /// Returns the operations of a link that can be polled.
+    pub fn as_polled(&mut self) -> Option<&mut dyn PolledLink> {
+        self.link.as_polled()
     }
 
     /// Answers received requests. All connections share `buffer`.
@@ -141,5 +148,33 @@ impl Connection {
 
     fn decode(&mut self, shared: &Shared, input: &[u8]) -> usize {
         respond(shared, &mut self.decoder, &mut self.answers, input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabcache_transport::memory::pair;
+
+    use super::*;
+
+    #[test]
+    fn partial_requests_are_answered_when_complete() {
+        let (link, peer) = pair().expect("a descriptor");
+        let mut connection = Connection::mixed(Box::new(link));
+        let shared = Shared::new(None, Default::default());
+        let (mut buffer, mut answered) = (Vec::new(), Vec::new());
+        let long = [&b"set long 0 0 3000\r\n"[..], &[b'v'; 3_000], b"\r\nmn\r\n"].concat();
+        for part in [&b"mn\r\nset key 0"[..], b" 0 2\r", b"\nab\r\n"].into_iter().chain(long.chunks(700)) {
+            assert_eq!(peer.send(part).expect("room"), part.len());
+            assert_eq!(connection.serve(&shared, &mut buffer), Interest::Requests);
+            let mut answer = [0; 64];
+            if let Received::Bytes(count) = peer.receive(&mut answer) {
+                answered.extend_from_slice(&answer[..count]);
+            }
+        }
+        assert_eq!(answered, b"MN\r\nSTORED\r\nSTORED\r\nMN\r\n");
+        peer.send(b"shm accessed AAAAAAAAAAAB\r\nquit\r\n").expect("room");
+        assert_eq!(connection.serve(&shared, &mut buffer), Interest::End);
+        assert_eq!(peer.receive(&mut [0; 64]), Received::Nothing, "reads are reported without an answer");
     }
 }

@@ -9,8 +9,9 @@
 //!   `connection.rs`: one connection.
 //! - `fault.rs`: the faults of a broken dummy.
 //! - `child.rs`: a dummy as a child process.
-//! - `overheard.rs`: records the bytes of a call and its response; `responder.rs`: responses without a
-//!   connection.
+//! - `recorded_call.rs`: records the bytes of a call and its response.
+//! - `responder.rs`: responses without a connection.
+//! - `shared_memory.rs`: a dummy that shares a region and channels.
 
 mod answers;
 mod child;
@@ -20,6 +21,7 @@ mod lengths;
 mod output;
 mod recorded_call;
 mod responder;
+mod shared_memory;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,6 +48,7 @@ pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
 pub use recorded_call::{RecordedCall, record_call};
 pub use responder::Responder;
+pub use shared_memory::SharedMemoryDummy;
 
 use crate::limits::Limits;
 
@@ -97,10 +100,15 @@ impl fmt::Display for Listen {
 impl Listen {
     /// Returns a Unix socket with a unique path.
     pub fn private_socket() -> Listen {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Listen::Unix(std::env::temp_dir().join(format!("fabcache-dummy-{}-{number}", std::process::id())))
+        Listen::Unix(private_path())
     }
+}
+
+/// Returns a unique path for a socket.
+fn private_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fabcache-dummy-{}-{number}", std::process::id()))
 }
 
 /// A dummy's options.

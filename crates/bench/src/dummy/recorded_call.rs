@@ -7,8 +7,7 @@ use anyhow::{Context, Result, bail};
 use fabcache_client::{Client, Options, Protocol, SharedMemory};
 use fabcache_protocol::{Decoder, Limits};
 
-use super::answers::{Answers, Shared};
-use super::responder::respond;
+use super::answers::{Answers, Shared, respond};
 
 const READ_BYTES: usize = 64 << 10;
 

@@ -1,11 +1,9 @@
 //! The dummy's responses for callers without a socket.
 
-use fabcache_protocol::{Decoded, Decoder, Limits};
+use fabcache_protocol::Decoder;
 
-use super::answers::{Answers, Shared};
-
-/// Values up to this many bytes are buffered whole; longer ones are discarded as they arrive.
-const INLINE_BYTES_MAX: usize = 2 << 10;
+use super::answers::{Answers, Shared, respond};
+use super::connection::LIMITS;
 
 /// The dummy's end of one connection, without the connection.
 #[derive(Debug)]
@@ -20,10 +18,9 @@ pub struct Responder {
 impl Responder {
     /// Returns a responder to requests of all protocols.
     pub fn mixed() -> Responder {
-        let limits = Limits { inline_value_max: INLINE_BYTES_MAX };
         Responder {
             shared: Shared::new(None, Default::default()),
-            decoder: Decoder::mixed(limits),
+            decoder: Decoder::mixed(LIMITS),
             answers: Answers::new(),
             rest: Vec::new(),
         }
@@ -47,28 +44,6 @@ impl Responder {
         answers.output.take(&shared.items, answer);
         !answers.closing
     }
-}
-
-/// Answers complete requests; returns the number of consumed bytes.
-pub fn respond(shared: &Shared, decoder: &mut Decoder, answers: &mut Answers, input: &[u8]) -> usize {
-    answers.begin();
-    let mut used = 0;
-    while !answers.closing {
-        match decoder.decode(&input[used..]) {
-            Decoded::Incomplete { .. } => break,
-            Decoded::Request { consumed, request } => {
-                used += consumed;
-                answers.request(shared, request);
-            }
-            Decoded::ValueEnd { consumed, intact } => {
-                used += consumed;
-                answers.value_end(shared, intact);
-            }
-            Decoded::Value { consumed, .. } | Decoded::Skipped { consumed } => used += consumed,
-            Decoded::Fatal => answers.closing = true,
-        }
-    }
-    used
 }
 
 #[cfg(test)]

@@ -58,15 +58,22 @@ pub fn memory_for(items: u64, value_bytes: usize) -> u64 {
 /// Memory is exhausted.
 pub fn store(memory_bytes: u64, threads: usize) -> Result<(Arc<Store>, SetClock)> {
     let clock = SetClock::default();
+    Ok((store_with(memory_bytes, threads, Box::new(clock.clone()))?, clock))
+}
+
+/// Creates a store for `threads` handles with this source of time.
+///
+/// # Errors
+/// Memory is exhausted.
+pub fn store_with(memory_bytes: u64, threads: usize, time: Box<dyn TimeSource>) -> Result<Arc<Store>> {
     let options = StoreOptions {
         memory_bytes,
         memory_bytes_max: memory_bytes,
         threads,
-        time: Box::new(clock.clone()),
+        time,
         ..StoreOptions::default()
     };
-    let store = Store::open(options).context("no memory for a store")?;
-    Ok((Arc::new(store), clock))
+    Ok(Arc::new(Store::open(options).context("no memory for a store")?))
 }
 
 /// Returns a write without options.
