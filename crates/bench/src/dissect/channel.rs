@@ -1,206 +1,198 @@
-//! An echo thread at the other end of a private channel: shared memory without a server.
+//! The client's end of a channel without the client library. It waits as the library does.
 
 use std::hint::spin_loop;
-use std::io::IoSlice;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{JoinHandle, Thread};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use fabcache_layout::channel::{Channel, ProtocolError, Shape};
+use anyhow::{Context, Result, bail};
+use fabcache_layout::channel::{CHANNEL_VERSION, Channel, ProtocolError, SpinPolicy};
+use fabcache_layout::format::FORMAT_VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
 
-use crate::dummy::{RecordedCall, Responder};
-use crate::items::Items;
-use crate::process::{Cpus, pin};
+/// Polls between readings of the clock.
+const POLLS_PER_CLOCK: u32 = 64;
+/// Longer than any answer to the request for memory.
+const ANSWER_BYTES_MAX: usize = 256;
 
-/// The server's default shape of channels.
-const SHAPE: Shape = Shape { slots: 64, slot_bytes: 1 << 10, staging_bytes: 1 << 20 };
-/// How long the thread polls for the next request before it sleeps.
-const SPIN_TIME: Duration = Duration::from_millis(1);
-/// Sleep interval between checks of the stop flag.
-const SLEEP_TIME: Duration = Duration::from_millis(20);
-/// Polls between readings of the clock, after which the thread yields the CPU.
-const POLLS_PER_CLOCK: u32 = 512;
-const BUFFER_BYTES: usize = 256 << 10;
-
-/// How the thread answers.
-pub enum AnswerMode {
-    /// Answers requests of the first length with responses of the second.
-    Echo(usize, usize),
-    /// The dummy decodes requests and builds responses.
-    Protocol(Box<Responder>),
-}
-
-/// The client's end of a channel to an echo thread.
+/// A channel to a server that shares memory.
 pub struct ChannelClient {
     channel: Channel,
-    request: Vec<u8>,
-    key_at: usize,
-    answer: Vec<u8>,
-    timeout: Duration,
-    peer: Option<JoinHandle<Result<()>>>,
-    thread: Thread,
-    state: Arc<State>,
+    /// Carries notifications; the channel ends with it.
+    socket: UnixStream,
+    spin: SpinPolicy,
+    timeout: Timespec,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    sleeps: AtomicBool,
-    ends: AtomicBool,
+/// The condition that ends a wait.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Data,
+    Room,
 }
 
 impl ChannelClient {
-    /// Connects to a new thread on these CPUs.
+    /// Requests memory at a Unix socket.
     ///
     /// # Errors
-    /// There is no memory for a channel, or no thread.
-    pub fn new(
-        call: &RecordedCall,
-        key: &[u8],
-        answering: AnswerMode,
-        cpus: &Cpus,
-        timeout: Duration,
-    ) -> Result<ChannelClient> {
-        let (served, file) = Channel::create(&SHAPE)?;
-        let channel = Channel::open(file.as_fd())?;
-        let state = Arc::new(State::default());
-        let (of_peer, cpus) = (Arc::clone(&state), cpus.clone());
-        let peer = std::thread::Builder::new().name("channel".into()).spawn(move || {
-            pin(None, &cpus)?;
-            answer_all(served, answering, &of_peer)
-        })?;
-        let at = call.request.windows(key.len()).position(|window| window == key);
-        let thread = peer.thread().clone();
-        Ok(ChannelClient {
-            channel,
-            request: call.request.clone(),
-            key_at: at.context("the key is not in the request")?,
-            answer: vec![0; call.answer.len()],
-            timeout,
-            peer: Some(peer),
-            thread,
-            state,
-        })
+    /// The server cannot be reached, or shares no memory.
+    pub fn attach(path: &Path, timeout: Duration) -> Result<ChannelClient> {
+        let mut socket = UnixStream::connect(path)?;
+        socket.set_read_timeout(Some(timeout))?;
+        socket.write_all(format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n").as_bytes())?;
+        let mut answer = [0; ANSWER_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut answer)];
+        let len = recvmsg(&socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        let Ok([_region, channel]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            bail!("no memory is shared: {}", String::from_utf8_lossy(&answer[..len]).trim_end());
+        };
+        let channel = Channel::open(channel.as_fd()).context("the channel")?;
+        let timeout = Timespec::try_from(timeout)?;
+        Ok(ChannelClient { channel, socket, spin: SpinPolicy::default(), timeout })
     }
 
-    /// Makes the call for an item; returns its duration.
-    ///
-    /// # Errors
-    /// There is no answer.
-    pub fn call(&mut self, items: &Items, number: u64, key: &mut Vec<u8>) -> Result<Duration> {
-        items.key(number, key);
-        self.request[self.key_at..self.key_at + key.len()].copy_from_slice(key);
-        let begun = Instant::now();
-        let (mut sent, mut come) = (0, 0);
-        let mut polls = 0u32;
-        while come < self.answer.len() {
-            let mut moved = 0;
-            if sent < self.request.len() {
-                moved = self.channel.outgoing().send(&[IoSlice::new(&self.request[sent..])])?;
-                sent += moved;
-            } else if self.channel.has_incoming() {
-                moved = self.channel.incoming().receive(&mut self.answer[come..])?;
-                come += moved;
-            }
-            if moved > 0 {
-                polls = 0;
-                if self.state.sleeps.load(Ordering::Relaxed) {
-                    self.thread.unpark();
-                }
-                continue;
-            }
-            spin_loop();
-            polls += 1;
-            if polls.is_multiple_of(POLLS_PER_CLOCK) {
-                // Needed where both ends share one CPU.
-                self.thread.unpark();
-                std::thread::yield_now();
-                ensure!(begun.elapsed() < self.timeout, "no answer through a channel");
-            }
-        }
-        Ok(begun.elapsed())
+    fn notify(&self) {
+        // A full socket wakes the server as well.
+        let _ = send(&self.socket, b"!", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
-}
 
-impl Drop for ChannelClient {
-    fn drop(&mut self) {
-        self.state.ends.store(true, Ordering::Relaxed);
-        self.thread.unpark();
-        if let Some(peer) = self.peer.take() {
-            // The calls have already reported the thread's result.
-            drop(peer.join());
-        }
-    }
-}
-
-/// Answers requests until the stop flag is set.
-fn answer_all(mut channel: Channel, mut answering: AnswerMode, state: &State) -> Result<()> {
-    let (mut buffer, mut answer, mut come) = (vec![0; BUFFER_BYTES], Vec::new(), 0);
-    let mut until = Instant::now() + SPIN_TIME;
-    let mut polls = 0u32;
-    loop {
-        if channel.has_incoming() {
-            let count = channel.incoming().receive(&mut buffer)?;
-            match &mut answering {
-                AnswerMode::Echo(requested, answered) => {
-                    come += count;
-                    answer.clear();
-                    while come >= *requested {
-                        come -= *requested;
-                        answer.resize(answer.len() + *answered, 0);
-                    }
-                }
-                AnswerMode::Protocol(responder) => {
-                    if !responder.take(&buffer[..count], &mut answer) {
-                        bail!("the dummy received an invalid request");
-                    }
-                }
-            }
-            send(&mut channel, &answer, state)?;
-            polls = 0;
-            continue;
-        }
-        spin_loop();
-        polls += 1;
-        if !polls.is_multiple_of(POLLS_PER_CLOCK) {
-            continue;
-        }
-        if state.ends.load(Ordering::Relaxed) {
+    /// Spins, then sleeps, until the server has sent or consumed bytes.
+    fn wait(&mut self, wanted: Wanted) -> io::Result<()> {
+        let spin = self.spin;
+        if let Some(time) = spin.spin_time()
+            && self.spin(wanted, time)?
+        {
+            self.spin = spin.after_success();
             return Ok(());
         }
-        if polls == POLLS_PER_CLOCK {
-            until = Instant::now() + SPIN_TIME;
-        } else if Instant::now() > until {
-            state.sleeps.store(true, Ordering::Relaxed);
-            std::thread::park_timeout(SLEEP_TIME);
-            state.sleeps.store(false, Ordering::Relaxed);
+        let began = Instant::now();
+        self.sleep(wanted)?;
+        self.spin = spin.after_sleep(began.elapsed());
+        Ok(())
+    }
+
+    fn is_ready(&mut self, wanted: Wanted) -> io::Result<bool> {
+        match wanted {
+            Wanted::Data => Ok(self.channel.has_incoming()),
+            Wanted::Room => self.channel.outgoing().has_room().map_err(broken),
         }
-        std::thread::yield_now();
+    }
+
+    /// Polls for this time; returns whether that was successful.
+    fn spin(&mut self, wanted: Wanted, time: Duration) -> io::Result<bool> {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            for _ in 0..POLLS_PER_CLOCK {
+                if self.is_ready(wanted)? {
+                    return Ok(true);
+                }
+                spin_loop();
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sleeps until the server notifies this end.
+    fn sleep(&mut self, wanted: Wanted) -> io::Result<()> {
+        match wanted {
+            Wanted::Data => self.channel.incoming().want_data(),
+            Wanted::Room => self.channel.outgoing().want_room(),
+        }
+        if !self.is_ready(wanted)? {
+            let mut waited = [PollFd::new(&self.socket, PollFlags::IN)];
+            if retry_on_intr(|| poll(&mut waited, Some(&self.timeout)))? == 0 {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer through a channel"));
+            }
+        }
+        match wanted {
+            Wanted::Data => _ = self.channel.incoming().unwant_data(),
+            Wanted::Room => self.channel.outgoing().unwant_room(),
+        }
+        match recv(&self.socket, &mut [0; 64][..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-fn send(channel: &mut Channel, mut rest: &[u8], state: &State) -> Result<(), ProtocolError> {
-    while !rest.is_empty() && !state.ends.load(Ordering::Relaxed) {
-        let sent = channel.outgoing().send(&[IoSlice::new(rest)])?;
-        rest = &rest[sent..];
+impl Write for ChannelClient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let sent = self.channel.outgoing().send(&[IoSlice::new(bytes)]).map_err(broken)?;
+            if sent > 0 {
+                if self.channel.outgoing().must_notify() {
+                    self.notify();
+                }
+                return Ok(sent);
+            }
+            self.wait(Wanted::Room)?;
+        }
     }
-    Ok(())
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for ChannelClient {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let came = self.channel.incoming().receive(into).map_err(broken)?;
+            if came > 0 {
+                if self.channel.incoming().must_notify() {
+                    self.notify();
+                }
+                return Ok(came);
+            }
+            self.wait(Wanted::Data)?;
+        }
+    }
+}
+
+fn broken(error: ProtocolError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 #[cfg(test)]
 mod tests {
     use fabcache_client::{Protocol, Ttl};
+    use fabcache_layout::channel::Shape;
+
+    use super::super::raw::Raw;
+    use super::super::{Call, store};
+    use crate::dummy::{Dummy, Listen, Settings, SharedMemoryDummy, record_call};
+    use crate::items::Items;
+    use crate::process::Cpus;
+    use crate::target::{Target, Url};
 
     use super::*;
-    use crate::dummy::record_call;
 
     #[test]
     fn calls_go_through_memory() {
         let items = Items::new(20).expect("a length");
         let timeout = Duration::from_secs(20);
-        let cpus = Cpus::current().expect("some");
+        let other = Dummy::start(&Settings::new(vec![Listen::private_socket()])).expect("it listens");
+        let other_url: Url = other.urls()[0].parse().expect("a URL");
+        let target =
+            Target::new("other", std::slice::from_ref(&other_url), Protocol::Auto).expect("it answers");
+        let call = Call { items: &items, sets: true, value_bytes: 1, verify: true };
+        let handle = store::shared(&call, &target.client().expect("it answers"), 1).expect("memory");
+        let dummy = SharedMemoryDummy::start(handle, &Cpus::current().expect("some")).expect("it listens");
+        let url: Url = dummy.url().parse().expect("a URL");
         for len in [1usize, 3_000, 3_000_000] {
             let (mut key, mut value) = (Vec::new(), Vec::new());
             items.key(0, &mut key);
@@ -209,16 +201,61 @@ mod tests {
                 Ok(client.set(&key, &value, Ttl::NEVER)?)
             });
             let heard = heard.expect("an answer");
-            let echo = AnswerMode::Echo(heard.request.len(), heard.answer.len());
-            for answering in [echo, AnswerMode::Protocol(Box::new(Responder::mixed()))] {
-                let mut client = ChannelClient::new(&heard, &key, answering, &cpus, timeout).expect("memory");
+            let long =
+                record_call(Protocol::Binary, (0, len as u32), |client| Ok(client.get(&key).map(drop)?));
+            let long = long.expect("an answer");
+            let echo = Raw::to_echo(&url, &heard, &key, timeout).expect("a channel");
+            let other_echo = Raw::to_echo(&url, &long, &key, timeout).expect("a channel");
+            let dummy = Raw::to_dummy(&url, &heard, &key, timeout).expect("a channel");
+            for mut client in [echo, other_echo, dummy] {
                 for number in 0..20 {
                     client.call(&items, number, &mut Vec::new()).expect("an answer");
                 }
-                // Long enough that the thread sleeps.
-                std::thread::sleep(Duration::from_millis(50));
-                client.call(&items, 20, &mut Vec::new()).expect("an answer");
+                let woken = (0..5).map(|number| {
+                    // Long enough that the dummy sleeps.
+                    std::thread::sleep(Duration::from_millis(20));
+                    client.call(&items, number, &mut Vec::new()).expect("an answer")
+                });
+                assert!(woken.min() < Some(Duration::from_millis(100)), "it wakes by itself after 250");
             }
         }
+        let path = Path::new(other.urls()[0].strip_prefix("unix://").expect("a path"));
+        let error = ChannelClient::attach(path, timeout).err().expect("it shares no memory");
+        assert!(format!("{error:#}").contains("no memory is shared"), "{error:#}");
+    }
+
+    #[test]
+    fn it_sleeps_until_notified() {
+        const BYTES: usize = 3 << 20;
+        let shape = Shape { slots: 2, slot_bytes: 64, staging_bytes: 4096 };
+        let (mut server, file) = Channel::create(&shape).expect("memory");
+        let (mut bells, socket) = UnixStream::pair().expect("sockets");
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let channel = Channel::open(file.as_fd()).expect("a channel");
+        let mut client = ChannelClient { channel, socket, spin: SpinPolicy::default(), timeout };
+        let served = std::thread::spawn(move || {
+            let (mut buffer, mut come) = (vec![0; BYTES], 0);
+            while come < BYTES {
+                // Long enough that the client sleeps, at first.
+                std::thread::sleep(Duration::from_millis(if come < 8 << 10 { 20 } else { 0 }));
+                come += server.incoming().receive(&mut buffer[come..]).expect("a client");
+                if server.incoming().must_notify() {
+                    bells.write_all(b"!").expect("a client");
+                }
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(server.outgoing().send(&[IoSlice::new(b"answer")]).expect("a client"), 6);
+            assert!(server.outgoing().must_notify(), "it sleeps");
+            bells.write_all(b"!").expect("a client");
+            buffer
+        });
+        let request: Vec<u8> = (0..BYTES).map(|at| (at / 7) as u8).collect();
+        client.write_all(&request).expect("it is received");
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"answer");
+        assert!(served.join().expect("no panic") == request);
+        let error = client.read_exact(&mut answer).expect_err("the server has left");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

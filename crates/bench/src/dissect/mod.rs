@@ -1,27 +1,36 @@
 //! The time of a call, hop by hop: the same call with more and more of its parts.
 //!
-//! Over sockets a call is measured at four stages, in turn, and what each adds to the one before is a hop:
+//! A request is measured at four stages, in turn, and what each adds to the one before is a hop:
 //!
 //! | stage | hop |
 //! | --- | --- |
-//! | the call's bytes to an echo, which answers as many bytes as the answer has | transport: system calls, the kernel, waking the other end |
+//! | the call's bytes to an echo, which answers as many bytes as the answer has | transport: system calls, the kernel, waking the other end; or the channel |
 //! | the same bytes to the dummy, which decodes them and builds the answer | protocol |
 //! | the client library's call to the dummy | client |
 //! | the client library's call to the server | server: its other work, and the store |
 //!
-//! For a fabcached the store's part is shown separately: the same operation on a store in this process. Through
-//! shared memory there is no dummy; see `memory.rs`.
+//! For a fabcached the store's part is shown separately: the same operation on a store in this process. Sets through
+//! shared memory are requests too, through a channel.
 //!
-//! - `raw.rs`: bytes over sockets.
-//! - `sockets.rs`, `memory.rs`: the stages over sockets and through shared memory.
-//! - `channel.rs`: bytes through memory. `store.rs`: the store by itself.
+//! A get through shared memory is the client's read of a region; that of the first three stages is the dummy's:
+//!
+//! | stage | hop |
+//! | --- | --- |
+//! | a copy of the value from mapped memory | copy |
+//! | a read by the key without the client library | lookup: hash, index, checks |
+//! | the client library's get from the dummy's region | client |
+//! | the client library's get from the server's region | server: what differs there |
+//!
+//! - `requests.rs`, `memory.rs`: the stages of requests, and of reads.
+//! - `raw.rs`, `channel.rs`: bytes over sockets and through channels.
+//! - `store.rs`: the store by itself, and the store whose region the dummy shares.
 //! - `figure.rs`: bars.
 
 mod channel;
 mod figure;
 mod memory;
 mod raw;
-mod sockets;
+mod requests;
 mod store;
 
 use std::path::PathBuf;
@@ -37,6 +46,7 @@ use crate::latency::{Operation, cases};
 use crate::process::Cpus;
 use crate::results::{Case, Sample};
 use crate::target::Target;
+use fabcache_testbed::statistics::median;
 
 pub use figure::table;
 
@@ -53,9 +63,16 @@ const ITEMS_MAX: u64 = 1_000;
 
 /// Names of hops among a sample's figures, in the order of a call's path.
 pub const HOPS: [&str; 7] =
-    ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "loads_ns", "copy_ns"];
+    ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "lookup_ns", "copy_ns"];
 /// The name of their sum.
 pub const TOTAL: &str = "total_ns";
+/// The end of the names of the hops' noise ([`noise_name`]).
+pub const NOISE: &str = "_noise_ns";
+
+/// Returns the name of a hop's noise among a sample's figures.
+pub fn noise_name(hop: &str) -> String {
+    hop.trim_end_matches("_ns").to_owned() + NOISE
+}
 
 /// The experiment.
 #[derive(Debug)]
@@ -114,7 +131,8 @@ impl Experiment for Dissect {
     fn method(&self) -> String {
         format!(
             "one thread, one call after the other, {} calls a round at each stage, stages in turn, keys of {} bytes; a hop is the \
-             difference of the medians of two stages, and is shown as measured where noise makes it negative; {}",
+             difference of the medians of two stages; its noise, after +-, is half of the range of the middle half of these differences \
+             over {TURNS} turns; {}",
             self.iterations,
             self.items.key_bytes(),
             items::compared(self.verify)
@@ -138,10 +156,10 @@ impl Experiment for Dissect {
         ensure!(self.iterations >= TURNS, "--iterations {}: at least {TURNS}", self.iterations);
         let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
         let call = Call { items: &self.items, sets, value_bytes, verify: self.verify };
-        if target.shares_memory() {
+        if target.shares_memory() && !sets {
             memory::prepare(self, call, target)
         } else {
-            sockets::prepare(self, call, target)
+            requests::prepare(self, call, target)
         }
     }
 }
@@ -199,16 +217,26 @@ impl Call<'_> {
 /// One stage: makes the call for the item with this number and returns its duration.
 type Stage<'s> = &'s mut dyn FnMut(u64, &mut Sample) -> Result<Duration>;
 
+/// The times of one stage.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    /// Of all calls.
+    all: Histogram,
+    /// The median of each turn, in nanoseconds.
+    turns: Vec<f64>,
+}
+
 /// Runs all stages in turn over these items; returns the times of each.
 ///
 /// The last stage is the whole call, which the sample describes.
-fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Sample, Vec<Histogram>)> {
-    let mut times = vec![Histogram::default(); stages.len()];
+fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Sample, Vec<Times>)> {
+    let mut times = vec![Times::default(); stages.len()];
     let mut whole = Sample::default();
     let mut next = vec![0u64; stages.len()];
     for _ in 0..TURNS {
         for (at, stage) in stages.iter_mut().enumerate() {
             let is_whole = at + 1 == times.len();
+            let mut turn = Vec::new();
             for call in 0..CALLS_TO_WARM_UP + iterations / TURNS {
                 let mut sample = Sample::default();
                 let taken = stage(next[at] % keys, &mut sample)?;
@@ -216,7 +244,8 @@ fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Samp
                 if call < CALLS_TO_WARM_UP {
                     continue;
                 }
-                times[at].record(taken.as_nanos() as u64);
+                times[at].all.record(taken.as_nanos() as u64);
+                turn.push(taken.as_nanos() as f64);
                 if is_whole {
                     whole.operations += 1;
                     whole.elapsed_ns += taken.as_nanos() as u64;
@@ -224,20 +253,34 @@ fn in_turn(stages: &mut [Stage<'_>], iterations: u64, keys: u64) -> Result<(Samp
                     whole.verified += sample.verified;
                 }
             }
+            times[at].turns.push(median(turn));
         }
     }
-    whole.latency = times.last().cloned();
+    whole.latency = times.last().map(|times| times.all.clone());
     Ok((whole, times))
 }
 
-/// Adds each stage's increase over the one before, by name, and their sum.
-fn add_hops(sample: &mut Sample, names: &[&str], medians: &[f64]) {
-    let mut before = 0.0;
-    for (name, median) in names.iter().zip(medians) {
-        sample.figures.insert((*name).to_owned(), median - before);
-        before = *median;
+/// Adds each stage's increase over the one before, by name, with its noise, and their sum.
+fn add_hops(sample: &mut Sample, names: &[&str], stages: &[Times]) {
+    let mut before = (0.0, vec![0.0; TURNS as usize]);
+    for (name, Times { all, turns }) in names.iter().zip(stages) {
+        let whole = all.percentile_ns(50.0);
+        let increases: Vec<f64> = turns.iter().zip(&before.1).map(|(ns, before)| ns - before).collect();
+        sample.figures.insert((*name).to_owned(), whole - before.0);
+        sample.figures.insert(noise_name(name), noise(increases));
+        before = (whole, turns.clone());
     }
-    sample.figures.insert(TOTAL.to_owned(), before);
+    sample.figures.insert(TOTAL.to_owned(), before.0);
+}
+
+/// Returns half of the range of the middle half of these numbers.
+fn noise(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let outside = numbers.len() / 4;
+    match &numbers[outside..numbers.len() - outside] {
+        [least, .., greatest] => (greatest - least) / 2.0,
+        _ => 0.0,
+    }
 }
 
 /// Moves the store's share out of the server's into a hop of its own.
@@ -250,11 +293,6 @@ fn split_store(sample: &mut Sample, store_ns: Option<f64>) {
     }
 }
 
-/// Returns the median of each stage.
-fn medians(times: &[Histogram]) -> Vec<f64> {
-    times.iter().map(|times| times.percentile_ns(50.0)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,15 +300,19 @@ mod tests {
     #[test]
     fn hops_add_up() {
         let mut sample = Sample::default();
-        add_hops(
-            &mut sample,
-            &["transport_ns", "protocol_ns", "client_ns", "server_ns"],
-            &[10.0, 15.0, 14.0, 30.0],
-        );
+        let stages = [10, 15, 14, 30].map(|ns| {
+            let mut times = Times::default();
+            (0..TURNS).for_each(|_| times.all.record(ns));
+            // Of ten turns, the greatest and the least two do not count.
+            times.turns = (0..TURNS).map(|turn| (ns + (ns == 30) as u64 * turn) as f64).collect();
+            times
+        });
+        add_hops(&mut sample, &["transport_ns", "protocol_ns", "client_ns", "server_ns"], &stages);
         split_store(&mut sample, Some(2.0));
         let figure = |name: &str| sample.figures[name];
         assert_eq!((figure("transport_ns"), figure("protocol_ns")), (10.0, 5.0));
         assert_eq!(figure("client_ns"), -1.0, "as measured");
+        assert_eq!((figure("client_noise_ns"), figure("server_noise_ns")), (0.0, 2.5));
         assert_eq!((figure("server_ns"), figure("store_ns"), figure(TOTAL)), (14.0, 2.0, 30.0));
         let hops: f64 = HOPS.iter().filter_map(|hop| sample.figures.get(*hop)).sum();
         assert_eq!(hops, figure(TOTAL));
@@ -288,9 +330,12 @@ mod tests {
             sample.misses = 1;
             Ok(Duration::from_nanos(300))
         };
-        let (sample, times) = in_turn(&mut [&mut first, &mut second], 20, 3).expect("no call fails");
+        let done = in_turn(&mut [&mut first, &mut second], 20, 3);
+        let (sample, times) = done.expect("no call fails");
         assert_eq!((sample.operations, sample.misses, sample.elapsed_ns), (20, 20, 6_000));
-        assert_eq!(medians(&times), [100.0, 300.0]);
+        let turns: Vec<Vec<f64>> = times.iter().map(|times| times.turns.clone()).collect();
+        assert_eq!(turns, [[100.0; TURNS as usize], [300.0; TURNS as usize]]);
+        assert_eq!(times[1].all.count(), 20);
         let calls = CALLS_TO_WARM_UP as usize + 2;
         assert_eq!(order.borrow()[calls - 1], (1, (calls as u64 - 1) % 3));
         assert_eq!(order.borrow()[calls], (2, 0));

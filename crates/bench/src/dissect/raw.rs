@@ -1,4 +1,4 @@
-//! Requests over a socket without a client: sends bytes and receives the expected number.
+//! Requests without a client library: sends bytes and receives the expected number.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::ServerEndpoint;
 
+use super::channel::ChannelClient;
 use crate::dummy::{ECHO, RecordedCall};
 use crate::items::Items;
 use crate::target::Url;
@@ -61,6 +62,9 @@ impl Raw {
             }
             ServerEndpoint::Fabric { .. } => {
                 bail!("{} uses the fabric, which has no sockets", url)
+            }
+            ServerEndpoint::Unix(path) if url.shared_memory => {
+                Box::new(ChannelClient::attach(path, timeout)?)
             }
             ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;

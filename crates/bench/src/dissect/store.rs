@@ -1,9 +1,11 @@
-//! The store's own time for the operation, in this process.
+//! Stores in this process: one to measure the store's own time for the operation, one for the dummy to share.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use fabcache_client::Client;
+use fabcache_layout::slot::FREQUENCY_MAX;
+use fabcache_store::clock::SystemTimeSource;
 use fabcache_store::{Expiry, Handle};
 
 use super::Call;
@@ -28,28 +30,52 @@ pub fn is_ours(client: &Client) -> bool {
     stats.iter().all(|stats| stats.as_ref().is_ok_and(|stats| !stats.is_empty()))
 }
 
+/// Returns a handle of a store with so many items, each read so often that readers report no more reads of it. The store has
+/// as much memory as the servers of `client` report.
+///
+/// # Errors
+/// There is no memory for them.
+pub fn shared(call: &Call<'_>, client: &Client, items: u64) -> Result<Handle> {
+    let memory = memory_bytes(call, client, items);
+    let handle = Handle::new(&keys::store_with(memory, 1, Box::new(SystemTimeSource))?);
+    let (all, mut out) = (fill(&handle, call, items), Vec::new());
+    for key in all.iter().cycle().take(all.len() * usize::from(FREQUENCY_MAX)) {
+        keys::get(&handle, key, &mut out);
+    }
+    Ok(handle)
+}
+
+/// Returns the bytes of a store's memory.
+fn memory_bytes(call: &Call<'_>, client: &Client, items: u64) -> u64 {
+    let reported = Limits::or_default(client).memory_bytes;
+    reported.min(MEMORY_BYTES_MAX).max(keys::memory_for(items, call.value_bytes))
+}
+
+/// Stores the items; returns their keys.
+fn fill(handle: &Handle, call: &Call<'_>, items: u64) -> Vec<Vec<u8>> {
+    let mut value = Vec::new();
+    let stored = (0..items).map(|number| {
+        let mut key = Vec::new();
+        call.items.key(number, &mut key);
+        call.items.value(number, call.value_bytes, &mut value);
+        keys::set(handle, &key, &value, Expiry::NEVER);
+        key
+    });
+    stored.collect()
+}
+
 /// Returns the median nanoseconds of an operation over so many items, in a store with as much memory as the servers
 /// of `client` report.
 ///
 /// # Errors
 /// There is no memory for them.
 pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
-    let reported = Limits::of(client).unwrap_or_default().memory_bytes;
-    let memory = reported.min(MEMORY_BYTES_MAX).max(keys::memory_for(items, call.value_bytes));
+    let memory = memory_bytes(call, client, items);
     let (store, _clock) = keys::store(memory, 1)?;
     let handle = Handle::new(&store);
-    let all: Vec<Vec<u8>> = (0..items)
-        .map(|number| {
-            let mut key = Vec::new();
-            call.items.key(number, &mut key);
-            key
-        })
-        .collect();
+    let all = fill(&handle, call, items);
     let mut value = Vec::new();
-    for (number, key) in all.iter().enumerate() {
-        call.items.value(number as u64, call.value_bytes, &mut value);
-        keys::set(&handle, key, &value, Expiry::NEVER);
-    }
+    call.items.value(0, call.value_bytes, &mut value);
     // Each set writes to fresh memory: touch it before timing.
     let bytes = (call.value_bytes + call.items.key_bytes()).max(1) as u64;
     let rewrites = if call.sets { (memory / bytes).min(REWRITES_MAX) } else { 0 };

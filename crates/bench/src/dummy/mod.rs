@@ -10,7 +10,6 @@
 //! - `fault.rs`: the faults of a broken dummy.
 //! - `child.rs`: a dummy as a child process.
 //! - `recorded_call.rs`: records the bytes of a call and its response.
-//! - `responder.rs`: responses without a connection.
 //! - `shared_memory.rs`: a dummy that shares a region and channels.
 
 mod answers;
@@ -20,7 +19,6 @@ mod fault;
 mod lengths;
 mod output;
 mod recorded_call;
-mod responder;
 mod shared_memory;
 
 use std::collections::HashMap;
@@ -47,7 +45,6 @@ use connection::{Connection, Interest};
 pub use connection::{ECHO, ECHO_BYTES};
 pub use fault::{Fault, Kind};
 pub use recorded_call::{RecordedCall, record_call};
-pub use responder::Responder;
 pub use shared_memory::SharedMemoryDummy;
 
 use crate::limits::Limits;

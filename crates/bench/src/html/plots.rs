@@ -1,5 +1,6 @@
 //! Selects the figures for results: which conditions become the axis, lines, or separate figures.
 
+use crate::dissect::{HOPS, NOISE};
 use crate::results::Parameter;
 
 use super::data::{Cell, Data, Metric, OPERATION, TOTAL, condition_of, words};
@@ -28,8 +29,6 @@ const LEVEL_DASH: usize = 3;
 const PERCENTILES: [f64; 10] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 /// Percentiles with marks on a distribution's line.
 const MARKED: [f64; 3] = [0.5, 0.9, 0.99];
-/// The hops of a dissection in the order of an operation; others follow.
-const HOPS: [&str; 5] = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns"];
 
 /// The layout of a subcommand's results. Conditions not named here are found by what varies.
 struct Layout {
@@ -466,8 +465,8 @@ impl<'d> Part<'d> {
 fn stacks(data: &Data<'_>) -> Vec<Figure> {
     let found = data.figures();
     let mut parts: Vec<&str> = HOPS.into_iter().filter(|hop| found.contains(hop)).collect();
-    parts
-        .extend(found.iter().filter(|name| name.ends_with("_ns") && **name != TOTAL && !HOPS.contains(name)));
+    let is_other = |name: &&str| !HOPS.contains(name) && *name != TOTAL && !name.ends_with(NOISE);
+    parts.extend(found.iter().copied().filter(|name| name.ends_with("_ns") && is_other(name)));
     if parts.len() < 2 {
         return Vec::new();
     }
@@ -507,7 +506,8 @@ fn stack(operation: &str, parts: &[String], mut rows: Vec<StackRow>) -> Figure {
     let mut notes = Vec::new();
     if rows.iter().any(|(_, values)| values.iter().any(|value| *value < 0.0)) {
         notes.push(
-            "Hops are differences of measurements: what is below zero is noise, and drawn to the left."
+            "Hops are differences of measurements: what is below zero is drawn to the left. It is noise, or a part that is \
+             faster than its stand-in."
                 .into(),
         );
     }

@@ -130,6 +130,20 @@ fn varying_conditions_select_the_figures() {
 }
 
 #[test]
+fn noise_is_no_hop() {
+    let (file, mut dissect) = results("dissect");
+    let drawn = |html: &str| html.matches(" parts each").count();
+    let parts = |html: &str| html.matches("of 5 parts each").count();
+    let before = page(vec![(file.clone(), dissect.clone())]);
+    assert!(parts(&before) > 0 && parts(&before) == drawn(&before));
+    for sample in &mut dissect.samples {
+        sample.figures.insert("client_noise_ns".into(), 1_000.0);
+    }
+    let after = page(vec![(file, dissect)]);
+    assert_eq!(parts(&after), drawn(&before));
+}
+
+#[test]
 fn the_clients_limit_is_noted_beside_the_figure() {
     let (file, mut throughput) = results("throughput");
     let note = "Limited by the clients and their way to the server (hollow marks): fabcached tcp, 16 clients";

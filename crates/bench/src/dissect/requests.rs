@@ -1,13 +1,13 @@
-//! The stages over sockets.
+//! The stages of a request: over sockets, and of a set through a channel in shared memory.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fabcache_client::{Client, Ttl};
+use fabcache_client::{Client, Protocol, Ttl};
 
 use super::raw::Raw;
-use super::{Buffers, Call, Dissect, add_hops, in_turn, medians, split_store, store};
-use crate::dummy::{Child, Dummy, Listen, Settings, record_call};
+use super::{Buffers, Call, Dissect, add_hops, in_turn, split_store, store};
+use crate::dummy::{Child, Dummy, Listen, Settings, SharedMemoryDummy, record_call};
 use crate::experiment::Rounds;
 use crate::fill::fill;
 use crate::limits::Limits;
@@ -35,6 +35,7 @@ struct Stages<'e> {
 enum Peer {
     Process(#[allow(dead_code, reason = "it ends when dropped")] Child),
     Thread(#[allow(dead_code, reason = "it ends when dropped")] Dummy),
+    Sharing(#[allow(dead_code, reason = "it ends when dropped")] SharedMemoryDummy),
 }
 
 /// Prepares the stages.
@@ -43,16 +44,26 @@ enum Peer {
 /// The dummy does not come up, or the server does not store.
 pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> Result<Box<dyn Rounds + 'e>> {
     let keys = dissect.keys(call.value_bytes);
-    let (dummy, url) = start(dissect, target).context("the dummy")?;
+    let to_server = target.client()?;
+    let shares = target.shares_memory();
+    let (dummy, url) = if shares {
+        let dummy = SharedMemoryDummy::start(store::shared(&call, &to_server, keys)?, dissect.cpus())?;
+        let url = dummy.url().parse()?;
+        (Peer::Sharing(dummy), url)
+    } else {
+        start(dissect, target).context("the dummy")?
+    };
     let stand_in = Target::new("the dummy", std::slice::from_ref(&url), target.protocol)?;
-    let (to_dummy, to_server) = (stand_in.client()?, target.client()?);
+    let to_dummy = stand_in.client()?;
     for client in [&to_dummy, &to_server] {
         fill(client, call.items, 0..keys, |_| call.value_bytes)?;
     }
     let (mut key, mut value) = (Vec::new(), Vec::new());
     call.items.key(0, &mut key);
     call.items.value(0, call.value_bytes, &mut value);
-    let heard = record_call(target.protocol, (0, call.value_bytes as u32), |client| {
+    // Requests through shared memory are binary packets.
+    let protocol = if shares { Protocol::Binary } else { target.protocol };
+    let heard = record_call(protocol, (0, call.value_bytes as u32), |client| {
         if call.sets {
             client.set(&key, &value, Ttl::NEVER)?;
         } else {
@@ -61,13 +72,24 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
         Ok(())
     })?;
     let store_ns = store::is_ours(&to_server).then(|| store::measure(&call, &to_server, keys)).transpose()?;
+    let mut echo = Raw::to_echo(&url, &heard, &key, target.timeout)?;
+    let mut raw = Raw::to_dummy(&url, &heard, &key, target.timeout)?;
+    let (mut buffers, mut sample) = (Buffers::default(), Sample::default());
+    // A channel's memory is mapped by its first calls.
+    for number in 0..keys {
+        echo.call(call.items, number, &mut key).context("with an echo")?;
+        raw.call(call.items, number, &mut key).context("with the dummy")?;
+        for client in [&to_dummy, &to_server] {
+            call.make(client, number, &mut buffers, &mut sample)?;
+        }
+    }
     Ok(Box::new(Stages {
         call,
         iterations: dissect.iterations,
         keys,
         store_ns,
-        echo: Raw::to_echo(&url, &heard, &key, target.timeout)?,
-        raw: Raw::to_dummy(&url, &heard, &key, target.timeout)?,
+        echo,
+        raw,
         to_dummy,
         to_server,
         _dummy: dummy,
@@ -114,7 +136,7 @@ impl Rounds for Stages<'_> {
             |number: u64, sample: &mut Sample| call.make(to_server, number, &mut other_buffers, sample);
         let stages: &mut [super::Stage<'_>] = &mut [&mut echo, &mut raw, &mut dummy, &mut server];
         let (mut sample, times) = in_turn(stages, self.iterations, self.keys)?;
-        add_hops(&mut sample, &HOPS, &medians(&times));
+        add_hops(&mut sample, &HOPS, &times);
         split_store(&mut sample, self.store_ns);
         Ok(sample)
     }
