@@ -17,8 +17,8 @@ use fabcache_testbed::statistics::median;
 const STEPS: u64 = 16;
 /// Maximum memory of the store.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Maximum number of untimed sets before the timed ones.
-const REWRITES_MAX: u64 = 20_000;
+/// Minimum bytes of a value in untimed sets before the timed ones.
+const LONG_BYTES: usize = 16 << 10;
 /// Maximum number of bytes copied.
 const BYTES_MAX: u64 = 64 << 20;
 /// Minimum and maximum number of runs.
@@ -76,11 +76,12 @@ pub fn measure(call: &Call<'_>, client: &Client, items: u64) -> Result<f64> {
     let all = fill(&handle, call, items);
     let mut value = Vec::new();
     call.items.value(0, call.value_bytes, &mut value);
-    // Each set writes to fresh memory: touch it before timing.
-    let bytes = (call.value_bytes + call.items.key_bytes()).max(1) as u64;
-    let rewrites = if call.sets { (memory / bytes).min(REWRITES_MAX) } else { 0 };
-    for key in all.iter().cycle().take(rewrites as usize) {
-        keys::set(&handle, key, &value, Expiry::NEVER);
+    if call.sets {
+        // Each set writes to fresh memory: touch it before timing.
+        let long = vec![0; call.value_bytes.max(LONG_BYTES)];
+        for key in all.iter().cycle().take(memory as usize / long.len()) {
+            keys::set(&handle, key, &long, Expiry::NEVER);
+        }
     }
     let runs = (BYTES_MAX / (STEPS * call.value_bytes.max(1) as u64)).clamp(RUNS[0], RUNS[1]);
     let (mut out, mut found, mut next) = (Vec::new(), 0u64, all.iter().cycle());
