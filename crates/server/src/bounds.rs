@@ -186,8 +186,12 @@ pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
 /// flushes and starts.
 pub const FABRIC_LEASE: Duration = Duration::from_millis(1);
 
-/// Bytes of requests of one worker on their way to other PEs of an OpenSHMEM job: enough for a few of the longest usual values.
+/// Bytes of long values of one worker on their way to other PEs of an OpenSHMEM job, beyond which no further one is begun.
 pub const FORWARDED_BYTES_MAX: u64 = 64 << 20;
+
+/// Requests of one worker to one other PE that are not answered: a quarter of its tickets, so that a PE that does not respond
+/// leaves enough for others.
+pub const FORWARDED_TO_PE_MAX: u64 = TICKETS_MAX as u64 / 4;
 
 /// Reads of flash devices that one worker has under way; further ones wait in its queue. Fast devices reach their rate with
 /// fewer, and a ring of so many takes 24 KiB.

@@ -324,7 +324,8 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_threads: Option<u32>,
 
-    /// Read items from other PEs' memory without their help [default: true]
+    /// Read items from the memory of all other PEs, or of none [default: of those on the same host: over TCP such a read waits
+    /// until the other PE wakes]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_one_sided: Option<bool>,
 

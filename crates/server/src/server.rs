@@ -94,7 +94,8 @@ impl Server {
         let users = settings.auth_file.as_deref().map(Credentials::load).transpose()?;
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
-        if settings.shm.is_some() {
+        // In a job clients map nothing, and the other PEs open this process's files.
+        if settings.shm.is_some() && settings.openshmem.is_none() {
             process::protection::forbid_access_by_own_user()?;
         }
         let mut flash = settings.flash.as_ref().map(FlashTier::open).transpose()?;
@@ -221,10 +222,15 @@ impl Server {
     /// # Errors
     /// A worker had failed.
     pub fn stop(self) -> Result<()> {
+        if let Some(pes) = &self.shared.pes {
+            // Before the links end: the others need not wait for answers.
+            pes.is_leaving.store(true, Ordering::Relaxed);
+        }
         self.shared.enter(Phase::Draining);
         let background = self.threads.join_workers();
         if let Some(pes) = &self.shared.pes {
             pes.is_stopping.store(true, Ordering::Relaxed);
+            pes.wait_for_threads();
         }
         drop(self.life);
         self.shared.fabric.close();

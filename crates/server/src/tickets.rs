@@ -66,10 +66,14 @@ pub struct ForwardedBytes {
 }
 
 impl ForwardedBytes {
-    /// Counts the bytes in; none if the sum would exceed its limit, unless it is 0.
+    /// Counts no bytes.
+    pub fn uncounted(sum: &Arc<AtomicU64>) -> ForwardedBytes {
+        ForwardedBytes { sum: Arc::clone(sum), bytes: 0, changes: None }
+    }
+
+    /// Counts the bytes in; none if the sum has reached its limit. So a value of any length is begun at some time.
     pub fn count(sum: &Arc<AtomicU64>, bytes: u64, most: u64) -> Option<ForwardedBytes> {
-        let before = sum.load(Ordering::Relaxed);
-        if before > 0 && before.saturating_add(bytes) > most {
+        if sum.load(Ordering::Relaxed) >= most {
             return None;
         }
         sum.fetch_add(bytes, Ordering::Relaxed);
@@ -112,8 +116,7 @@ impl PendingAnswer {
             Answer::Reply(reply) => encoding.reply(&reply, &mut head),
             Answer::Encoded(_, parts) => return *parts,
             Answer::Forwarded(bytes) => head = bytes,
-            Answer::Read(item, None) => encoding.reply(&Reply::Found(item), &mut head),
-            Answer::Read(item, Some(bytes)) => {
+            Answer::Read(item, bytes) => {
                 encoding.value_head(&item, &mut head);
                 if bytes.len() > COPIED_VALUE_BYTES_MAX {
                     value = OutputPart::Bytes(bytes);
@@ -186,9 +189,17 @@ impl TicketSlab {
         encoding: &Encoding<'_>,
         request: PendingRequest,
     ) -> Option<Ticket> {
-        if !self.has_room() {
-            return None;
-        }
+        self.has_room().then(|| self.issue_beyond(owner, encoding, request))
+    }
+
+    /// Issues a ticket, however many have not returned: for a request that cannot wait any more. There are no more of these
+    /// than connections.
+    pub fn issue_beyond(
+        &mut self,
+        owner: ConnectionToken,
+        encoding: &Encoding<'_>,
+        request: PendingRequest,
+    ) -> Ticket {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(TicketSlot { generation: 0, state: TicketState::Free });
             self.slots.len() - 1
@@ -204,7 +215,7 @@ impl TicketSlab {
         let slot = &mut self.slots[index];
         slot.state =
             TicketState::Pending(Box::new(PendingAnswer { owner, request, encoding: saved, deadline }));
-        Some(Ticket::new(TicketId { index, generation: slot.generation }, &self.inbox))
+        Ticket::new(TicketId { index, generation: slot.generation }, &self.inbox)
     }
 
     /// Returns the encoding of a pending answer; none if its time is over.
@@ -217,7 +228,7 @@ impl TicketSlab {
 
     /// Returns whether another ticket may be issued.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() < TICKETS_MAX
+        self.slots.len() - self.free.len() < TICKETS_MAX
     }
 
     /// Returns whether no ticket is outstanding.

@@ -244,6 +244,9 @@ fn tcp_clients_get_the_shard_of_their_pe() {
         format!("set {other} 0 0 20000\r\n{}\r\nmn\r\n", "y".repeat(20_000)),
         format!("{refused}MN\r\n"),
     );
+    // An error within a line's answer would end it.
+    let found = format!("VALUE {own} 0 1\r\nx\r\nEND\r\n");
+    c.request(format!("get {other} {own} {other}\r\nget {own} {other}\r\n"), format!("{found}{found}"));
     let mut server = connect(job.servers[1].address());
     server.request(format!("get {other}\r\n"), "END\r\n");
 }
@@ -274,6 +277,10 @@ fn stopped_pe_delays_no_other() {
         );
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let found = format!("VALUE {} 0 1\r\n1\r\nEND\r\n", keys[0]);
+    for command in ["get", "gat 1000"] {
+        c.request(format!("{command} {} {}\r\n", keys[2], keys[0]), &found);
+    }
     c.request(
         "flush_all 1000\r\n",
         "SERVER_ERROR not all servers of the job answered: some may not be flushed\r\n",

@@ -17,6 +17,9 @@ use crate::sleep;
 /// Alignment of the heap: a page, as a region requires.
 const ALIGNMENT: usize = 4096;
 
+/// How long the end waits for the other PEs.
+const FINISH_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// The job that this process is part of. It ends with the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
@@ -26,14 +29,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts this process's part of the job; collective. Replaces handlers of signals, SIGTERM's among them.
+    /// Starts this process's part of the job; collective. Of the signals' handlers it
+    /// sets those of SIGHUP, SIGTERM and SIGUSR1 to the default, and replaces those of faults.
     ///
     /// # Errors
     /// There is no OpenSHMEM, or no job; on errors of its own OpenSHMEM ends the process.
     pub fn start() -> Result<Job, Error> {
-        if place_in_job().is_none() {
-            return Err(Error::NoJob);
-        }
+        let (expected, _) = place_in_job().ok_or(Error::NoJob)?;
         let library = Library::open()?;
         let mut level = 0;
         // SAFETY: the function has no precondition but to be called once, before any other; `level` outlives the call.
@@ -45,6 +47,15 @@ impl Job {
         let pe = unsafe { (library.my_pe)() };
         // SAFETY: OpenSHMEM is initialized.
         let pes = unsafe { (library.n_pes)() };
+        // A batch script has Slurm's variables, too, but is one process.
+        if pes as usize != expected {
+            return Err(Error::NoJob);
+        }
+        for signal in [libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1] {
+            // SAFETY: the default action replaces a handler of OpenSHMEM's, which ends the process or does nothing; a handler set
+            // later would call it, too.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         Ok(Job { library, pe: pe as usize, pes: pes as usize })
     }
 
@@ -70,6 +81,11 @@ impl Job {
 
     /// Ends the job with all other PEs, which call this too, and then the process; `shmem_finalize` is not run at exit.
     pub fn finish(self, status: i32) -> ! {
+        // A PE that has ended otherwise does not come.
+        std::thread::spawn(move || {
+            std::thread::sleep(FINISH_TIME_MAX);
+            self.leave(status)
+        });
         self.barrier();
         // SAFETY: OpenSHMEM is initialized, and no thread uses it any more.
         unsafe { (self.library.finalize)() };
@@ -162,6 +178,10 @@ impl SymmetricHeap for Heap {
         // SAFETY: the bytes are within the allocation, which stays until the process ends; its users agree that no reference
         // into this part is made: other PEs write it at any time.
         unsafe { Memory::new(self.address(offset), len) }
+    }
+
+    fn is_mapped(&self, pe: usize) -> bool {
+        self.mapped[pe].is_some()
     }
 
     fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {

@@ -165,6 +165,10 @@ impl SymmetricHeap for LocalHeaps {
         self.job.part(self.pe, offset, len)
     }
 
+    fn is_mapped(&self, _: usize) -> bool {
+        true
+    }
+
     fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
         sleep::sleep(self.job.0[self.pe].word(offset), time, has_work);
     }

@@ -56,7 +56,7 @@ impl SharedMemoryDummy {
     pub fn start(handle: Handle, cpus: &Cpus) -> Result<SharedMemoryDummy> {
         let store = Arc::clone(handle.store());
         let sharing = store.share_region().context("the region cannot be shared")?;
-        ensure!(sharing == Sharing::Sealed, "the region is not sealed");
+        ensure!(sharing == Some(Sharing::Sealed), "the region is not sealed");
         let path = private_path();
         let listener = UnixListener::bind(&path, SOCKET_MODE, BACKLOG)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
@@ -212,7 +212,7 @@ impl Worker {
         let store = self.handle.store();
         let region = store.region().context("the region has no file")?;
         let answer = format!("SHM {} {}\r\n", store.region_bytes(), store.clock_ns());
-        let link = ShmLink::attach(stream, NewChannel::create(&SHAPE)?, region, answer.as_bytes())?;
+        let link = ShmLink::attach(stream, NewChannel::create(&SHAPE)?, Some(region), answer.as_bytes())?;
         Ok(Connection::mixed(Box::new(link)))
     }
 }

@@ -12,8 +12,8 @@ use fabcache_protocol::{
 use fabcache_transport::Kind;
 
 use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused, retrieval, saved};
-use crate::bounds::FORWARDED_BYTES_MAX;
-use crate::openshmem::{Completion, DirectGet, Gathering, Operation, Pes};
+use crate::bounds::{FORWARDED_BYTES_MAX, FORWARDED_TO_PE_MAX};
+use crate::openshmem::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
 use crate::tickets::{ForwardedBytes, PendingRequest};
 
 /// The other PE did not answer, or was lost with the request under way.
@@ -58,7 +58,7 @@ pub fn route(ctx: &mut Context, session: &mut Session, request: Request<'_>, raw
         return execute(ctx, session, request);
     }
     if !is_delegated {
-        return refuse(ctx, &request, ELSEWHERE);
+        return refuse(ctx, &request, ELSEWHERE, is_whole_line(raw, &request.encoding));
     }
     forward(ctx, session, &request, raw, pe)
 }
@@ -76,9 +76,19 @@ fn key_of<'k>(command: &Command<'k>) -> Option<&'k [u8]> {
     }
 }
 
-/// Refuses a request, whose long value is then skipped.
-fn refuse(ctx: &mut Context, request: &Request<'_>, refusal: Refusal) -> Flow {
-    request.encoding.reply(&refused(refusal), &mut ctx.out);
+/// Returns whether a request is a line of its own: not one of the keys of a text multiget.
+fn is_whole_line(raw: &[u8], encoding: &Encoding<'_>) -> bool {
+    match encoding {
+        Encoding::Text(text) if text.command == TextCommand::Get => text.is_last && raw.starts_with(b"g"),
+        _ => true,
+    }
+}
+
+/// Refuses a request, whose long value is then skipped. An error between the values of a line would end its answer, and the
+/// client would read the rest as the next one: such a key is a miss.
+fn refuse(ctx: &mut Context, request: &Request<'_>, refusal: Refusal, is_line: bool) -> Flow {
+    let reply = if is_line { refused(refusal) } else { Reply::Miss };
+    request.encoding.reply(&reply, &mut ctx.out);
     match &request.command {
         Command::Store(store) if matches!(store.value, Value::Streamed { .. }) => Flow::DiscardValue,
         _ => Flow::Next,
@@ -96,13 +106,14 @@ fn is_read(command: &Command<'_>) -> bool {
 
 fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw: &[u8], pe: usize) -> Flow {
     let Some(pes) = &ctx.shared.pes else { unreachable!("only in a job") };
-    let is_read = is_read(&request.command);
+    let is_line = is_whole_line(raw, &request.encoding);
+    let is_read = is_read(&request.command) || !is_line;
     if pes.is_silent(pe) {
         if is_read {
             request.encoding.reply(&Reply::Miss, &mut ctx.out);
             return Flow::Next;
         }
-        return refuse(ctx, request, NOT_SENT);
+        return refuse(ctx, request, NOT_SENT, is_line);
     }
     let value_bytes = match &request.command {
         Command::Store(store) if is_too_large(ctx, store.key, store.flags, store.value.len()) => {
@@ -114,17 +125,14 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         },
         _ => 0,
     };
-    if !ctx.tickets.has_room() {
-        return Flow::AwaitTicket;
-    }
-    let bytes = raw.len() as u64 + value_bytes;
-    let Some(bytes) = ForwardedBytes::count(&ctx.forwarded_bytes, bytes, FORWARDED_BYTES_MAX) else {
-        return Flow::AwaitTicket;
-    };
     if value_bytes > 0 {
+        let Some(bytes) = ForwardedBytes::count(&ctx.forwarded_bytes, value_bytes, FORWARDED_BYTES_MAX)
+        else {
+            return Flow::AwaitMemory;
+        };
         let mut copy = Vec::new();
         if copy.try_reserve_exact(raw.len() + value_bytes as usize + 2).is_err() {
-            return refuse(ctx, request, NO_MEMORY);
+            return refuse(ctx, request, NO_MEMORY, is_line);
         }
         copy.extend_from_slice(raw);
         let encoding = saved(&request.encoding);
@@ -132,6 +140,11 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         session.role = Role::Forwarding(Box::new(Forwarding { pe, encoding, request: copy, bytes, is_text }));
         return Flow::Next;
     }
+    // Others are left for requests to other PEs, while this one may not respond.
+    if !ctx.tickets.has_room() || ctx.forwarded_to(pe).load(Ordering::Relaxed) >= FORWARDED_TO_PE_MAX {
+        return Flow::AwaitTicket;
+    }
+    let bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
     let (copy, strips_end) = match (&request.command, &request.encoding) {
         // A line may have several keys.
         (Command::Get(get), Encoding::Text(encoding)) => (text_get(get, encoding), !encoding.is_last),
@@ -142,8 +155,8 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
     let has_changes =
         session.forwarded_changes.as_ref().is_some_and(|changes| changes.load(Ordering::Relaxed) > 0);
     let direct = match &request.command {
-        Command::Get(get) if !has_changes && needs_only_item(get, &request.encoding) => {
-            Some(DirectGet { key: get.key.into(), sends_value: get.value })
+        Command::Get(get) if get.value && !has_changes && needs_only_item(get, &request.encoding) => {
+            Some(DirectGet { key: get.key.into() })
         }
         _ => None,
     };
@@ -194,7 +207,7 @@ fn text_get(get: &Get<'_>, encoding: &TextEncoding<'_>) -> Vec<u8> {
     line
 }
 
-/// Forwards a request, whose answer takes its place in the connection's order. There is a ticket for it.
+/// Forwards a request, whose answer takes its place in the connection's order.
 fn submit(
     ctx: &mut Context,
     session: &mut Session,
@@ -207,11 +220,13 @@ fn submit(
     if late.is_some() {
         bytes.is_change(session.forwarded_changes.get_or_insert_default());
     }
+    let reserved = if late.is_some() { 0 } else { ctx.forwarded_answer_bytes };
     let pending = PendingRequest::Forwarded { late, bytes };
-    let ticket = ctx.tickets.issue(session.place, encoding, pending).expect("there is room for a ticket");
+    let ticket = ctx.tickets.issue_beyond(session.place, encoding, pending);
     session.queue.push_bytes(&mut ctx.out);
-    session.queue.push_pending(ticket.id(), 0);
-    let operation = Operation { request, direct, strips_end, completion: Completion::Ticket(ticket) };
+    session.queue.push_pending(ticket.id(), reserved);
+    let completion = Completion::Ticket(ticket, InFlight::count(ctx.forwarded_to(pe)));
+    let operation = Operation { request, direct, strips_end, completion };
     pes(ctx).submit(pe, operation);
 }
 
@@ -231,10 +246,7 @@ fn refuse_too_large(
     let is_plain = store.mode == StoreMode::Set && store.compare.is_none();
     if is_plain || matches!(request.encoding, Encoding::Meta(_)) {
         let delete = quiet_delete(store.key);
-        let Some(mut bytes) = ForwardedBytes::count(&ctx.forwarded_bytes, delete.len() as u64, u64::MAX)
-        else {
-            unreachable!("without a limit");
-        };
+        let mut bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
         bytes.is_change(session.forwarded_changes.get_or_insert_default());
         // The client awaits nothing of it, but reads behind it.
         let part = Gathering::parts(1, Box::new(move |_| drop(bytes))).pop().expect("one");
@@ -276,7 +288,7 @@ pub fn received(ctx: &mut Context, session: &mut Session, intact: bool) {
     if !intact {
         return encoding.reply(&refused(Refusal::Client("bad data chunk")), &mut ctx.out);
     }
-    if pes(ctx).is_silent(pe) || !ctx.tickets.has_room() {
+    if pes(ctx).is_silent(pe) {
         return encoding.reply(&refused(NOT_SENT), &mut ctx.out);
     }
     if is_text {

@@ -59,8 +59,12 @@ pub struct Context {
     pub tickets: TicketSlab,
     /// This worker's reads of flash, if there is a flash tier.
     pub flash: Option<FlashReads>,
-    /// Bytes of requests on their way to other PEs.
+    /// Bytes of long values on their way to other PEs.
     pub forwarded_bytes: Arc<AtomicU64>,
+    /// Requests to other PEs that are not answered, by PE.
+    pub forwarded_requests: Vec<Arc<AtomicU64>>,
+    /// Bytes that an answer of another PE may have, by those of late.
+    pub forwarded_answer_bytes: u64,
     /// Bytes of a connection's state, for `stats`.
     pub connection_bytes: usize,
     /// Answers of the connection being served.
@@ -68,6 +72,20 @@ pub struct Context {
 }
 
 impl Context {
+    /// Requests to another PE that are not answered.
+    pub fn forwarded_to(&mut self, pe: usize) -> &Arc<AtomicU64> {
+        if self.forwarded_requests.len() <= pe {
+            self.forwarded_requests.resize_with(pe + 1, Arc::default);
+        }
+        &self.forwarded_requests[pe]
+    }
+
+    /// Notes the length of an answer of another PE.
+    pub fn note_forwarded_answer(&mut self, bytes: u64) {
+        let before = self.forwarded_answer_bytes;
+        self.forwarded_answer_bytes = bytes.max(before - before / 16);
+    }
+
     /// This worker's counters.
     #[inline]
     pub fn counters(&self) -> &ServerCounters {

@@ -62,6 +62,9 @@ impl Answers {
     /// Frees what was returned.
     pub fn settle(&mut self) {
         self.received.drain(..self.start);
+        if self.received.is_empty() {
+            self.received.shrink_to(KEPT_BYTES_MAX);
+        }
         self.scanned -= self.start;
         self.start = 0;
     }
@@ -99,6 +102,9 @@ fn unit(bytes: &[u8]) -> Option<Option<usize>> {
         }
     }
 }
+
+/// Memory that is kept for the next answers.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// No line of an answer is longer: `me` answers less than this, and other lines hold a key and flags.
 const LINE_BYTES_MAX: usize = 64 << 10;

@@ -34,8 +34,10 @@ const SPARE_MAX: usize = 16;
 const SPARE_BYTES_MAX: usize = 64 << 10;
 /// Reads to report at once: they fit a line of the protocol.
 const ACCESSES_PER_REPORT: usize = 64;
-/// No value is longer.
-const VALUE_BYTES_MAX: usize = 1 << 30;
+/// Longer values go by messages, in parts: reading them at once would delay everything else of their PE.
+const VALUE_BYTES_MAX: usize = 256 << 10;
+/// Reads to report, at most: more are forgotten.
+const ACCESSES_MAX: usize = 8 * ACCESSES_PER_REPORT;
 
 /// Another PE's region, and how to read it.
 #[derive(Clone, Debug)]
@@ -128,6 +130,9 @@ impl OneSidedGets {
             if !any && !self.remote.wants_fetch() {
                 // Nothing is in flight that they could wait for.
                 self.remote.abandon();
+                while let Some(completed) = self.remote.next_completed() {
+                    asked.extend(self.complete(completed));
+                }
             }
         }
         let second = self.clock.second_at(monotonic_ns());
@@ -201,7 +206,7 @@ impl OneSidedGets {
                     _ => None,
                 };
                 value.map(|value| {
-                    if reads > 0 {
+                    if reads > 0 && self.accesses.len() < ACCESSES_MAX {
                         self.accesses.push((hash, reads));
                     }
                     let len = value.len() as u64;
@@ -212,8 +217,7 @@ impl OneSidedGets {
                         binary_key: hit.binary_key,
                         ..Item::default()
                     };
-                    let sends_value = operation.direct.as_ref().is_none_or(|get| get.sends_value);
-                    Answer::Read(item, sends_value.then_some(value))
+                    Answer::Read(item, value)
                 })
             }
             ReadOutcome::Miss(_) => Some(Answer::Reply(Reply::Miss)),

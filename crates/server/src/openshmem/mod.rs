@@ -27,7 +27,7 @@ mod start;
 mod threads;
 mod words;
 
-pub use pes::{Completion, DirectGet, Gathering, Operation, Pes};
+pub use pes::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
 pub use start::{StartedJob, heap_bytes, join};
 pub use threads::start;

@@ -15,6 +15,9 @@ use super::pes::{Completion, Operation, Pes};
 /// Bytes of requests beyond which no more are taken from the queue, until some are sent.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
 
+/// Requests taken from the queue at once: others are served, and heartbeats sent, between them.
+const OPERATIONS_MAX: usize = 64;
+
 /// A request that was sent, or is about to be.
 #[derive(Debug)]
 struct Pending {
@@ -41,8 +44,8 @@ pub struct Pe {
     answers: Answers,
     /// GETs from its region; none if it cannot be read.
     gets: Option<OneSidedGets>,
-    /// It broke the rules, and nothing it sends is trusted.
-    is_lost: bool,
+    /// It was said that the link from it cannot be opened.
+    has_reported: bool,
 }
 
 impl Pe {
@@ -69,7 +72,7 @@ impl Pe {
             first: 0,
             answers: Answers::default(),
             gets,
-            is_lost: false,
+            has_reported: false,
         })
     }
 
@@ -79,18 +82,10 @@ impl Pe {
         self.server.has_come() || self.client.has_come()
     }
 
-    /// Returns whether it broke the rules.
-    pub fn is_lost(&self) -> bool {
-        self.is_lost
-    }
-
     /// Sends and receives what is there, both ways. Returns whether there was anything.
     pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
-        if self.is_lost {
-            return self.give_up(pes);
-        }
         self.try_progress(pes, heaps).unwrap_or_else(|error| {
-            self.is_lost = true;
+            pes.lost[self.number].store(true, Ordering::Relaxed);
             tracing::error!(
                 pe = self.number,
                 name = pes.names()[self.number],
@@ -102,9 +97,8 @@ impl Pe {
 
     fn try_progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> Result<bool> {
         let mut any = self.server.progress(heaps)?;
-        if !self.is_serving || self.server.has_ended() {
-            pes.listener.add(self.server.open(heaps)?);
-            self.is_serving = true;
+        if (!self.is_serving || self.server.has_ended()) && !pes.is_leaving.load(Ordering::Relaxed) {
+            self.open(pes, heaps);
         }
         let progress = self.client.progress(heaps, &mut self.answers.received)?;
         any |= progress != Progress::Nothing;
@@ -113,6 +107,7 @@ impl Pe {
         }
         if progress == Progress::Restarted {
             // What was under way on the last link is lost.
+            pes.unanswered.fetch_add(self.pending.len() as u64, Ordering::Relaxed);
             self.first = self.first.wrapping_add(self.pending.len() as u32);
             self.pending.clear();
             self.answers.clear();
@@ -127,13 +122,37 @@ impl Pe {
         Ok(any)
     }
 
+    /// Opens the link from it.
+    fn open(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) {
+        match self.server.open(heaps) {
+            Ok(link) => {
+                pes.listener.add(link);
+                (self.is_serving, self.has_reported) = (true, false);
+            }
+            // Tried again with the next progress.
+            Err(error) if !std::mem::replace(&mut self.has_reported, true) => {
+                tracing::warn!(pe = self.number, "cannot serve another PE for now: {error}");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Returns whether requests for it are taken from the queue.
+    #[inline]
+    pub fn takes_requests(&self) -> bool {
+        self.client.is_open() && self.unsent.len() - self.sent < UNSENT_BYTES_MAX
+    }
+
     /// Passes complete answers to those who wait for them.
     fn deliver(&mut self) -> Result<()> {
         while let Some(pending) = self.pending.front_mut() {
             let Some(answer) = self.answers.next(self.first)? else { break };
             if let Some(completion) = pending.completion.take() {
-                let stripped = answer.strip_suffix(b"END\r\n").filter(|_| pending.strips_end);
-                completion.complete(stripped.unwrap_or(answer));
+                completion.complete(match pending.strips_end {
+                    // An error would end the line's answer: the key is a miss.
+                    true => answer.strip_suffix(b"END\r\n").unwrap_or_default(),
+                    false => answer,
+                });
             }
             self.pending.pop_front();
             self.first = self.first.wrapping_add(1);
@@ -146,12 +165,12 @@ impl Pe {
     fn send(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         let queue = &pes.queues[self.number];
         let mut any = false;
-        if queue.has_any() && self.client.is_open() && self.unsent.len() - self.sent < UNSENT_BYTES_MAX {
-            for operation in queue.take() {
+        if queue.has_any() && self.takes_requests() {
+            for operation in queue.take(OPERATIONS_MAX) {
                 self.execute(operation, pes, heaps);
             }
             self.run_gets(pes, heaps);
-            if let Some(line) = self.gets.as_mut().and_then(OneSidedGets::report) {
+            while let Some(line) = self.gets.as_mut().and_then(OneSidedGets::report) {
                 // Nobody awaits that it was noted.
                 self.push(line, false, None);
             }
@@ -164,6 +183,7 @@ impl Pe {
         }
         if self.sent == self.unsent.len() {
             self.unsent.clear();
+            self.unsent.shrink_to(UNSENT_BYTES_MAX);
             self.sent = 0;
         }
         any
@@ -220,7 +240,7 @@ impl Pe {
         }
         let queue = &pes.queues[self.number];
         if queue.has_any() {
-            count += queue.take().len() as u64;
+            count += queue.take(usize::MAX).len() as u64;
         }
         pes.unanswered.fetch_add(count, Ordering::Relaxed);
         count > 0

@@ -1,8 +1,9 @@
 //! The other PEs of the job, as workers and progress threads share them.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fabcache_distribution::Mapping;
@@ -13,14 +14,18 @@ use super::gets::{OneSidedGets, RemoteRegion};
 use super::pe::Pe;
 use super::settings::OpenShmemSettings;
 use super::start::StartedJob;
-use super::threads::SPARE_THREADS;
+use super::threads::{LEAVE_TIME_MAX, SPARE_THREADS};
 use crate::worker::inbox::{Answer, Ticket};
+
+/// How long a stop waits for the threads.
+const STOP_TIME_MAX: Duration = LEAVE_TIME_MAX.saturating_add(Duration::from_secs(2));
+const STOP_PAUSE: Duration = Duration::from_millis(2);
 
 /// What becomes of the answer to a forwarded request.
 #[derive(Debug)]
 pub enum Completion {
     /// A client gets it. A ticket that is dropped reports a failure.
-    Ticket(Ticket),
+    Ticket(Ticket, InFlight),
     /// It is one of several.
     Part(Part),
 }
@@ -77,7 +82,7 @@ impl Completion {
     /// Passes on an answer that this PE has made.
     pub fn complete_with(self, answer: Answer) {
         match self {
-            Completion::Ticket(ticket) => ticket.complete(answer),
+            Completion::Ticket(ticket, _) => ticket.complete(answer),
             Completion::Part(mut part) => part.has_succeeded = true,
         }
     }
@@ -85,7 +90,7 @@ impl Completion {
     /// Passes the PE's answer on.
     pub fn complete(self, answer: &[u8]) {
         match self {
-            Completion::Ticket(ticket) => ticket.complete(Answer::Forwarded(answer.to_vec())),
+            Completion::Ticket(ticket, _) => ticket.complete(Answer::Forwarded(answer.to_vec())),
             Completion::Part(mut part) => part.has_succeeded = is_success(answer),
         }
     }
@@ -102,13 +107,29 @@ fn is_success(answer: &[u8]) -> bool {
     }
 }
 
-/// A GET that needs no more than the item.
+/// A request under way to a PE, counted while this lives.
+#[derive(Debug)]
+pub struct InFlight(Arc<AtomicU64>);
+
+impl InFlight {
+    /// Counts it in.
+    pub fn count(requests: &Arc<AtomicU64>) -> InFlight {
+        requests.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(requests))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A GET that needs no more than the item and its value.
 #[derive(Debug)]
 pub struct DirectGet {
     /// The key.
     pub key: Box<[u8]>,
-    /// The answer contains the value.
-    pub sends_value: bool,
 }
 
 /// A request for another PE.
@@ -173,12 +194,12 @@ impl Wake for PeWake {
 /// Operations for one PE that its thread has not taken.
 #[derive(Debug, Default)]
 pub struct Queue {
-    operations: Mutex<Vec<Operation>>,
+    operations: Mutex<VecDeque<Operation>>,
     has_any: AtomicBool,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Operation>> {
         self.operations.lock().expect("no thread panics while it holds a queue")
     }
 
@@ -187,11 +208,13 @@ impl Queue {
         self.has_any.load(Ordering::Relaxed)
     }
 
-    /// Takes all operations.
-    pub fn take(&self) -> Vec<Operation> {
+    /// Takes the first operations, at most so many.
+    pub fn take(&self, most: usize) -> Vec<Operation> {
         let mut operations = self.lock();
-        self.has_any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut operations)
+        let count = operations.len().min(most);
+        let taken = operations.drain(..count).collect();
+        self.has_any.store(!operations.is_empty(), Ordering::Relaxed);
+        taken
     }
 }
 
@@ -219,8 +242,14 @@ pub struct Pes {
     pub silent: Box<[AtomicBool]>,
     /// Whether a PE has left the job.
     pub left: Box<[AtomicBool]>,
-    /// This server stops.
+    /// Whether a PE broke the rules.
+    pub lost: Box<[AtomicBool]>,
+    /// This server stops: others are told, and links that end are not opened again.
+    pub is_leaving: AtomicBool,
+    /// No worker needs the threads any more.
     pub is_stopping: AtomicBool,
+    /// Threads that have ended.
+    pub ended: AtomicUsize,
     started: Instant,
     /// Requests for other PEs.
     pub forwarded: AtomicU64,
@@ -274,7 +303,10 @@ impl Pes {
             states,
             silent: flags(),
             left: flags(),
+            lost: flags(),
+            is_leaving: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
             started: Instant::now(),
             forwarded: AtomicU64::new(0),
             direct_reads: AtomicU64::new(0),
@@ -308,19 +340,40 @@ impl Pes {
         (0..self.names.len()).filter(move |pe| *pe != own)
     }
 
-    /// Returns whether a PE does not respond.
+    /// Returns whether a PE does not respond, or broke the rules.
     pub fn is_silent(&self, pe: usize) -> bool {
-        self.silent[pe].load(Ordering::Relaxed)
+        self.silent[pe].load(Ordering::Relaxed) || self.lost[pe].load(Ordering::Relaxed)
+    }
+
+    /// Locks the links to a PE, unless another thread has them. Where that thread failed, they are lost.
+    pub fn links_to(&self, pe: usize) -> Option<MutexGuard<'_, Pe>> {
+        let state = self.states[pe].as_ref()?;
+        match state.try_lock() {
+            Ok(links) => Some(links),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => {
+                state.clear_poison();
+                self.lost[pe].store(true, Ordering::Relaxed);
+                Some(poisoned.into_inner())
+            }
+        }
+    }
+
+    /// Waits until the threads have ended; not for one that an access to another PE's memory blocks.
+    pub fn wait_for_threads(&self) {
+        let until = Instant::now() + STOP_TIME_MAX;
+        while self.ended.load(Ordering::Acquire) < self.assignment.threads.len() && Instant::now() < until {
+            std::thread::sleep(STOP_PAUSE);
+        }
     }
 
     /// Returns the state of a PE in a word.
     pub fn state_of(&self, pe: usize) -> &'static str {
-        let is_lost = |pe: &Mutex<Pe>| pe.try_lock().is_ok_and(|pe| pe.is_lost());
         if self.left[pe].load(Ordering::Relaxed) {
             "left"
-        } else if self.is_silent(pe) {
+        } else if self.silent[pe].load(Ordering::Relaxed) {
             "silent"
-        } else if self.states[pe].as_ref().is_some_and(is_lost) {
+        } else if self.lost[pe].load(Ordering::Relaxed) {
             "lost"
         } else {
             "up"
@@ -332,7 +385,7 @@ impl Pes {
         self.forwarded.fetch_add(1, Ordering::Relaxed);
         let queue = &self.queues[pe];
         let mut operations = queue.lock();
-        operations.push(operation);
+        operations.push_back(operation);
         queue.has_any.store(true, Ordering::Relaxed);
         drop(operations);
         self.assignment.wake(pe);

@@ -37,8 +37,8 @@ pub struct OpenShmemSettings {
     pub threads: usize,
     /// A PE that shows no sign of life for so long is taken to be stopped.
     pub timeout: Duration,
-    /// Whether items are read from other PEs' memory without their help.
-    pub one_sided: bool,
+    /// Whether items are read from other PEs' memory; if not given, from that which is mapped into this process.
+    pub one_sided: Option<bool>,
     /// The longest sleep between two looks at what other PEs have written.
     pub sleep_max: Duration,
 }
@@ -108,7 +108,7 @@ impl OpenShmemSettings {
         if let Some(name) = &name {
             check_name(name).context("--openshmem-name")?;
         }
-        let one_sided = options.openshmem_one_sided.unwrap_or(true);
+        let one_sided = options.openshmem_one_sided;
         Ok(Some(OpenShmemSettings { shape, name, threads: threads as usize, timeout, one_sided, sleep_max }))
     }
 }
@@ -146,7 +146,7 @@ mod tests {
         let settings = of("--fabric openshmem").expect("valid");
         assert!(settings.fabric.is_none() && settings.has_remote_readers());
         let openshmem = settings.openshmem.expect("it is on");
-        assert_eq!((openshmem.shape.slots, openshmem.threads, openshmem.one_sided), (16, 1, true));
+        assert_eq!((openshmem.shape.slots, openshmem.threads, openshmem.one_sided), (16, 1, None));
         let line = "--fabric openshmem --openshmem-slots 64 --openshmem-slot-size 1000 --openshmem-buffer 1m \
                     --openshmem-name node7:5 --openshmem-threads 3 --openshmem-one-sided=false --openshmem-timeout 500 \
                     --openshmem-sleep 5";
@@ -157,7 +157,7 @@ mod tests {
             name: Some("node7:5".into()),
             threads: 3,
             timeout: Duration::from_millis(500),
-            one_sided: false,
+            one_sided: Some(false),
             sleep_max: Duration::from_millis(5),
         };
         assert_eq!(given, expected);

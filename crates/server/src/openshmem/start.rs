@@ -1,5 +1,6 @@
 //! The start of a job: what its PEs agree on, and the memory that they share.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +26,10 @@ use crate::settings::Settings;
 
 /// Bytes of the first card: a name and the options that must be equal.
 const FIRST_CARD_BYTES: u64 = 1 << 10;
-/// Bytes of the second: how to read the region.
-const SECOND_CARD_BYTES: u64 = 256;
+/// Bytes of the second: how to read the region …
+const REGION_CARD_BYTES: u64 = 256;
+/// … and whether words arrive whole.
+const VERDICT_BYTES: u64 = 64;
 
 /// A job whose PEs agree, and its heap.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub struct StartedJob {
 
 fn plan(settings: &Settings, openshmem: &OpenShmemSettings, pes: usize) -> HeapPlan {
     let region_bytes = settings.memory_bytes_max.max(settings.memory_bytes).next_multiple_of(4096);
-    HeapPlan::new(pes, openshmem.shape, SECOND_CARD_BYTES, region_bytes)
+    HeapPlan::new(pes, openshmem.shape, REGION_CARD_BYTES + VERDICT_BYTES, region_bytes)
 }
 
 /// Returns how many bytes of symmetric memory a server needs in a job of so many PEs.
@@ -107,7 +110,7 @@ impl StartedJob {
         let cards = self.heap.memory(0, self.plan.card(self.heap.pes() - 1).end);
         let card =
             RegionCard { secret: store.secret().clone(), clock_ns: store.clock_ns(), grace: store.grace() };
-        let texts = exchange(heaps, &cards, |pe| self.plan.card(pe), &card.to_bytes())?;
+        let texts = exchange(heaps, &cards, |pe| self.parts_of_card(pe)[0].clone(), &card.to_bytes())?;
         let arrived_ns = precise_monotonic_ns();
         let range = self.plan.region();
         let region = |pe: usize, text: &[u8]| {
@@ -129,6 +132,22 @@ impl StartedJob {
     }
 }
 
+impl StartedJob {
+    /// Returns the two parts of a PE's card.
+    fn parts_of_card(&self, pe: usize) -> [Range<u64>; 2] {
+        let card = self.plan.card(pe);
+        let middle = card.start + REGION_CARD_BYTES;
+        [card.start..middle, middle..card.end]
+    }
+
+    /// Tells the other PEs whether words were whole here, and returns whether they were everywhere.
+    fn exchange_verdicts(&self, heaps: &mut dyn RemoteHeaps, are_whole: bool) -> Result<bool> {
+        let cards = self.heap.memory(0, self.plan.card(self.heap.pes() - 1).end);
+        let verdicts = exchange(heaps, &cards, |pe| self.parts_of_card(pe)[1].clone(), &[are_whole.into()])?;
+        Ok(verdicts.iter().all(|verdict| *verdict == [1]))
+    }
+}
+
 /// Joins the job with this store: sets up what leads to other PEs, for the threads to drive.
 ///
 /// # Errors
@@ -136,12 +155,21 @@ impl StartedJob {
 pub fn join(settings: OpenShmemSettings, job: StartedJob, store: &Store) -> Result<Pes> {
     let mut heaps = job.heap.open()?;
     let mut regions = job.exchange_regions(&mut *heaps, store)?;
-    let are_whole = words::arrive_whole(&mut *heaps, &*job.heap, job.plan.words());
+    let agree = |heaps: &mut dyn RemoteHeaps, are_whole| job.exchange_verdicts(heaps, are_whole);
+    let are_whole = words::arrive_whole(&mut *heaps, &*job.heap, job.plan.words(), agree)?;
     if !are_whole {
         tracing::warn!("words of other PEs' memory do not arrive whole: all requests go by messages");
     }
-    if !are_whole || !settings.one_sided {
-        regions.fill(None);
+    for (pe, region) in regions.iter_mut().enumerate().filter(|(pe, _)| *pe != job.heap.pe()) {
+        if region.is_none() {
+            tracing::warn!(
+                pe,
+                name = job.names[pe],
+                "a PE's memory cannot be read: all requests to it go by messages"
+            );
+        }
+        let is_read = settings.one_sided.unwrap_or_else(|| job.heap.is_mapped(pe));
+        *region = region.take().filter(|_| are_whole && is_read);
     }
     Pes::new(settings, job, regions)
 }
@@ -208,7 +236,7 @@ fn equal_options(settings: &Settings, openshmem: &OpenShmemSettings) -> String {
 
 /// Returns the names of all PEs from their cards, which all PEs have.
 fn agreed(cards: &[Vec<u8>]) -> Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut addresses): (Vec<String>, Vec<Address>) = Default::default();
     let mut first = "";
     for (pe, card) in cards.iter().enumerate() {
         let Some((name, options)) = std::str::from_utf8(card).ok().and_then(|card| card.split_once('\n'))
@@ -223,13 +251,15 @@ fn agreed(cards: &[Vec<u8>]) -> Result<Vec<String>> {
             "the PEs of a job need equal options, but PE 0 ({}) has {first}, and PE {pe} ({name}) has {options}",
             names[0]
         );
-        if let Some(other) = names.iter().position(|other| other == name) {
+        let address = check_name(name).with_context(|| format!("PE {pe}"))?;
+        if let Some(other) = addresses.iter().position(|other| *other == address) {
             bail!(
                 "PE {other} and PE {pe} are both called {name}, by which keys are mapped; give each a name of its own with \
                  --openshmem-name, or other ports (-p)"
             );
         }
         names.push(name.to_owned());
+        addresses.push(address);
     }
     Ok(names)
 }
@@ -248,6 +278,8 @@ mod tests {
         let of = |result: Result<Vec<String>>| format!("{:#}", result.expect_err("unequal"));
         let unequal = of(cards(&["a\n-m 5", "b\n-m 5", "c\n-m 6"]));
         assert!(unequal.contains("PE 0 (a) has -m 5") && unequal.contains("PE 2 (c) has -m 6"), "{unequal}");
+        let port = of(cards(&["a\n-m 5", "a:11211\n-m 5"]));
+        assert!(port.contains("PE 0 and PE 1"), "{port}: it is the default");
         let twice = of(cards(&["a\n-m 5", "b\n-m 5", "a\n-m 5"]));
         assert!(twice.contains("PE 0 and PE 2") && twice.contains("--openshmem-name"), "{twice}");
         assert!(of(cards(&["a\n", "\u{0}"])).contains("PE 1"));

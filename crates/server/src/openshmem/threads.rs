@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -24,17 +24,15 @@ use super::pes::Pes;
 /// Threads beyond those of the option, which take over the PEs of threads that an access blocks.
 pub const SPARE_THREADS: usize = 2;
 
-/// Heartbeats of a job of few PEs.
-const BEAT: Duration = Duration::from_millis(100);
-/// So many PEs get them that often; the time grows with more, as a heartbeat goes to each.
-const PES_PER_BEAT: usize = 64;
+/// Heartbeats in the time after which a PE without one is taken to be stopped.
+const BEATS_PER_TIMEOUT: u32 = 8;
 /// The shortest sleep.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// A sleep takes this part of the time since there was last something to do: a message waits for little longer than the pause
 /// before it took.
 const SLEEP_PART: u32 = 8;
 /// How long a stop waits for the other PEs to stop as well.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
+pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The words of a heartbeat: its count, and whether the PE leaves.
 const LEAVING_AT: u64 = 8;
@@ -43,20 +41,33 @@ const LEAVING_AT: u64 = 8;
 ///
 /// # Errors
 /// A thread cannot be started, or has no access.
-pub fn start(pes: &Arc<Pes>) -> Result<Vec<JoinHandle<()>>> {
+pub fn start(pes: &Arc<Pes>) -> Result<()> {
     let (sender, ready) = channel();
     let beats = Arc::new(Mutex::new(Beats::new(pes)));
-    let mut threads = Vec::new();
     for number in 0..pes.assignment.threads.len() {
         let (pes, beats, sender) = (Arc::clone(pes), Arc::clone(&beats), sender.clone());
-        let run = move || run(&pes, &beats, number, &sender);
+        let run = move || {
+            let _ended = EndedThread(&pes);
+            run(&pes, &beats, number, &sender);
+        };
         let thread = Builder::new().name(format!("openshmem-{number}")).spawn(run);
-        threads.push(thread.context("cannot start a thread for OpenSHMEM")?);
+        thread.context("cannot start a thread for OpenSHMEM")?;
     }
-    for _ in &threads {
+    // A thread that fails before it is ready closes the channel.
+    drop(sender);
+    for _ in &pes.assignment.threads {
         ready.recv().context("a thread for OpenSHMEM has failed")??;
     }
-    Ok(threads)
+    Ok(())
+}
+
+/// Counts the end of a thread.
+struct EndedThread<'p>(&'p Pes);
+
+impl Drop for EndedThread<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Release);
+    }
 }
 
 fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>>) {
@@ -105,20 +116,19 @@ impl ProgressThread<'_> {
             let now = Instant::now();
             if now >= self.beat_at {
                 self.beat(heaps);
-                self.beat_at = now + BEAT.mul_f64((pes.names().len() as f64 / PES_PER_BEAT as f64).max(1.0));
+                self.beat_at = now + pes.settings.timeout / BEATS_PER_TIMEOUT;
                 if let Ok(mut beats) = beats.try_lock() {
                     beats.check(pes, self.number, now);
                 }
             }
-            if pes.is_stopping.load(Ordering::Relaxed) {
-                let until = *leaves_at.get_or_insert_with(|| {
-                    // Tells the others at once.
-                    self.beat(heaps);
-                    now + LEAVE_TIME_MAX
-                });
-                if pes.have_all_left() || now >= until {
-                    return;
-                }
+            if pes.is_leaving.load(Ordering::Relaxed) && leaves_at.is_none() {
+                // Tells the others at once.
+                self.beat(heaps);
+                leaves_at = Some(now + LEAVE_TIME_MAX);
+            }
+            let is_over = leaves_at.is_some_and(|until| pes.have_all_left() || now >= until);
+            if is_over && pes.is_stopping.load(Ordering::Relaxed) {
+                return;
             }
             if any {
                 (self.active_at, self.has_spun) = (now, false);
@@ -140,7 +150,7 @@ impl ProgressThread<'_> {
         for pe in self.own() {
             has_pes = true;
             // Another thread may still be blocked with it.
-            let Some(Ok(mut pe_state)) = self.pes.states[pe].as_ref().map(Mutex::try_lock) else { continue };
+            let Some(mut pe_state) = self.pes.links_to(pe) else { continue };
             if self.pes.is_silent(pe) {
                 any |= pe_state.give_up(self.pes);
                 continue;
@@ -158,11 +168,15 @@ impl ProgressThread<'_> {
 
     /// Returns whether there is something to do for this thread, without access to other PEs' memory.
     fn has_work(&self) -> bool {
-        let has_come = |pe: usize| {
-            let state = self.pes.states[pe].as_ref().map(Mutex::try_lock);
-            state.is_some_and(|state| state.is_ok_and(|state| state.has_come()))
-        };
-        self.own().any(|pe| self.pes.queues[pe].has_any() || !self.pes.is_silent(pe) && has_come(pe))
+        let has_requests = |pe: usize| self.pes.queues[pe].has_any();
+        self.own().any(|pe| match self.pes.is_silent(pe) {
+            // They fail.
+            true => has_requests(pe),
+            false => self
+                .pes
+                .links_to(pe)
+                .is_some_and(|links| links.has_come() || has_requests(pe) && links.takes_requests()),
+        })
     }
 
     /// Spins, and then sleeps.
@@ -184,7 +198,9 @@ impl ProgressThread<'_> {
             }
         }
         let began = Instant::now();
-        let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN).min(self.pes.settings.sleep_max);
+        let until_beat = self.beat_at.saturating_duration_since(began);
+        let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN);
+        let time = time.min(self.pes.settings.sleep_max).min(until_beat);
         let word = self.pes.assignment.sleep_word(self.number);
         self.pes.heap.sleep(word, time, &mut || self.has_work());
         self.spin = self.spin.after_sleep(began.elapsed());
@@ -194,7 +210,7 @@ impl ProgressThread<'_> {
     fn beat(&mut self, heaps: &mut dyn RemoteHeaps) {
         self.beats += 1;
         let line = self.pes.plan.heartbeat(self.pes.own()).start;
-        let is_leaving = self.pes.is_stopping.load(Ordering::Relaxed);
+        let is_leaving = self.pes.is_leaving.load(Ordering::Relaxed);
         let state = &self.pes.assignment.threads[self.number];
         for pe in self.own() {
             state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
@@ -215,15 +231,22 @@ struct Beats {
     /// The last one of each PE, and when it changed.
     last: Vec<(u64, Instant)>,
     has_reported_blocked: bool,
+    checked_at: Instant,
 }
 
 impl Beats {
     fn new(pes: &Pes) -> Beats {
-        Beats { last: vec![(0, Instant::now()); pes.names().len()], has_reported_blocked: false }
+        let now = Instant::now();
+        Beats { last: vec![(0, now); pes.names().len()], has_reported_blocked: false, checked_at: now }
     }
 
     /// Looks for PEs that show no sign of life, and for threads that an access blocks.
     fn check(&mut self, pes: &Pes, thread: usize, now: Instant) {
+        let gap = now.saturating_duration_since(std::mem::replace(&mut self.checked_at, now));
+        if gap > pes.settings.timeout / 2 {
+            // This PE was stopped itself: what the others have written meanwhile may not have come yet.
+            self.last.iter_mut().for_each(|(_, since)| *since = now);
+        }
         for pe in pes.others() {
             let range = pes.plan.heartbeat(pe);
             let line = pes.heap.memory(range.start, range.end - range.start);

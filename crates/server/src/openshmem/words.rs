@@ -3,15 +3,18 @@
 //! OpenSHMEM promises it of no get: transports copy as they like. A torn word would at worst be a miss, as items have a
 //! checksum, but every read would be in doubt. So each PE changes the words of a page while others read it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use fabcache_layout::Memory;
 use fabcache_shmem::{RemoteHeaps, SymmetricHeap};
 
-/// Other PEs that are read: those that follow this one. Each pair of nodes has the same transport as its neighbours.
-const PES_MAX: usize = 8;
+/// Other PEs that are read: the next ones, which may be on the same node, and as many far from this one, which are on others.
+const NEXT_PES: usize = 4;
+const FAR_PES: usize = 4;
 /// Lengths of reads, which transports copy in different ways.
 const LENGTHS: [usize; 6] = [8, 64, 128, 256, 1024, 4096];
 /// How long a PE is read.
@@ -19,18 +22,33 @@ const TIME: Duration = Duration::from_millis(10);
 /// Values whose bytes all differ.
 const VALUES: [u64; 2] = [0x0123_4567_89ab_cdef, !0x0123_4567_89ab_cdef];
 
-/// Reads the page of words of other PEs, which do the same. Returns whether all words were whole.
-pub fn arrive_whole(heaps: &mut dyn RemoteHeaps, heap: &dyn SymmetricHeap, page: Range<u64>) -> bool {
+/// Reads the page of words of other PEs, which do the same. Returns what `agree` does with whether all words were whole: it
+/// tells the other PEs, and until they have told, the words here change.
+///
+/// # Errors
+/// That of `agree`.
+pub fn arrive_whole(
+    heaps: &mut dyn RemoteHeaps,
+    heap: &dyn SymmetricHeap,
+    page: Range<u64>,
+    agree: impl FnOnce(&mut dyn RemoteHeaps, bool) -> Result<bool>,
+) -> Result<bool> {
     let own = heap.memory(page.start, page.end - page.start);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| change(&own, &is_over));
         let (pe, pes) = (heaps.pe(), heaps.pes());
-        let mut others = (1..pes.min(PES_MAX + 1)).map(|distance| (pe + distance) % pes);
-        let are_whole = others.all(|other| are_whole_of(heaps, other, page.start));
+        let are_whole = others(pe, pes).into_iter().all(|other| are_whole_of(heaps, other, page.start));
+        let agreed = agree(heaps, are_whole);
         is_over.store(true, Ordering::Relaxed);
-        are_whole
+        agreed
     })
+}
+
+/// Returns the PEs that this one reads.
+fn others(pe: usize, pes: usize) -> BTreeSet<usize> {
+    let far = (1..=FAR_PES).map(|part| pes * part / (FAR_PES + 1));
+    (1..=NEXT_PES).chain(far).map(|distance| (pe + distance) % pes).filter(|other| *other != pe).collect()
 }
 
 /// Changes all words, back and forth.
@@ -77,9 +95,18 @@ mod tests {
     fn torn_words_are_noticed() {
         let job = LocalJob::new(2, 4096);
         let heap = job.of(0);
-        assert!(arrive_whole(&mut job.of(0), &heap, 0..4096));
+        let whole =
+            || arrive_whole(&mut job.of(0), &heap, 0..4096, |_, are_whole| Ok(are_whole)).expect("agreed");
+        assert!(whole());
         let torn = (VALUES[0] & 0xffff_ffff) | (VALUES[1] & !0xffff_ffff);
         job.memory(1).store(8 * 77, torn, Ordering::Relaxed);
-        assert!(!arrive_whole(&mut job.of(0), &heap, 0..4096));
+        assert!(!whole());
+    }
+
+    #[test]
+    fn near_and_far_pes_are_read() {
+        assert_eq!(others(1, 2), BTreeSet::from([0]));
+        assert_eq!(others(0, 1), BTreeSet::new());
+        assert_eq!(others(10, 100), BTreeSet::from([11, 12, 13, 14, 30, 50, 70, 90]));
     }
 }

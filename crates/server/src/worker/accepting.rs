@@ -72,7 +72,7 @@ impl Accepting {
     fn unlisten(&mut self, poll: &Poll, datagrams_too: bool) {
         self.listening = false;
         for (_, entry) in self.ours() {
-            if datagrams_too || entry.listener.kind() != Kind::Udp {
+            if datagrams_too || !matches!(entry.listener.kind(), Kind::Udp | Kind::OpenShmem) {
                 poll.remove_listener(entry.listener.descriptor());
             }
         }
@@ -121,12 +121,14 @@ impl Accepting {
             return self.accept_datagrams(ctx, entry, poll, now);
         }
         let mut kept = Vec::new();
-        if !self.listening {
+        if !self.listening && entry.listener.kind() != Kind::OpenShmem {
             return kept;
         }
         for _ in 0..ACCEPTS_PER_TURN_MAX {
             // If more connections wait, room is reserved before one is accepted, as other workers accept too.
-            let reserved = !ctx.shared.settings.refuse_fast;
+            // Other PEs of a job are no clients: they are always served.
+            let is_client = entry.listener.kind() != Kind::OpenShmem;
+            let reserved = is_client && !ctx.shared.settings.refuse_fast;
             if reserved && !self.reserve(&ctx.shared, poll, now) {
                 break;
             }
@@ -221,7 +223,9 @@ impl Accepting {
 fn take(ctx: &Context, index: usize, mut link: Box<dyn Link>) -> Option<Box<dyn Link>> {
     let shared = &ctx.shared;
     let settings = &shared.settings;
-    if settings.refuse_fast
+    if link.kind() == Kind::OpenShmem {
+        shared.connections_now.fetch_add(1, Ordering::Relaxed);
+    } else if settings.refuse_fast
         && shared.connections_now.fetch_add(1, Ordering::Relaxed) >= settings.connections_max
     {
         shared.connections_now.fetch_sub(1, Ordering::Relaxed);

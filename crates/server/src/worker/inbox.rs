@@ -37,8 +37,8 @@ pub enum Answer {
     Fetched(Item, Box<FetchedItem>, bool),
     /// The encoded answer for an item in memory, and the length of its value.
     Encoded(u64, Box<[OutputPart; 3]>),
-    /// An item that was read from another PE's memory, and its value if the answer contains it.
-    Read(Item, Option<Vec<u8>>),
+    /// An item that was read from another PE's memory, and its value.
+    Read(Item, Vec<u8>),
     /// The answer of another PE of the job, encoded for the client.
     Forwarded(Vec<u8>),
 }

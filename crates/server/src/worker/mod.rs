@@ -128,6 +128,8 @@ impl Worker {
             tickets,
             flash: None,
             forwarded_bytes: Arc::default(),
+            forwarded_requests: Vec::new(),
+            forwarded_answer_bytes: 0,
             connection_bytes,
             out: Vec::new(),
         };
@@ -407,7 +409,11 @@ impl Worker {
                 self.answer(completion.id, &answer, completed);
             }
         }
-        for (id, answer) in self.ctx.tickets.expire(self.now) {
+        let expired = self.ctx.tickets.expire(self.now);
+        if !expired.is_empty() {
+            self.continue_needing_tickets();
+        }
+        for (id, answer) in expired {
             self.answer(id, &answer, answer.failure());
         }
     }
@@ -429,6 +435,9 @@ impl Worker {
         let (owner, now) = (pending.owner, self.now);
         if let Answer::Fetched(item, fetched, sends_value) = answer {
             answer = Answer::Fetched(item, self.ctx.handle.promote(fetched), sends_value);
+        }
+        if let Answer::Forwarded(bytes) | Answer::Read(_, bytes) = &answer {
+            self.ctx.note_forwarded_answer(bytes.len() as u64);
         }
         let encoded = pending.encode(answer);
         let Some(connection) = self.at(owner) else { return };

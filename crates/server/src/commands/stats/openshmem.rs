@@ -32,7 +32,12 @@ pub fn settings(settings: &OpenShmemSettings, report: &mut Report<'_>) {
     report.stat("openshmem_slot_size", settings.shape.slot_bytes);
     report.stat("openshmem_buffer", settings.shape.buffer_bytes);
     report.stat("openshmem_threads", settings.threads);
-    report.stat("openshmem_one_sided", if settings.one_sided { "yes" } else { "no" });
+    let one_sided = match settings.one_sided {
+        None => "auto",
+        Some(true) => "yes",
+        Some(false) => "no",
+    };
+    report.stat("openshmem_one_sided", one_sided);
     report.stat("openshmem_timeout_ms", settings.timeout.as_millis());
     report.stat("openshmem_sleep_ms", settings.sleep_max.as_millis());
 }
