@@ -15,6 +15,7 @@ use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused,
 use crate::bounds::{FORWARDED_BYTES_MAX, FORWARDED_TO_PE_MAX};
 use crate::openshmem::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
 use crate::tickets::{ForwardedBytes, PendingRequest};
+use crate::worker::inbox::{Answer, Ticket};
 
 /// The other PE did not answer, or was lost with the request under way.
 const UNKNOWN_OUTCOME: &str =
@@ -207,16 +208,29 @@ fn text_get(get: &Get<'_>, encoding: &TextEncoding<'_>) -> Vec<u8> {
     line
 }
 
-/// Forwards a request, whose answer takes its place in the connection's order.
+/// Forwards a request.
 fn submit(
     ctx: &mut Context,
     session: &mut Session,
     encoding: &Encoding<'_>,
     pe: usize,
     forwarded: Forwarded,
-    mut bytes: ForwardedBytes,
+    bytes: ForwardedBytes,
 ) {
     let Forwarded { request, direct, strips_end, late } = forwarded;
+    let ticket = issue(ctx, session, encoding, late, bytes);
+    let completion = Completion::Ticket(ticket, InFlight::count(ctx.forwarded_to(pe)));
+    pes(ctx).submit(pe, Operation { request, direct, strips_end, completion });
+}
+
+/// Issues the ticket of an answer, which takes its place in the connection's order.
+fn issue(
+    ctx: &mut Context,
+    session: &mut Session,
+    encoding: &Encoding<'_>,
+    late: Option<&'static str>,
+    mut bytes: ForwardedBytes,
+) -> Ticket {
     if late.is_some() {
         bytes.is_change(session.forwarded_changes.get_or_insert_default());
     }
@@ -225,17 +239,15 @@ fn submit(
     let ticket = ctx.tickets.issue_beyond(session.place, encoding, pending);
     session.queue.push_bytes(&mut ctx.out);
     session.queue.push_pending(ticket.id(), reserved);
-    let completion = Completion::Ticket(ticket, InFlight::count(ctx.forwarded_to(pe)));
-    let operation = Operation { request, direct, strips_end, completion };
-    pes(ctx).submit(pe, operation);
+    ticket
 }
 
 fn pes(ctx: &Context) -> &Pes {
     ctx.shared.pes.as_ref().expect("only the PEs of a job forward requests")
 }
 
-/// Refuses a value that no PE stores, and lets its owner delete the item that it should have replaced: no client reads the old
-/// value as current.
+/// Refuses a value that no PE stores, once its owner has deleted the item that it should have replaced: no client reads the old
+/// value after the refusal.
 fn refuse_too_large(
     ctx: &mut Context,
     session: &mut Session,
@@ -245,16 +257,23 @@ fn refuse_too_large(
 ) -> Flow {
     let is_plain = store.mode == StoreMode::Set && store.compare.is_none();
     if is_plain || matches!(request.encoding, Encoding::Meta(_)) {
+        if !ctx.tickets.has_room() || ctx.forwarded_to(pe).load(Ordering::Relaxed) >= FORWARDED_TO_PE_MAX {
+            return Flow::AwaitTicket;
+        }
         let delete = quiet_delete(store.key);
-        let mut bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
-        bytes.is_change(session.forwarded_changes.get_or_insert_default());
-        // The client awaits nothing of it, but reads behind it.
-        let part = Gathering::parts(1, Box::new(move |_| drop(bytes))).pop().expect("one");
-        let completion = Completion::Part(part);
+        let bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
+        let ticket = issue(ctx, session, &request.encoding, Some(UNKNOWN_OUTCOME), bytes);
+        let in_flight = InFlight::count(ctx.forwarded_to(pe));
+        let refuse = move |_| {
+            drop(in_flight);
+            ticket.complete(Answer::Reply(Reply::TooLarge));
+        };
+        let completion = Completion::Part(Gathering::parts(1, Box::new(refuse)).pop().expect("one"));
         pes(ctx).submit(pe, Operation { request: delete, direct: None, strips_end: false, completion });
+    } else {
+        request.encoding.reply(&Reply::TooLarge, &mut ctx.out);
     }
     ctx.counters().store_too_large.inc();
-    request.encoding.reply(&Reply::TooLarge, &mut ctx.out);
     match store.value {
         Value::Streamed { .. } => Flow::DiscardValue,
         Value::Inline(_) => Flow::Next,
