@@ -82,23 +82,7 @@ fn run(
     }
     start_log(&settings)?;
     file_signals::report()?;
-    if settings.core_dumps {
-        limits::allow_core_dumps()?;
-    }
-    let has_fabric = settings.fabric.is_some();
-    let too_few = limits::allow_connections(settings.connections_max, settings.threads, has_fabric)?;
-    settings.warnings.extend(too_few);
-    let beyond = match &settings.backing.file {
-        Some(file) => limits::memory_beyond_file_system(file, settings.memory_bytes_max),
-        None => limits::memory_beyond_machine(settings.memory_bytes),
-    };
-    settings.warnings.extend(beyond);
-    if privileges::is_needlessly_root(settings.user.as_deref()) {
-        tracing::warn!("running as root; give -u USER to become another user");
-    }
-    for note in settings.without_effect.iter().chain(&settings.warnings) {
-        tracing::warn!("{note}");
-    }
+    apply_limits(&mut settings)?;
     let pidfile = settings.pidfile.clone();
     let inherited = inherited()?;
     // Before the signals: it replaces their handlers.
@@ -130,6 +114,28 @@ fn run(
         membership.have_all_left = pes.have_all_left();
     }
     stopped
+}
+
+/// Raises the process's limits as the settings need, and logs the warnings.
+fn apply_limits(settings: &mut Settings) -> Result<()> {
+    if settings.core_dumps {
+        limits::allow_core_dumps()?;
+    }
+    let has_fabric = settings.fabric.is_some();
+    let too_few = limits::allow_connections(settings.connections_max, settings.threads, has_fabric)?;
+    settings.warnings.extend(too_few);
+    let beyond = match &settings.backing.file {
+        Some(file) => limits::memory_beyond_file_system(file, settings.memory_bytes_max),
+        None => limits::memory_beyond_machine(settings.memory_bytes),
+    };
+    settings.warnings.extend(beyond);
+    if privileges::is_needlessly_root(settings.user.as_deref()) {
+        tracing::warn!("running as root; give -u USER to become another user");
+    }
+    for note in settings.without_effect.iter().chain(&settings.warnings) {
+        tracing::warn!("{note}");
+    }
+    Ok(())
 }
 
 /// Reports that the server is ready: to the log, to the foreground process and to the service manager.

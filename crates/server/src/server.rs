@@ -608,9 +608,10 @@ fn cannot_listen(place: &ListenAddress, error: std::io::Error) -> anyhow::Error 
     }
 }
 
-/// Returns one listener per address, or one per worker and address.
+/// Returns one listener for each address of clients.
 fn places(listeners: &[ListenerEntry]) -> impl Iterator<Item = &ListenerEntry> {
-    listeners.iter().filter(|entry| entry.worker.is_none_or(|worker| worker == 0))
+    let is_of_clients = |entry: &&ListenerEntry| entry.listener.kind() != Kind::OpenShmem;
+    listeners.iter().filter(|entry| entry.worker.is_none_or(|worker| worker == 0)).filter(is_of_clients)
 }
 
 /// Writes the ports to the file of `MEMCACHED_PORT_FILENAME`, whole or not at all.
