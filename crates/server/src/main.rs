@@ -31,9 +31,10 @@ fn main() -> ExitCode {
         Err(error) => {
             match foreground {
                 Some(foreground) => Foreground::failed(foreground, &error),
-                // Without a reader of stderr, the exit status is all that is left.
+                // In one piece, as other processes of a job may write at the same time. Without a reader of stderr, the exit
+                // status is all that is left.
                 None => {
-                    let _ = writeln!(std::io::stderr(), "fabcached: {error:#}");
+                    let _ = std::io::stderr().write_all(format!("fabcached: {error:#}\n").as_bytes());
                 }
             }
             1
