@@ -16,6 +16,8 @@ mod report;
 mod restart;
 mod servers;
 mod snippets;
+mod test_programs;
+mod test_results;
 mod torture;
 mod workspace;
 

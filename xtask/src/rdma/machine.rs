@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::kernel::Kernel;
-use super::{indented, last_lines};
 use crate::process::{Guarded, Interrupt, Scratch, describe, read};
+use crate::test_results::{indented, last_lines};
 
 const INIT: &str = include_str!("init.sh");
 const GUEST: &str = include_str!("guest.sh");

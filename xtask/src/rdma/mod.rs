@@ -18,11 +18,13 @@ use fabcache_testbed::fabric::ENVIRONMENT;
 
 use crate::clients::install::make_packages_ready;
 use crate::process::{self, Interrupt, Scratch};
+use crate::test_programs::{self, Program};
+use crate::test_results::{Results, indented, is_left_out};
 use crate::workspace;
 
 use kernel::Kernel;
 use machine::{Machine, Step, StepResult};
-use programs::{LeftOut, Program};
+use programs::TESTS;
 
 /// The software providers, available on every machine.
 const SOFTWARE: &[&str] = &["tcp;ofi_rxm", "shm"];
@@ -125,21 +127,19 @@ impl<'a> Session<'a> {
         if let Some(command) = &self.args.command {
             return self.run_command(command);
         }
-        let programs = programs::build(&self.interrupt)?;
-        let mut failed = Vec::new();
+        let programs = test_programs::build(TESTS, &self.interrupt)?;
+        let mut results = Results::new(&self.folder, self.args.keep_log)?;
         if !self.args.machine {
-            failed.extend(self.run_plain(&programs)?);
+            self.run_plain(&programs, &mut results)?;
         }
         if !self.args.plain {
-            failed.extend(self.run_in_machine(&programs)?);
+            self.run_in_machine(&programs, &mut results)?;
         }
-        ensure!(failed.is_empty(), "{} failed: {}", failed.len(), failed.join(", "));
+        results.end()?;
         Ok(0)
     }
 
-    /// Runs the programs; returns the names of those that failed.
-    fn run_plain(&self, programs: &[Program]) -> Result<Vec<String>> {
-        let mut failed = Vec::new();
+    fn run_plain(&self, programs: &[Program], results: &mut Results) -> Result<()> {
         for provider in SOFTWARE {
             for program in programs {
                 let name = format!("{}, {provider}", program.name());
@@ -156,15 +156,14 @@ impl<'a> Session<'a> {
                 let begun = Instant::now();
                 let run = process::run(&mut command, scratch.path(), time_max, &self.interrupt)?;
                 let output = format!("{}{}", run.stdout, run.stderr);
-                failed.extend(self.report_result(&name, &output, run.failure, begun.elapsed())?);
+                results.add_tests(&name, &output, run.failure, begun.elapsed())?;
                 remove_leftover_files();
             }
         }
-        Ok(failed)
+        Ok(())
     }
 
-    /// Runs the programs; returns the names of those that failed.
-    fn run_in_machine(&self, programs: &[Program]) -> Result<Vec<String>> {
+    fn run_in_machine(&self, programs: &[Program], results: &mut Results) -> Result<()> {
         let mut steps = Vec::new();
         for Arrangement { name, server, client, crosses } in ARRANGEMENTS {
             let arrangement = *name;
@@ -184,7 +183,6 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        let mut failed = Vec::new();
         self.machine(&self.kernel()?).run(&steps, self.limit(), false, |step, ended| {
             let StepResult { status, output, time } = ended;
             let failure = match status {
@@ -192,10 +190,12 @@ impl<'a> Session<'a> {
                 124 | 137 => Some("it did not end within its time".to_owned()),
                 status => Some(format!("it ended with status {status}")),
             };
-            failed.extend(self.report_result(&step.name, &output, failure, time)?);
-            Ok(())
-        })?;
-        Ok(failed)
+            if step.name.starts_with(CHECK) {
+                let outcome = failure.map_or_else(|| Ok(format!("\n{}", indented(&output))), Err);
+                return results.add(&step.name, &output, outcome, time);
+            }
+            results.add_tests(&step.name, &output, failure, time)
+        })
     }
 
     fn run_command(&self, command: &str) -> Result<i32> {
@@ -219,41 +219,6 @@ impl<'a> Session<'a> {
     fn limit(&self) -> Duration {
         Duration::from_secs(self.args.limit)
     }
-
-    /// Reports how a program ended; returns its name if it failed.
-    fn report_result(
-        &self,
-        name: &str,
-        output: &str,
-        failure: Option<String>,
-        time: Duration,
-    ) -> Result<Option<String>> {
-        let seconds = time.as_secs_f64();
-        let is_check = name.starts_with(CHECK);
-        let outcome = match failure {
-            Some(failure) => Err(failure),
-            None if is_check => Ok(indented(output)),
-            None => programs::passed(output)
-                .map(|count| format!("{count} tests\n{}", indented(&programs::not_run(output))))
-                .map_err(|error| error.to_string()),
-        };
-        let log = self.folder.join(format!("{}.log", name.replace([' ', ',', ';', '/'], "-")));
-        if self.args.keep_log || outcome.is_err() {
-            fs::write(&log, output).with_context(|| format!("{} cannot be written", log.display()))?;
-        }
-        match outcome {
-            Ok(reported) => {
-                let reported = if is_check { format!("\n{reported}") } else { format!(", {reported}") };
-                print!("ok    {name}, {seconds:.1} s{reported}");
-                Ok(None)
-            }
-            Err(why) => {
-                println!("FAILED {name}, {seconds:.1} s: {why}; {} ends so:", log.display());
-                print!("{}", indented(&last_lines(output, 60)));
-                Ok(Some(name.to_owned()))
-            }
-        }
-    }
 }
 
 /// Removes files of the provider shm that killed processes left: some megabytes each, named `PID:DOMAIN:ENDPOINT`.
@@ -272,25 +237,8 @@ fn remove_leftover_files() {
     }
 }
 
-/// Reports the tests of a program that are not run with this provider or arrangement; returns whether that is all.
-fn is_left_out(program: &Program, there: &str, name: &str) -> bool {
-    let Some(LeftOut { tests, why }) = program.left_out(there) else { return false };
-    println!("NOT RUN {name}, {}: {why}", if tests.is_empty() { "all".to_owned() } else { tests.join(", ") });
-    tests.is_empty()
-}
-
 /// Returns the environment of all programs in the machine, as bash commands.
 fn exported() -> String {
     let all = ENVIRONMENT.iter().chain(IN_MACHINE);
     all.map(|(name, value)| format!("export {name}={value}\n")).collect()
-}
-
-/// Returns the last lines of a text.
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("      {line}\n")).collect()
 }
