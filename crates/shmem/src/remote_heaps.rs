@@ -169,6 +169,8 @@ mod tests {
 
         fn fence(&mut self) {}
 
+        fn wake(&mut self, _: usize, _: u64, _: usize) {}
+
         fn progress(&mut self) {}
     }
 
