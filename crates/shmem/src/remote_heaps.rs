@@ -1,4 +1,4 @@
-//! What the cache needs of OpenSHMEM.
+//! Access to the memory of a job, as the cache needs it.
 
 use std::fmt::Debug;
 use std::ptr::NonNull;

@@ -42,9 +42,9 @@ const ACCESSES_MAX: usize = 8 * ACCESSES_PER_REPORT;
 /// Another PE's region, and how to read it.
 #[derive(Clone, Debug)]
 pub struct RemoteRegion {
-    /// What its header says.
+    /// The contents of its header.
     pub birth: Birth,
-    /// What its items are validated with.
+    /// The secret that validates its items.
     pub secret: Secret,
     /// How long emptied segments are not overwritten.
     pub grace_ns: u64,

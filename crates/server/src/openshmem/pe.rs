@@ -106,7 +106,7 @@ impl Pe {
             self.deliver()?;
         }
         if progress == Progress::Restarted {
-            // What was under way on the last link is lost.
+            // Requests under way on the last link are lost.
             pes.unanswered.fetch_add(self.pending.len() as u64, Ordering::Relaxed);
             self.first = self.first.wrapping_add(self.pending.len() as u32);
             self.pending.clear();

@@ -174,7 +174,7 @@ pub fn join(settings: OpenShmemSettings, job: StartedJob, store: &Store) -> Resu
     Pes::new(settings, job, regions)
 }
 
-/// What a PE tells of its region.
+/// A description of a PE's region for the others.
 struct RegionCard {
     secret: Secret,
     clock_ns: u64,
