@@ -1,5 +1,10 @@
 //! Links between the PEs of a job, whose PEs are threads here.
 
+#[path = "openshmem/hostile.rs"]
+mod hostile;
+#[path = "openshmem/pair.rs"]
+mod pair;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,9 +17,9 @@ use fabcache_transport::openshmem::{
     ClientLink, HeapPlan, LinkShape, OpenShmemListener, Progress, ServerLink, Wake,
 };
 use fabcache_transport::{Link, Listener, Received};
+use pair::SERVER;
 
-/// The PE whose links are tested, and clients beside it.
-const SERVER: usize = 0;
+/// Clients beside the server, the PE whose links are tested.
 const PES: usize = 40;
 /// A client takes nothing more while it has so many bytes.
 const UNREAD_MAX: usize = 100_000;
@@ -103,6 +108,8 @@ impl TransportUnderTest for Job {
 /// A client's end, which a thread drives.
 struct PeClient {
     driven: Arc<Mutex<Driven>>,
+    /// Ends that `receive` has returned.
+    ends: u32,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -119,6 +126,11 @@ impl Driven {
     fn send(&mut self, bytes: &[u8]) -> usize {
         self.link.send(&mut self.heaps, bytes)
     }
+
+    /// Returns how often the link has ended.
+    fn ends(&self) -> u32 {
+        self.opened - u32::from(self.link.is_open())
+    }
 }
 
 impl PeClient {
@@ -130,6 +142,9 @@ impl PeClient {
             loop {
                 let mut driven = shared.lock().expect("no panic");
                 let Driven { heaps, link, received, opened, is_over } = &mut *driven;
+                if *is_over {
+                    link.leave();
+                }
                 if received.len() < UNREAD_MAX || *is_over {
                     let progress = link.progress(heaps, received).expect("the server keeps the rules");
                     *opened += u32::from(progress == Progress::Restarted);
@@ -141,7 +156,7 @@ impl PeClient {
                 thread::sleep(Duration::from_micros(20));
             }
         });
-        PeClient { driven, thread: Some(thread) }
+        PeClient { driven, ends: 0, thread: Some(thread) }
     }
 
     /// Calls `step` until it returns something.
@@ -168,12 +183,17 @@ impl Client for PeClient {
     }
 
     fn receive(&mut self) -> io::Result<Vec<u8>> {
-        let opened = self.driven.lock().expect("no panic").opened.max(1);
-        self.until(|driven| {
-            let has_ended = driven.opened > opened || driven.opened > 0 && !driven.link.is_open();
-            let is_there = !driven.received.is_empty() || has_ended;
-            is_there.then(|| std::mem::take(&mut driven.received))
-        })
+        let seen = self.ends;
+        let (bytes, ends) = self.until(|driven| {
+            let ends = driven.ends();
+            let is_closed = ends > 0 && !driven.link.is_open();
+            let is_there = !driven.received.is_empty() || ends > seen || is_closed;
+            is_there.then(|| (std::mem::take(&mut driven.received), ends))
+        })?;
+        if bytes.is_empty() {
+            self.ends = ends;
+        }
+        Ok(bytes)
     }
 }
 
@@ -181,7 +201,6 @@ impl Drop for PeClient {
     fn drop(&mut self) {
         let mut driven = self.driven.lock().expect("no panic");
         driven.is_over = true;
-        driven.link.leave();
         drop(driven);
         let ended = self.thread.take().expect("it runs").join();
         assert!(ended.is_ok() || thread::panicking(), "the client's thread failed");

@@ -79,7 +79,7 @@ impl Pe {
     /// Returns whether it has written something.
     #[inline]
     pub fn has_come(&self) -> bool {
-        self.server.has_come() || self.client.has_come()
+        self.server.has_work() || self.client.has_come()
     }
 
     /// Sends and receives what is there, both ways. Returns whether there was anything.

@@ -7,8 +7,8 @@ use fabcache_layout::Memory;
 use fabcache_shmem::RemoteHeaps;
 use fabcache_shmem::slots::{SlotReader, SlotWriter};
 
+use super::error::{LinkError, check_token};
 use super::plan::{HeapPlan, LinkShape};
-use super::server::LinkError;
 
 /// What [`ClientLink::progress`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,16 @@ pub enum Progress {
     Came,
     /// The server has ended the link, and nothing more comes of its requests. The link is open for others.
     Restarted,
+}
+
+/// Whether the link is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The server has not opened it, or has ended it, and this end has read everything.
+    Closed,
+    Open,
+    /// This end has sent its last message, the server has not.
+    Left,
 }
 
 /// The client's end of a link. The thread that calls it has access to the server's heap.
@@ -33,8 +43,9 @@ pub struct ClientLink {
     /// Buffers for messages that come.
     spare: Vec<Vec<u8>>,
     message: Vec<u8>,
-    /// The server has not opened the link since it ended the last one.
-    is_closed: bool,
+    state: State,
+    /// Why it is of no use any more.
+    broken: Option<LinkError>,
 }
 
 impl ClientLink {
@@ -47,36 +58,49 @@ impl ClientLink {
     ) -> ClientLink {
         let shape = plan.shape();
         let part = |range: std::ops::Range<u64>| memory(range.start, range.end - range.start);
-        let writer = SlotWriter::new(server, plan.requests(client).start, shape.ring());
         ClientLink {
             shape,
             end: ClientEnd::new(shape.terms()),
             message: vec![0; shape.ring().message_bytes_max()],
-            writer,
+            writer: SlotWriter::new(server, plan.requests(client).start, shape.ring()),
             reader: SlotReader::new(part(plan.answers(server)), shape.ring()),
             staging: part(plan.staging(server)),
             landing: part(plan.landing(server)),
             spare: Vec::new(),
-            is_closed: true,
+            state: State::Closed,
+            broken: None,
         }
     }
 
-    /// Returns whether the server has opened the link.
+    /// Returns whether the server has opened the link, and neither end has ended it.
     pub fn is_open(&self) -> bool {
-        !self.is_closed
+        self.state == State::Open
     }
 
-    /// Returns whether a message lies in the next slot.
+    /// Returns whether a message lies in the next slot, and the link is not broken.
     #[inline]
     pub fn has_come(&self) -> bool {
-        self.reader.has_come()
+        self.broken.is_none() && self.reader.has_come()
     }
 
     /// Takes what has come, appends the bytes of the stream to `received`, and returns credits.
     ///
     /// # Errors
-    /// The server broke the protocol: the link is of no use any more.
+    /// The server broke the protocol, now or before: the link is of no use any more.
     pub fn progress(
+        &mut self,
+        heaps: &mut dyn RemoteHeaps,
+        received: &mut Vec<u8>,
+    ) -> Result<Progress, LinkError> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let progress = self.try_progress(heaps, received);
+        self.broken = progress.err();
+        progress
+    }
+
+    fn try_progress(
         &mut self,
         heaps: &mut dyn RemoteHeaps,
         received: &mut Vec<u8>,
@@ -88,13 +112,18 @@ impl ClientLink {
                 self.spare.push(buffer);
                 break;
             };
-            if len == 0 {
-                // The server has read all slots, the last message of this end included.
-                self.spare.push(buffer);
-                self.end = ClientEnd::new(self.shape.terms());
-                self.is_closed = false;
-                return Ok(Progress::Restarted);
+            match (len, self.state) {
+                (0, State::Closed) => {
+                    self.spare.push(buffer);
+                    self.end = ClientEnd::new(self.shape.terms());
+                    self.state = State::Open;
+                    return Ok(Progress::Restarted);
+                }
+                (0, _) => return Err(LinkError::Empty),
+                (_, State::Closed) => return Err(LinkError::Closed(len)),
+                (_, State::Open | State::Left) => {}
             }
+            check_token(&buffer)?;
             progress = Progress::Came;
             self.end.arrived(buffer, len)?;
             self.receive(received);
@@ -108,22 +137,27 @@ impl ClientLink {
         while let Some(buffer) = self.end.freed() {
             self.spare.push(buffer);
         }
-        if self.is_closed {
+        if self.state == State::Closed {
             return;
         }
         if self.end.has_peer_left() {
-            self.end.leave();
+            // This needs no credit, which the server returns no more.
+            self.writer.write(heaps, &[]);
+            self.state = State::Closed;
+            return;
         }
         let mut message = [0; SHORT_BYTES];
         while let Some(draft) = self.end.short(&mut message) {
             self.writer.write(heaps, &message[..draft.bytes()]);
             self.end.sent(draft);
         }
-        self.is_closed |= self.end.has_said_bye();
+        if self.end.has_said_bye() {
+            self.state = State::Left;
+        }
     }
 
     /// Ends the link: nothing more is sent. The server learns of that when [`ClientLink::progress`] could tell it, after which
-    /// the link is closed.
+    /// the link is not open.
     pub fn leave(&mut self) {
         self.end.leave();
     }
@@ -131,7 +165,7 @@ impl ClientLink {
     /// Sends a prefix of `bytes`, and returns its length; 0 if nothing can be sent now.
     pub fn send(&mut self, heaps: &mut dyn RemoteHeaps, bytes: &[u8]) -> usize {
         let mut sent = 0;
-        while sent < bytes.len() && !self.is_closed {
+        while sent < bytes.len() && self.is_open() && self.broken.is_none() {
             let rest = &bytes[sent..];
             match self.end.next(rest.len()) {
                 SendMode::Later => break,

@@ -13,18 +13,29 @@
 //! [`ClientLink`] and [`ServerLink`] access other PEs' memory, which may block: threads of their own drive them, never a
 //! worker. All messages lie in *slots* of the receiver's heap ([`fabcache_shmem::slots`]), a ring for each sender.
 //!
-//! A link whose worker closed it restarts: the server's last message says so, the client's last message follows, and then the
-//! server, which has read all of the client's slots, opens the next one by an empty message. So the slots of a link never
-//! hold more than the receiver has granted.
+//! A link whose worker closed it restarts, with the slots that follow:
+//! ```text
+//!   client                                    server
+//!     <───────────────── Bye ──────────────────  the worker has closed, and all that it sent was sent
+//!     ──────────── empty message ─────────────>  the client has read all slots, and writes no more
+//!     <────────── empty message ───────────────  the server has read all slots; the link is open for another worker
+//! ```
+//! Credits bound the messages that lie in slots, the empty ones excepted: each direction has a slot for one. So the client's
+//! needs no credit of a server that returns none any more.
+//!
+//! Any PE may write any slot, and staging and landing memory, at any time. Whatever lies there, an end takes a bounded
+//! number of messages at a time, accesses only the link's memory, and breaks the link at a message that breaks the rules.
 
 mod client;
+mod error;
 mod listener;
 mod pipe;
 mod plan;
 mod server;
 
 pub use client::{ClientLink, Progress};
+pub use error::LinkError;
 pub use listener::OpenShmemListener;
 pub use pipe::PipeLink;
 pub use plan::{HeapPlan, LinkShape, SLEEPERS_MAX, ShapeError};
-pub use server::{LinkError, ServerLink, Wake};
+pub use server::{ServerLink, Wake};

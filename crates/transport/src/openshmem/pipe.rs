@@ -14,12 +14,12 @@ use crate::contract::{Kind, Link, Peer, PolledLink, Received, StreamLink};
 /// Bytes of either direction at most.
 const PIPE_BYTES_MAX: usize = 256 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// To the worker.
     incoming: VecDeque<u8>,
     /// From the worker.
-    outgoing: VecDeque<u8>,
+    outgoing: Vec<u8>,
     /// Nothing more comes.
     has_ended: bool,
     /// The worker has dropped its end.
@@ -30,6 +30,20 @@ struct State {
     wants_room: bool,
 }
 
+impl State {
+    fn new() -> State {
+        State {
+            incoming: VecDeque::new(),
+            outgoing: Vec::new(),
+            has_ended: false,
+            is_dropped: false,
+            // The descriptor reports what comes before the worker polls.
+            is_armed: true,
+            wants_room: false,
+        }
+    }
+}
+
 /// A pipe in each direction.
 #[derive(Debug)]
 pub struct Pipe {
@@ -37,6 +51,8 @@ pub struct Pipe {
     state: Mutex<State>,
     /// Something came that the worker has not received.
     has_unread: AtomicBool,
+    /// The worker did something that the thread has not seen. Set under the lock, reset before it.
+    has_news: AtomicBool,
     /// Readable when the worker is to look.
     doorbell: OwnedFd,
     wake: Arc<dyn Wake>,
@@ -49,7 +65,14 @@ impl Pipe {
     /// The system has no descriptor left.
     pub fn new(client: usize, wake: Arc<dyn Wake>) -> io::Result<Pipe> {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Pipe { client, state: Mutex::default(), has_unread: AtomicBool::new(false), doorbell, wake })
+        Ok(Pipe {
+            client,
+            state: Mutex::new(State::new()),
+            has_unread: AtomicBool::new(false),
+            has_news: AtomicBool::new(false),
+            doorbell,
+            wake,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,7 +84,22 @@ impl Pipe {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
+    fn drain_doorbell(&self) {
+        // There may be nothing to read.
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+    }
+
     // ---- the thread that drives the link ----
+
+    /// Returns whether the worker did something: it sent, dropped its end, or made room.
+    pub fn has_news(&self) -> bool {
+        self.has_news.load(Ordering::Relaxed)
+    }
+
+    /// Returns the same, and that the thread sees it now.
+    pub fn take_news(&self) -> bool {
+        self.has_news() && self.has_news.swap(false, Ordering::Relaxed)
+    }
 
     /// Passes a prefix of `bytes` to the worker, and returns its length.
     pub fn push(&self, bytes: &[u8]) -> usize {
@@ -82,7 +120,7 @@ impl Pipe {
     }
 
     /// Takes all that the worker has sent into `into`, which is empty. Returns whether that was anything.
-    pub fn take(&self, into: &mut VecDeque<u8>) -> bool {
+    pub fn take(&self, into: &mut Vec<u8>) -> bool {
         debug_assert!(into.is_empty());
         let mut state = self.lock();
         if state.outgoing.is_empty() {
@@ -117,29 +155,47 @@ impl Pipe {
 
 /// The worker's end.
 #[derive(Debug)]
-pub struct PipeLink(pub(super) Arc<Pipe>);
+pub struct PipeLink {
+    pipe: Arc<Pipe>,
+    /// The worker does not wait for the descriptor.
+    is_polled: bool,
+}
+
+impl PipeLink {
+    pub(super) fn new(pipe: Arc<Pipe>) -> PipeLink {
+        PipeLink { pipe, is_polled: false }
+    }
+
+    /// Ends a change that the thread must see.
+    fn tell(&self, state: MutexGuard<'_, State>) {
+        self.pipe.has_news.store(true, Ordering::Relaxed);
+        drop(state);
+        self.pipe.wake.wake();
+    }
+}
 
 impl Drop for PipeLink {
     fn drop(&mut self) {
-        self.0.lock().is_dropped = true;
-        self.0.wake.wake();
+        let mut state = self.pipe.lock();
+        state.is_dropped = true;
+        state.incoming = VecDeque::new();
+        self.tell(state);
     }
 }
 
 impl Link for PipeLink {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
-        let mut state = self.0.lock();
+        let mut state = self.pipe.lock();
         let len = into.len().min(state.incoming.len());
         if len == 0 {
             if state.has_ended {
                 return Ok(Received::End);
             }
-            if state.is_armed {
-                return Ok(Received::Nothing);
+            if !self.is_polled {
+                // Such a worker waits for the descriptor.
+                self.pipe.drain_doorbell();
+                state.is_armed = true;
             }
-            // A worker that does not poll waits for the descriptor.
-            let _ = rustix::io::read(&self.0.doorbell, &mut [0; 8]);
-            state.is_armed = true;
             return Ok(Received::Nothing);
         }
         let was_full = state.incoming.len() == PIPE_BYTES_MAX;
@@ -149,30 +205,28 @@ impl Link for PipeLink {
         into[of_first..len].copy_from_slice(&second[..len - of_first]);
         state.incoming.drain(..len);
         let is_left = !state.incoming.is_empty() || state.has_ended;
-        self.0.has_unread.store(is_left, Ordering::Release);
-        drop(state);
+        self.pipe.has_unread.store(is_left, Ordering::Release);
         if was_full {
-            self.0.wake.wake();
+            self.tell(state);
         }
         Ok(Received::Bytes(len))
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut state = self.0.lock();
+        let mut state = self.pipe.lock();
         if state.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let (before, mut is_short) = (state.outgoing.len(), false);
         for part in parts {
             let len = part.len().min(PIPE_BYTES_MAX - state.outgoing.len());
-            state.outgoing.extend(&part[..len]);
+            state.outgoing.extend_from_slice(&part[..len]);
             is_short |= len < part.len();
         }
         state.wants_room |= is_short;
         let sent = state.outgoing.len() - before;
-        drop(state);
         if sent > 0 {
-            self.0.wake.wake();
+            self.tell(state);
         }
         Ok(sent)
     }
@@ -186,15 +240,15 @@ impl Link for PipeLink {
     }
 
     fn has_unread(&self) -> bool {
-        self.0.has_unread.load(Ordering::Acquire)
+        self.pipe.has_unread.load(Ordering::Acquire)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.doorbell.as_fd())
+        Some(self.pipe.doorbell.as_fd())
     }
 
     fn peer(&self) -> Peer {
-        Peer::Pe(self.0.client)
+        Peer::Pe(self.pipe.client)
     }
 
     fn kind(&self) -> Kind {
@@ -216,15 +270,17 @@ impl Link for PipeLink {
 
 impl PolledLink for PipeLink {
     fn drain_wakeup(&mut self) {
-        let _ = rustix::io::read(&self.0.doorbell, &mut [0; 8]);
+        self.pipe.drain_doorbell();
     }
 
     fn start_polling(&mut self) {
-        self.0.lock().is_armed = false;
+        self.is_polled = true;
+        self.pipe.lock().is_armed = false;
     }
 
     fn arm_wakeup(&mut self) -> bool {
-        let mut state = self.0.lock();
+        self.is_polled = false;
+        let mut state = self.pipe.lock();
         let is_quiet = state.incoming.is_empty() && !state.has_ended;
         state.is_armed = is_quiet;
         is_quiet

@@ -23,6 +23,9 @@ const HEARTBEAT_BYTES: u64 = 16;
 /// Threads of a PE that can be woken.
 pub const SLEEPERS_MAX: usize = ((LINE_BYTES - HEARTBEAT_BYTES) / 4) as usize;
 
+/// Begins all messages: slots are written by one PE only, so it need not distinguish links.
+pub const TOKEN: u64 = 0;
+
 const LINE_BYTES: u64 = 64;
 const PAGE_BYTES: u64 = 4096;
 
@@ -55,8 +58,11 @@ pub enum ShapeError {
     BufferBytes(u64),
 }
 
+/// Messages that need no credit: those that return credits, and the empty one.
+const UNCREDITED_MESSAGES_MAX: u16 = CREDITS_MESSAGES_MAX + 1;
+
 const _: () = assert!(SHORT_BYTES + FLAG_BYTES as usize <= SLOT_BYTES_MIN as usize);
-const _: () = assert!(SLOTS_MIN as u16 >= CREDITS_MIN + CREDITS_MESSAGES_MAX);
+const _: () = assert!(SLOTS_MIN as u16 >= CREDITS_MIN + UNCREDITED_MESSAGES_MAX);
 
 impl LinkShape {
     /// Checks the bounds.
@@ -78,7 +84,7 @@ impl LinkShape {
     }
 
     /// The slots of one direction.
-    pub(super) fn ring(&self) -> RingShape {
+    pub fn ring(&self) -> RingShape {
         RingShape { slots: self.slots, slot_bytes: self.slot_bytes }
     }
 
@@ -87,13 +93,12 @@ impl LinkShape {
         2 * (self.ring().bytes() + self.buffer_bytes)
     }
 
-    /// The parameters of a link. Its slots are written by one PE only, so no token distinguishes links.
+    /// The parameters of a link.
     pub(super) fn terms(&self) -> Terms {
-        // The messages that return credits need slots as well.
-        let credits = self.slots as u16 - CREDITS_MESSAGES_MAX;
+        let credits = self.slots as u16 - UNCREDITED_MESSAGES_MAX;
         Terms {
-            own_token: 0,
-            peer_token: 0,
+            own_token: TOKEN,
+            peer_token: TOKEN,
             own_credits: credits,
             peer_credits: credits,
             staging_bytes: self.buffer_bytes,

@@ -1,6 +1,5 @@
 //! The server's end of a link.
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -8,8 +7,9 @@ use std::sync::Arc;
 use fabcache_fabric::channel::{ProtocolError, Read, SHORT_BYTES, SendMode, ServerEnd, StagingRange};
 use fabcache_layout::Memory;
 use fabcache_shmem::RemoteHeaps;
-use fabcache_shmem::slots::{SlotError, SlotReader, SlotWriter};
+use fabcache_shmem::slots::{SlotReader, SlotWriter};
 
+use super::error::{LinkError, check_token};
 use super::pipe::{Pipe, PipeLink};
 use super::plan::HeapPlan;
 
@@ -19,15 +19,14 @@ pub trait Wake: Send + Sync + Debug {
     fn wake(&self);
 }
 
-/// A violation of the rules by the PE at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
-    /// A slot's flag.
-    #[error("{0}")]
-    Slot(#[from] SlotError),
-    /// A message.
-    #[error("{0}")]
-    Protocol(#[from] ProtocolError),
+/// Whether the link is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// This end has not opened it.
+    New,
+    Open,
+    /// Both ends have sent their last message.
+    Ended,
 }
 
 /// The server's end of a link. The thread that calls it has access to the client's heap.
@@ -40,19 +39,23 @@ pub struct ServerLink {
     writer: SlotWriter,
     reader: SlotReader,
     pipe: Arc<Pipe>,
-    /// What the worker has sent, taken from the pipe.
-    outgoing: VecDeque<u8>,
+    /// What the worker has sent, taken from the pipe …
+    outgoing: Vec<u8>,
+    /// … and the bytes of it that the client has got.
+    sent: usize,
     /// Buffers for messages that come.
     spare: Vec<Vec<u8>>,
-    /// Buffers for what is read of the client's memory.
-    spare_reads: Vec<Vec<u8>>,
+    /// A buffer for what is read of the client's memory.
+    spare_read: Vec<u8>,
     message: Vec<u8>,
     wake: Arc<dyn Wake>,
+    state: State,
+    /// Why it is of no use any more.
+    broken: Option<LinkError>,
 }
 
 impl ServerLink {
-    /// Returns the link of this client, and the worker's end of it. The client learns of it by the first
-    /// [`ServerLink::open`].
+    /// Returns the link of this client. The client learns of it by the first [`ServerLink::open`].
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -63,23 +66,24 @@ impl ServerLink {
         memory: impl Fn(u64, u64) -> Memory,
         wake: Arc<dyn Wake>,
     ) -> io::Result<ServerLink> {
-        let shape = plan.shape();
-        let requests = plan.requests(client);
-        let writer = SlotWriter::new(client, plan.answers(server).start, shape.ring());
-        let pipe = Arc::new(Pipe::new(client, Arc::clone(&wake))?);
+        let (shape, requests) = (plan.shape(), plan.requests(client));
+        let requests = memory(requests.start, requests.end - requests.start);
         Ok(ServerLink {
             client,
             plan: *plan,
             own: server,
             end: ServerEnd::new(shape.terms(), 0),
             message: vec![0; shape.ring().message_bytes_max()],
-            writer,
-            reader: SlotReader::new(memory(requests.start, requests.end - requests.start), shape.ring()),
-            pipe,
-            outgoing: VecDeque::new(),
+            writer: SlotWriter::new(client, plan.answers(server).start, shape.ring()),
+            reader: SlotReader::new(requests, shape.ring()),
+            pipe: Arc::new(Pipe::new(client, Arc::clone(&wake))?),
+            outgoing: Vec::new(),
+            sent: 0,
             spare: Vec::new(),
-            spare_reads: Vec::new(),
+            spare_read: Vec::new(),
             wake,
+            state: State::New,
+            broken: None,
         })
     }
 
@@ -87,48 +91,63 @@ impl ServerLink {
     ///
     /// # Errors
     /// The system has no descriptor left; the link stays closed.
+    ///
+    /// # Panics
+    /// The link is open.
     pub fn open(&mut self, heaps: &mut dyn RemoteHeaps) -> io::Result<PipeLink> {
+        assert_ne!(self.state, State::Open, "the link is open");
         self.pipe = Arc::new(Pipe::new(self.client, Arc::clone(&self.wake))?);
         self.end = ServerEnd::new(self.plan.shape().terms(), 0);
         self.outgoing.clear();
+        self.sent = 0;
+        self.state = State::Open;
         self.writer.write(heaps, &[]);
-        Ok(PipeLink(Arc::clone(&self.pipe)))
+        Ok(PipeLink::new(Arc::clone(&self.pipe)))
     }
 
     /// Returns whether both ends have sent their last message.
     pub fn has_ended(&self) -> bool {
-        self.end.has_peer_left() && self.end.has_said_bye()
+        self.state == State::Ended
     }
 
-    /// Returns whether a message lies in the next slot.
+    /// Returns whether [`ServerLink::progress`] would find something: a message, or what the worker has done.
     #[inline]
-    pub fn has_come(&self) -> bool {
-        self.reader.has_come()
+    pub fn has_work(&self) -> bool {
+        self.broken.is_none() && (self.reader.has_come() || self.pipe.has_news())
     }
 
     /// Passes what has come to the worker, and what the worker sent to the client. Returns whether there was anything.
     ///
     /// # Errors
-    /// The client broke the protocol: the link is of no use any more, and its worker sees the end.
+    /// The client broke the protocol, now or before: the link is of no use any more, and its worker sees the end.
     pub fn progress(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<bool, LinkError> {
-        let progressed = self.try_progress(heaps);
-        if progressed.is_err() {
-            self.pipe.end();
+        if let Some(broken) = self.broken {
+            return Err(broken);
         }
-        progressed
+        let progress = self.try_progress(heaps);
+        if let Err(broken) = progress {
+            self.fail(broken);
+        }
+        progress
+    }
+
+    /// Gives the link up: it is of no use any more, and its worker sees the end.
+    pub fn give_up(&mut self) {
+        self.fail(LinkError::GivenUp);
+    }
+
+    fn fail(&mut self, broken: LinkError) {
+        self.broken = Some(broken);
+        self.pipe.end();
     }
 
     fn try_progress(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<bool, LinkError> {
-        let mut any = false;
-        loop {
-            let mut buffer = self.spare.pop().unwrap_or_default();
-            let Some(len) = self.reader.read(&mut buffer)? else {
-                self.spare.push(buffer);
-                break;
-            };
-            any = true;
-            self.end.arrived(buffer, len)?;
+        let has_news = self.pipe.take_news();
+        let has_come = self.take_messages()?;
+        if self.state != State::Open || !has_news && !has_come {
+            return Ok(has_come);
         }
+        let mut any = has_come;
         any |= self.deliver(heaps)?;
         any |= self.send(heaps);
         if self.end.has_peer_left() && !self.end.has_incoming() {
@@ -141,19 +160,38 @@ impl ServerLink {
         Ok(any)
     }
 
-    /// Reads what the client has staged, and passes bytes to the worker.
+    /// Takes all messages that have come. Returns whether there were any.
+    fn take_messages(&mut self) -> Result<bool, LinkError> {
+        let mut any = false;
+        loop {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            let Some(len) = self.reader.read(&mut buffer)? else {
+                self.spare.push(buffer);
+                return Ok(any);
+            };
+            any = true;
+            if self.state != State::Open {
+                return Err(LinkError::Closed(len));
+            }
+            if len == 0 {
+                // The client has read this end's last message, and sends nothing more.
+                if !self.end.has_said_bye() {
+                    return Err(LinkError::Empty);
+                }
+                self.state = State::Ended;
+                continue;
+            }
+            check_token(&buffer)?;
+            self.end.arrived(buffer, len)?;
+        }
+    }
+
+    /// Passes bytes to the worker. Returns whether it took any.
     fn deliver(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<bool, LinkError> {
         let mut any = false;
         loop {
-            while let Some(read) = self.end.next_read(usize::MAX) {
-                let Read { key: None, at, bytes } = read else {
-                    return Err(ProtocolError::Range { at: read.at, bytes: read.bytes as u64 }.into());
-                };
-                let mut buffer = self.spare_reads.pop().unwrap_or_default();
-                buffer.resize(bytes, 0);
-                heaps.get(self.client, self.plan.staging(self.own).start + at, &mut buffer);
-                let id = self.end.read_begun(read);
-                self.end.read_ended(id, buffer);
+            if self.end.incoming().is_none() {
+                self.read(heaps)?;
             }
             let Some(bytes) = self.end.incoming() else { return Ok(any) };
             let len = self.pipe.push(bytes);
@@ -161,8 +199,27 @@ impl ServerLink {
                 return Ok(any);
             }
             any = true;
-            self.spare_reads.extend(self.end.consume(len));
+            if let Some(buffer) = self.end.consume(len) {
+                self.spare_read = buffer;
+            }
         }
+    }
+
+    /// Reads the next bytes that the client has staged, if they are next in the stream.
+    fn read(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<(), LinkError> {
+        let Some(read) = self.end.next_read(usize::MAX) else { return Ok(()) };
+        let Read { key: None, at, bytes } = read else {
+            // Only staging memory can be read.
+            return Err(ProtocolError::Range { at: read.at, bytes: read.bytes as u64 }.into());
+        };
+        let mut buffer = std::mem::take(&mut self.spare_read);
+        buffer.resize(bytes, 0);
+        if !heaps.try_get(self.client, self.plan.staging(self.own).start + at, &mut buffer) {
+            return Err(LinkError::Unread(bytes));
+        }
+        let id = self.end.read_begun(read);
+        self.end.read_ended(id, buffer);
+        Ok(())
     }
 
     /// Sends what the worker has passed.
@@ -171,8 +228,12 @@ impl ServerLink {
         let mut any = false;
         // Taken from the pipe first: a worker never waits for an access to the client's heap.
         while !self.outgoing.is_empty() || self.pipe.take(&mut self.outgoing) {
-            let (bytes, all) = (self.outgoing.as_slices().0, self.outgoing.len());
-            let taken = match self.end.next(all) {
+            // Nothing else may take the credit of a message about what is put: the next thread's fence would not order it.
+            self.report(heaps);
+            let bytes = &self.outgoing[self.sent..];
+            self.sent += match self.end.next(bytes.len()) {
+                // Nobody receives it.
+                _ if self.end.has_peer_left() => bytes.len(),
                 SendMode::Later => break,
                 SendMode::Data => {
                     let Some(draft) = self.end.data(&[IoSlice::new(bytes)], &mut self.message) else { break };
@@ -181,18 +242,22 @@ impl ServerLink {
                     self.end.sent(draft);
                     taken
                 }
-                SendMode::StagingRange(StagingRange { at, bytes: len }) => {
-                    let len = len.min(bytes.len());
+                SendMode::StagingRange(piece) => {
+                    let StagingRange { at, bytes: len } = piece;
                     heaps.put(self.client, landing + at as u64, &bytes[..len]);
-                    let id = self.end.put_begun(StagingRange { at, bytes: len });
+                    let id = self.end.put_begun(piece);
                     // The message about it follows a fence.
                     self.end.put_ended(id);
                     self.report(heaps);
+                    debug_assert!(!self.end.has_unsent(), "there was a credit for the message");
                     len
                 }
             };
-            self.outgoing.drain(..taken);
             any = true;
+            if self.sent == self.outgoing.len() {
+                self.outgoing.clear();
+                self.sent = 0;
+            }
         }
         any
     }
