@@ -8,6 +8,7 @@ mod differential;
 mod fuzz;
 mod libmemcached;
 mod loom;
+mod openshmem;
 mod process;
 mod protocols;
 mod python;
@@ -54,6 +55,8 @@ enum Task {
     Libmemcached(libmemcached::Args),
     /// Check models of the lock-free code, in every interleaving within their bounds
     Loom(loom::Args),
+    /// Test servers that are the PEs of an OpenSHMEM job
+    Openshmem(openshmem::Args),
     /// Run the client library against memcached in each protocol, and through a proxy
     Protocols(protocols::Args),
     /// Build the Python wheel, and test it beside pymemcache and Django
@@ -82,6 +85,7 @@ fn main() -> Result<()> {
         Task::Install(args) => capi::install(&args),
         Task::Libmemcached(args) => libmemcached::run(&args),
         Task::Loom(args) => loom::run(&args),
+        Task::Openshmem(args) => openshmem::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::Python(args) => python::run(&args),
         Task::Rdma(args) => rdma::run(&args),

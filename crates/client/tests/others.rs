@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::calls::{Call, CallResult, Compare, Side, call, plain_ttl};
+use common::calls::{Call, CallResult, Side, call, in_common, is_by_chance, plain_ttl};
 use fabcache_client::{Client, Credentials, Error, Failure, Options, Protocol, Transport, Ttl};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -13,25 +13,6 @@ const CASES: u32 = 200;
 /// Returns a setting that `cargo xtask protocols` passes.
 fn reported(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run cargo xtask protocols"))
-}
-
-/// Removes what differs between servers with different histories: CAS values and statistics.
-fn in_common(call: &Call, done: CallResult) -> CallResult {
-    match done {
-        CallResult::Said(_) if matches!(call, Call::Stats | Call::Versions) => {
-            CallResult::Said("something".into())
-        }
-        CallResult::Items(items) => CallResult::Items(
-            items.into_iter().map(|item| item.map(|(value, flags, _)| (value, flags, 0))).collect(),
-        ),
-        CallResult::All(all) => CallResult::All(all.into_iter().map(|done| in_common(call, done)).collect()),
-        other => other,
-    }
-}
-
-/// The result depends on how many items were stored before.
-fn is_by_chance(call: &Call) -> bool {
-    matches!(call, Call::Cas(.., Compare::This(1)))
 }
 
 /// A proxy does not know these calls.

@@ -8,7 +8,9 @@
 //! | [`documents`] | the code blocks of the documents |
 //! | [`fabric`] | runs the tests that need libfabric, where it is installed |
 //! | [`io_uring`] | whether tests may use io_uring |
+//! | [`openshmem`] | jobs of servers that an OpenSHMEM launcher starts |
 //! | [`ports`] | free ports |
+//! | [`process`] | what `/proc` tells of a process |
 //! | [`bytes`] | values whose bytes can be checked |
 //! | [`random`] | reproducible random numbers |
 //! | [`report`] | lines that the test runner does not capture |
@@ -23,7 +25,9 @@ pub mod fabric;
 pub mod io_uring;
 #[cfg(feature = "in-process")]
 pub mod local;
+pub mod openshmem;
 pub mod ports;
+pub mod process;
 pub mod random;
 pub mod report;
 pub mod server;

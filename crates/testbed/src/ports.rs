@@ -2,6 +2,11 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Ports that Linux gives to no socket by itself, unless its range was changed (net.ipv4.ip_local_port_range).
+const FIXED: Range<u16> = 20_000..32_000;
 
 /// Ports that are tried: nearly every one is free.
 const ATTEMPTS_MAX: u32 = 100;
@@ -19,6 +24,23 @@ pub fn free_port() -> io::Result<u16> {
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no port of 127.0.0.1 is free for both TCP and UDP"))
+}
+
+/// Returns a port that was free for TCP a moment ago, another each time. Unlike [`free_port`]'s, no socket gets it by chance.
+///
+/// # Errors
+/// No port is free.
+pub fn free_fixed_port() -> io::Result<u16> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..FIXED.len() {
+        // Other processes begin elsewhere.
+        let number = std::process::id().wrapping_mul(97).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = FIXED.start + (number % FIXED.len() as u32) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no fixed port of 127.0.0.1 is free"))
 }
 
 /// Returns 127.0.0.1 with a free port.

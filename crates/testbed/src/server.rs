@@ -176,7 +176,9 @@ fn sleep_until_exit(pid: Pid, time_max: Duration) -> Result<(), Errno> {
 
 /// Returns whether a server failed to start because a process took its port meanwhile: it may succeed on another one.
 pub fn is_port_taken(error: &anyhow::Error) -> bool {
-    format!("{error:#}").to_lowercase().contains("in use")
+    let why = format!("{error:#}").to_lowercase();
+    // Memcached's words, and ours.
+    why.contains("in use") || why.contains("another server listens there already")
 }
 
 /// The last lines that a server wrote. A thread reads them.

@@ -1,5 +1,6 @@
 //! Servers in processes of their own: the test's own program, run again.
 
+use fabcache_testbed::process::{are_all_threads, cpu_time};
 pub use fabcache_testbed::wait::wait_until;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -129,12 +130,7 @@ impl Server {
 
     /// Returns the CPU time of the server's threads.
     pub fn cpu_time(&self) -> Duration {
-        let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
-        let of = |thread: std::io::Result<std::fs::DirEntry>| {
-            let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        };
-        Duration::from_nanos(threads.filter_map(of).sum())
+        cpu_time(self.pid())
     }
 
     /// Stops the server while it sleeps: over shm, a server stopped at work may hold a lock that its clients wait for.
@@ -143,29 +139,24 @@ impl Server {
         wait_until("the server sleeps", || {
             let before = self.cpu_time();
             std::thread::sleep(Duration::from_millis(5));
-            self.is_all('S') && self.cpu_time() == before
+            are_all_threads(self.pid(), 'S') && self.cpu_time() == before
         });
         self.stop();
     }
 
     /// Stops the server in any state. Until every thread has received the signal, some may still run.
     pub fn stop(&self) {
-        kill_process(Pid::from_child(&self.0.0), Signal::STOP).expect("ours");
-        wait_until("the server stops", || self.is_all('T'));
+        kill_process(self.pid(), Signal::STOP).expect("ours");
+        wait_until("the server stops", || are_all_threads(self.pid(), 'T'));
     }
 
-    /// Returns whether all threads are in this proc(5) state.
-    fn is_all(&self, state: char) -> bool {
-        let threads = std::fs::read_dir(self.proc("task")).expect("it runs");
-        threads.flatten().all(|thread| {
-            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state))
-        })
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0.0)
     }
 
     /// Resumes a stopped server.
     pub fn resume(&self) {
-        kill_process(Pid::from_child(&self.0.0), Signal::CONT).expect("ours");
+        kill_process(self.pid(), Signal::CONT).expect("ours");
     }
 
     fn proc(&self, name: &str) -> String {
@@ -175,15 +166,13 @@ impl Server {
     /// Limits the server's descriptors from now on.
     pub fn limit_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        let pid = Pid::from_child(&self.0.0);
-        prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may set limits");
+        prlimit(Some(self.pid()), Resource::Nofile, limit).expect("a parent may set limits");
     }
 
     /// Sets the soft limit only, so that it can be raised again.
     pub fn allow_descriptors(&self, most: u64) {
         let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
-        let pid = Pid::from_child(&self.0.0);
-        prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may set limits");
+        prlimit(Some(self.pid()), Resource::Nofile, limit).expect("a parent may set limits");
     }
 
     pub fn descriptors(&self) -> BTreeSet<u64> {

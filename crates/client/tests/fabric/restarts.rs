@@ -14,7 +14,7 @@ use fabcache_testbed::wait::amount;
 
 use crate::common::fabric::{flags, free_port, is_one_sided, options, over, provider};
 use crate::common::process::{Leftover, Server, patient, socket_path, stat, until_up, wait_until};
-use crate::common::versions::{floors, read, write};
+use crate::common::versions::{StopWhenDropped, floors, read, write};
 
 /// Hits of each reader after a restart.
 const HITS: u64 = 50;
@@ -36,7 +36,7 @@ fn readers_go_on_one_sided_through_restarts() {
     let address = format!("tcp://127.0.0.1:{port}");
     let modes = [FabricMode::OneSided, FabricMode::Auto, FabricMode::Request];
     let hits = [const { AtomicU64::new(0) }; 3];
-    let (floors, ended) = (&floors(), &AtomicBool::new(false));
+    let (floors, ended) = (&floors("key"), &AtomicBool::new(false));
     let kills = provider() != "shm";
     if !kills {
         let why =
@@ -76,15 +76,6 @@ fn readers_go_on_one_sided_through_restarts() {
     });
     assert!(server.is_running());
     assert_eq!(stat(&patient(&socket.0), "fabcache", "region_incarnation"), amount(12, 4) as u64 + 1);
-}
-
-/// Ends the threads, also if the test fails.
-struct StopWhenDropped<'e>(&'e AtomicBool);
-
-impl Drop for StopWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

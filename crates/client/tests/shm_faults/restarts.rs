@@ -30,7 +30,7 @@ fn readers_go_on_while_servers_are_killed_and_take_over() {
     let socket = Leftover(socket_path("restarts"));
     let path = &socket.0;
     let flags = format!("-m 16 --shm-same-user -e {}", file.path().display());
-    let (floors, ended) = (floors(), AtomicBool::new(false));
+    let (floors, ended) = (floors("key"), AtomicBool::new(false));
     let (floors, ended): (&Floors, _) = (&floors, &ended);
     let mut server = Server::started(path, &flags);
     let read = thread::scope(|scope| {

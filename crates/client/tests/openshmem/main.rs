@@ -1,0 +1,12 @@
+//! Clients of the PEs of an OpenSHMEM job. `FABCACHE_PES` says how many PEs, `UCX_TLS` over which transports of UCX.
+
+mod alike;
+#[path = "../common/mod.rs"]
+mod common;
+mod counters;
+mod failures;
+mod jobs;
+mod shards;
+mod starts;
+mod stops;
+mod torture;
