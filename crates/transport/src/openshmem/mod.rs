@@ -20,8 +20,7 @@
 //!     ──────────── empty message ─────────────>  the client has read all slots, and writes no more
 //!     <────────── empty message ───────────────  the server has read all slots; the link is open for another worker
 //! ```
-//! Credits bound the messages that lie in slots, the empty ones excepted: each direction has a slot for one. So the client's
-//! needs no credit of a server that returns none any more.
+//! The client's empty message needs no credit, as a server that has sent its last message returns none any more.
 //!
 //! Any PE may write any slot, and staging and landing memory, at any time. Whatever lies there, an end takes a bounded
 //! number of messages at a time, accesses only the link's memory, and breaks the link at a message that breaks the rules.

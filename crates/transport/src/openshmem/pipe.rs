@@ -286,3 +286,56 @@ impl PolledLink for PipeLink {
         is_quiet
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Awake;
+
+    impl Wake for Awake {
+        fn wake(&self) {}
+    }
+
+    fn pipe() -> (Arc<Pipe>, PipeLink) {
+        let pipe = Arc::new(Pipe::new(1, Arc::new(Awake)).expect("a descriptor"));
+        (Arc::clone(&pipe), PipeLink::new(pipe))
+    }
+
+    fn is_rung(pipe: &Pipe) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let doorbell = PollFd::new(&pipe.doorbell, PollFlags::IN);
+        poll(&mut [doorbell], Some(&at_once)).expect("it works") > 0
+    }
+
+    #[test]
+    fn polling_worker_is_not_rung() {
+        let (pipe, mut link) = pipe();
+        link.start_polling();
+        for _ in 0..2 {
+            assert_eq!(link.receive(&mut [0; 9]).expect("it works"), Received::Nothing);
+            assert_eq!(pipe.push(b"x"), 1);
+            assert!(!is_rung(&pipe) && link.has_unread());
+            assert_eq!(link.receive(&mut [0; 9]).expect("it works"), Received::Bytes(1));
+            assert!(!link.has_unread());
+        }
+        assert!(link.arm_wakeup());
+        assert_eq!(pipe.push(b"x"), 1);
+        assert!(is_rung(&pipe) && !link.arm_wakeup());
+        link.drain_wakeup();
+        assert!(!is_rung(&pipe));
+    }
+
+    #[test]
+    fn bytes_to_a_dropped_end_are_discarded() {
+        let (pipe, link) = pipe();
+        assert_eq!(pipe.push(&[1; PIPE_BYTES_MAX + 1]), PIPE_BYTES_MAX);
+        assert_eq!(pipe.push(b"x"), 0);
+        drop(link);
+        assert_eq!((pipe.push(b"x"), pipe.lock().incoming.capacity()), (1, 0));
+        assert!(pipe.take_news() && !pipe.has_news() && pipe.is_done());
+    }
+}

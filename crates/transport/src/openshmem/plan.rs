@@ -58,11 +58,8 @@ pub enum ShapeError {
     BufferBytes(u64),
 }
 
-/// Messages that need no credit: those that return credits, and the empty one.
-const UNCREDITED_MESSAGES_MAX: u16 = CREDITS_MESSAGES_MAX + 1;
-
 const _: () = assert!(SHORT_BYTES + FLAG_BYTES as usize <= SLOT_BYTES_MIN as usize);
-const _: () = assert!(SLOTS_MIN as u16 >= CREDITS_MIN + UNCREDITED_MESSAGES_MAX);
+const _: () = assert!(SLOTS_MIN as u16 >= CREDITS_MIN + CREDITS_MESSAGES_MAX);
 
 impl LinkShape {
     /// Checks the bounds.
@@ -95,7 +92,9 @@ impl LinkShape {
 
     /// The parameters of a link.
     pub(super) fn terms(&self) -> Terms {
-        let credits = self.slots as u16 - UNCREDITED_MESSAGES_MAX;
+        // The messages that return credits need slots as well. So does the client's empty one, of which the server's last
+        // message takes the place: the credit of that one is never returned.
+        let credits = self.slots as u16 - CREDITS_MESSAGES_MAX;
         Terms {
             own_token: TOKEN,
             peer_token: TOKEN,

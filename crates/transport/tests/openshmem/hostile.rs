@@ -11,7 +11,7 @@ use super::Awake;
 use super::pair::{Pair, SERVER, SHAPE};
 
 /// The number of random runs, unless this environment variable sets it.
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 40;
 const ROUNDS_VARIABLE: &str = "FABCACHE_HOSTILE_ROUNDS";
 const STEPS: u64 = 3_000;
 
@@ -25,6 +25,9 @@ fn all_bytes_arrive_and_links_restart_in_any_order_of_steps() {
     for seed in 0..rounds() {
         let (mut random, job) = (SplitMix64::new(seed), LocalJob::new(2, plan.bytes()));
         let mut pair = Pair::new(&job, plan, 1);
+        if random.once_in(2) {
+            pair.interleave(seed);
+        }
         // Some runs prefer one kind of step.
         let favourite = random.next_u64();
         for _ in 0..STEPS {

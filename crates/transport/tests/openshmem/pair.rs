@@ -1,7 +1,9 @@
 //! Both ends of a link, driven step by step, and what others may write into its memory. Checks what holds at any time.
 
+use std::cell::{Cell, RefCell};
 use std::io::IoSlice;
 use std::ops::Range;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -46,6 +48,20 @@ struct Watched {
     readable: Vec<Range<u64>>,
     /// … and written.
     writable: Vec<Range<u64>>,
+    /// What the other side does between two accesses, if anything.
+    between: Option<(Weak<RefCell<dyn Side>>, SplitMix64)>,
+}
+
+impl Watched {
+    fn new(heaps: LocalHeaps, pe: usize, readable: &[Range<u64>], writable: &[Range<u64>]) -> Watched {
+        Watched { heaps, pe, readable: readable.into(), writable: writable.into(), between: None }
+    }
+}
+
+/// One side of the link: an end, and its user.
+trait Side {
+    /// Makes a step, at random.
+    fn step(&mut self, random: &mut SplitMix64);
 }
 
 fn check(parts: &[Range<u64>], offset: u64, len: usize) {
@@ -78,6 +94,13 @@ impl RemoteHeaps for Watched {
         assert_eq!(pe, self.pe);
         check(&self.writable, offset, 8);
         self.heaps.put_word(pe, offset, word);
+        if let Some((side, random)) = &mut self.between
+            && random.once_in(2)
+            && let Some(side) = side.upgrade()
+            && let Ok(mut side) = side.try_borrow_mut()
+        {
+            side.step(random);
+        }
     }
 
     fn fence(&mut self) {
@@ -123,171 +146,129 @@ impl Stream {
     }
 }
 
-/// Both ends of a link.
-pub struct Pair {
-    job: LocalJob,
-    plan: HeapPlan,
-    number: usize,
-    client: ClientLink,
-    client_heaps: Watched,
-    server: ServerLink,
-    server_heaps: Watched,
+/// What both sides know.
+#[derive(Debug)]
+struct Common {
+    /// Only the ends have written the link's memory.
+    is_honest: Cell<bool>,
+    /// The answers that the worker before has sent.
+    answers_before: Cell<u64>,
+}
+
+/// The client's end, and who uses it.
+struct ClientSide {
+    link: ClientLink,
+    heaps: Watched,
+    /// Sent …
+    requests: Stream,
+    /// … and received.
+    answers: Stream,
+    /// The client has left since the link was opened.
+    has_left: bool,
+    broken: Option<LinkError>,
+    common: Rc<Common>,
+}
+
+impl ClientSide {
+    fn send(&mut self, count: u64) -> bool {
+        let sent = self.link.send(&mut self.heaps, &self.requests.next(count as usize)) as u64;
+        assert!(sent <= count);
+        self.requests.bytes += sent;
+        sent > 0
+    }
+
+    fn leave(&mut self) -> bool {
+        self.has_left |= self.link.is_open();
+        self.link.leave();
+        true
+    }
+
+    fn progress(&mut self) -> bool {
+        let had_come = self.link.has_come();
+        let mut received = Vec::new();
+        let progress = self.link.progress(&mut self.heaps, &mut received);
+        assert!(received.len() as u64 <= HELD_BYTES_MAX);
+        let is_honest = self.common.is_honest.get();
+        assert!(!is_honest || received == self.answers.next(received.len()), "answers at {:?}", self.answers);
+        self.answers.bytes += received.len() as u64;
+        let Ok(progress) = progress else {
+            assert!(!is_honest, "{progress:?}");
+            assert!(self.broken.is_none() || self.broken == progress.err(), "a broken link stays broken");
+            self.broken = progress.err();
+            assert!(!self.link.has_come(), "nothing can be done for a broken link");
+            return false;
+        };
+        assert_eq!(progress != Progress::Nothing, had_come);
+        if progress == Progress::Restarted {
+            if is_honest && !self.has_left {
+                let before = self.common.answers_before.get();
+                assert_eq!(self.answers.bytes, before, "a worker's last bytes arrive");
+            }
+            self.requests.restart();
+            self.answers.restart();
+            self.has_left = false;
+        }
+        progress != Progress::Nothing
+    }
+}
+
+impl Side for ClientSide {
+    fn step(&mut self, random: &mut SplitMix64) {
+        match random.below(8) {
+            0..4 => _ = self.progress(),
+            4 => _ = self.send(random.next_u64() % 60_000),
+            _ => _ = self.send(random.next_u64() % 200),
+        }
+    }
+}
+
+/// The server's end, and its worker.
+struct ServerSide {
+    link: ServerLink,
+    heaps: Watched,
     wakes: Arc<Wakes>,
     worker: Option<PipeLink>,
     /// The worker does nothing until the descriptor is readable.
     is_asleep: bool,
     /// The worker has more to send than there was room for.
     wants_room: bool,
-    /// Requests as the client has sent them, and as the worker has received them …
-    requests: [Stream; 2],
-    /// … and answers as the worker has sent them, and as the client has received them.
-    answers: [Stream; 2],
-    /// The answers that the worker before has sent.
-    answers_before: Stream,
-    /// The client has left since the link was opened.
-    has_left: bool,
-    /// Only the ends have written the link's memory.
-    is_honest: bool,
-    broken: [Option<LinkError>; 2],
+    /// Received …
+    requests: Stream,
+    /// … and sent.
+    answers: Stream,
+    broken: Option<LinkError>,
+    common: Rc<Common>,
 }
 
-impl Pair {
-    /// Returns the plan of a job whose PEs have links only.
-    pub fn plan(pes: usize) -> HeapPlan {
-        HeapPlan::new(pes, SHAPE, 64, 0)
-    }
-
-    /// Returns the link of this PE. The memory is zeroed.
-    pub fn new(job: &LocalJob, plan: HeapPlan, number: usize) -> Pair {
-        let part = |pe| move |at, len| job.part(pe, at, len);
-        let wakes = Arc::<Wakes>::default();
-        let server = ServerLink::new(&plan, number, SERVER, part(SERVER), wakes.clone());
-        let client_heaps = Watched {
-            heaps: job.of(number),
-            pe: SERVER,
-            readable: Vec::new(),
-            writable: vec![plan.requests(number)],
+impl ServerSide {
+    fn progress(&mut self) -> bool {
+        let (is_new, had_work) = (self.requests.name == 0, self.link.has_work());
+        let progress = self.link.progress(&mut self.heaps);
+        let Ok(mut any) = progress else {
+            assert!(!self.common.is_honest.get(), "{progress:?}");
+            assert!(self.broken.is_none() || self.broken == progress.err(), "a broken link stays broken");
+            self.broken = progress.err();
+            assert!(!self.link.has_work(), "nothing can be done for a broken link");
+            return false;
         };
-        let server_heaps = Watched {
-            heaps: job.of(SERVER),
-            pe: number,
-            readable: vec![plan.staging(SERVER)],
-            writable: vec![plan.answers(SERVER), plan.landing(SERVER)],
-        };
-        Pair {
-            job: job.clone(),
-            plan,
-            number,
-            client: ClientLink::new(&plan, number, SERVER, part(number)),
-            client_heaps,
-            server: server.expect("a descriptor"),
-            server_heaps,
-            wakes,
-            worker: None,
-            is_asleep: false,
-            wants_room: false,
-            requests: [Stream::default(); 2],
-            answers: [Stream { name: 1, bytes: 0 }; 2],
-            answers_before: Stream::default(),
-            has_left: false,
-            is_honest: true,
-            broken: [None; 2],
-        }
-    }
-
-    // ---- the ends and their users ----
-
-    /// Returns why the client's end and the server's are broken.
-    pub fn broken(&self) -> [Option<LinkError>; 2] {
-        self.broken
-    }
-
-    /// Does what a user of the link does, or the thread of an end. Returns whether that had an effect.
-    pub fn act(&mut self, what: u64, amount: u64) -> bool {
-        match what % 16 {
-            0..3 => self.client_sends(amount % 200_000),
-            3..6 => self.client_progresses(),
-            6..9 => self.server_progresses(),
-            9..12 => self.worker_receives(1 + amount % 60_000),
-            12..15 => self.worker_sends(amount % 300_000),
-            // Once in a while.
-            _ if amount.is_multiple_of(8) => self.worker_drops(),
-            _ if amount % 8 < 4 => self.worker_sleeps(amount % 8 == 1),
-            _ if amount % 16 == 4 => {
-                self.client.leave();
-                self.has_left |= self.client.is_open();
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn client_sends(&mut self, count: u64) -> bool {
-        let sent = self.client.send(&mut self.client_heaps, &self.requests[0].next(count as usize)) as u64;
-        assert!(sent <= count);
-        self.requests[0].bytes += sent;
-        sent > 0
-    }
-
-    fn client_progresses(&mut self) -> bool {
-        let had_come = self.client.has_come();
-        let mut received = Vec::new();
-        let progress = self.client.progress(&mut self.client_heaps, &mut received);
-        assert!(received.len() as u64 <= HELD_BYTES_MAX);
-        let bytes = received.len() as u64;
-        if self.is_honest {
-            assert!(received == self.answers[1].next(received.len()), "answers at {:?}", self.answers[1]);
-        }
-        self.answers[1].bytes += bytes;
-        self.note_broken(0, progress.err());
-        let Ok(progress) = progress else { return false };
-        // An invalid flag is only noticed by reading it.
-        assert_eq!(progress != Progress::Nothing, had_come);
-        if progress == Progress::Restarted {
-            if self.is_honest && !self.has_left {
-                assert_eq!(self.answers[1].bytes, self.answers_before.bytes, "a worker's last bytes arrive");
-            }
-            self.requests[0].restart();
-            self.answers[1].restart();
-            self.has_left = false;
-        }
-        progress != Progress::Nothing
-    }
-
-    fn server_progresses(&mut self) -> bool {
-        let (is_new, had_work) =
-            (self.worker.is_none() && self.requests[1].name == 0, self.server.has_work());
-        let progress = self.server.progress(&mut self.server_heaps);
-        self.note_broken(1, progress.err());
-        let Ok(mut any) = progress else { return false };
         assert!(had_work || !any, "there was nothing to do");
-        if is_new || self.server.has_ended() {
+        if is_new || self.link.has_ended() {
             any = true;
-            self.worker = Some(self.server.open(&mut self.server_heaps).expect("a descriptor"));
+            self.common.answers_before.set(self.answers.bytes);
+            self.requests.restart();
+            self.answers.restart();
             // A worker may wait for a new link's descriptor before it does anything else.
-            (self.is_asleep, self.wants_room) = (self.answers[0].name % 4 == 1, false);
-            self.answers_before = self.answers[0];
-            self.requests[1].restart();
-            self.answers[0].restart();
+            (self.is_asleep, self.wants_room) = (self.answers.name % 4 == 1, false);
+            self.worker = Some(self.link.open(&mut self.heaps).expect("a descriptor"));
         }
         any
     }
 
-    fn note_broken(&mut self, end: usize, error: Option<LinkError>) {
-        assert!(!self.is_honest || error.is_none(), "{error:?}");
-        assert!(self.broken[end].is_none() || self.broken[end] == error, "a broken link stays broken");
-        self.broken[end] = error;
-        if error.is_some() {
-            let has_work = if end == 0 { self.client.has_come() } else { self.server.has_work() };
-            assert!(!has_work, "nothing can be done for a broken link");
-        }
-    }
-
     /// Lets the worker poll, or sleep.
-    fn worker_sleeps(&mut self, polls: bool) -> bool {
+    fn sleep(&mut self, polls: bool) -> bool {
         if self.wants_room {
             // The notification may have come before.
-            self.worker_sends(1_000);
+            self.send(1_000);
         }
         let Some(worker) = self.worker.as_mut().filter(|_| !self.is_asleep).and_then(|link| link.as_polled())
         else {
@@ -310,28 +291,31 @@ impl Pair {
         if self.is_asleep {
             return None;
         }
-        let (had_work, wakes) = (self.server.has_work(), self.wakes.0.load(Ordering::Relaxed));
+        let (had_work, wakes) = (self.link.has_work(), self.wakes.0.load(Ordering::Relaxed));
         let done = work(worker);
         let is_woken = self.wakes.0.load(Ordering::Relaxed) > wakes;
-        assert!(had_work || is_woken == self.server.has_work() || self.broken[1].is_some());
+        assert!(had_work || is_woken == self.link.has_work() || self.broken.is_some());
         Some(done)
     }
 
-    fn worker_receives(&mut self, count: u64) -> bool {
+    fn receive(&mut self, count: u64) -> bool {
         let mut into = vec![0; count as usize];
         match self.works(|worker| (worker.has_unread(), worker.receive(&mut into).expect("it works"))) {
             Some((has_unread, Received::Bytes(len))) => {
                 assert!(has_unread);
-                if self.is_honest {
-                    assert!(into[..len] == self.requests[1].next(len), "requests at {:?}", self.requests[1]);
-                }
-                self.requests[1].bytes += len as u64;
+                let is_honest = self.common.is_honest.get();
+                assert!(
+                    !is_honest || into[..len] == self.requests.next(len),
+                    "requests at {:?}",
+                    self.requests
+                );
+                self.requests.bytes += len as u64;
                 true
             }
             Some((has_unread, Received::End)) => {
                 assert!(has_unread);
                 // A worker closes such a link.
-                self.worker_drops()
+                self.close()
             }
             Some((has_unread, Received::Nothing)) => {
                 assert!(!has_unread);
@@ -341,34 +325,138 @@ impl Pair {
         }
     }
 
-    fn worker_sends(&mut self, count: u64) -> bool {
-        let bytes = self.answers[0].next(count as usize);
+    fn send(&mut self, count: u64) -> bool {
+        let bytes = self.answers.next(count as usize);
         let (first, second) = bytes.split_at(bytes.len() / 3);
         let sent =
             self.works(|worker| worker.send(&[IoSlice::new(first), IoSlice::new(second)]).unwrap_or(0));
         let Some(sent) = sent.map(|sent| sent as u64) else { return false };
         assert!(sent <= count);
         self.wants_room = sent < count;
-        self.answers[0].bytes += sent;
+        self.answers.bytes += sent;
         sent > 0
     }
 
-    fn worker_drops(&mut self) -> bool {
+    fn close(&mut self) -> bool {
         let had_worker = self.worker.is_some();
         self.is_asleep = false;
-        let (had_work, wakes) = (self.server.has_work(), self.wakes.0.load(Ordering::Relaxed));
+        let (had_work, wakes) = (self.link.has_work(), self.wakes.0.load(Ordering::Relaxed));
         self.worker = None;
         let is_woken = self.wakes.0.load(Ordering::Relaxed) > wakes;
-        assert!(!had_worker || had_work || is_woken && self.server.has_work() || self.broken[1].is_some());
+        assert!(!had_worker || had_work || is_woken && self.link.has_work() || self.broken.is_some());
         had_worker
+    }
+}
+
+impl Side for ServerSide {
+    fn step(&mut self, random: &mut SplitMix64) {
+        match random.below(8) {
+            0..4 => _ = self.progress(),
+            4 => _ = self.send(random.next_u64() % 60_000),
+            5 => _ = self.send(random.next_u64() % 200),
+            6 => _ = self.receive(60_000),
+            _ if random.once_in(8) => _ = self.close(),
+            _ => {}
+        }
+    }
+}
+
+/// Both sides of a link.
+pub struct Pair {
+    job: LocalJob,
+    plan: HeapPlan,
+    number: usize,
+    client: Rc<RefCell<ClientSide>>,
+    server: Rc<RefCell<ServerSide>>,
+    common: Rc<Common>,
+}
+
+impl Pair {
+    /// Returns the plan of a job whose PEs have links only.
+    pub fn plan(pes: usize) -> HeapPlan {
+        HeapPlan::new(pes, SHAPE, 64, 0)
+    }
+
+    /// Returns the link of this PE. The memory is zeroed.
+    pub fn new(job: &LocalJob, plan: HeapPlan, number: usize) -> Pair {
+        let part = |pe| move |at, len| job.part(pe, at, len);
+        let wakes = Arc::<Wakes>::default();
+        let common = Rc::new(Common { is_honest: Cell::new(true), answers_before: Cell::new(0) });
+        let server = ServerSide {
+            link: ServerLink::new(&plan, number, SERVER, part(SERVER), wakes.clone()).expect("a descriptor"),
+            heaps: Watched::new(
+                job.of(SERVER),
+                number,
+                &[plan.staging(SERVER)],
+                &[plan.answers(SERVER), plan.landing(SERVER)],
+            ),
+            wakes,
+            worker: None,
+            is_asleep: false,
+            wants_room: false,
+            requests: Stream::default(),
+            answers: Stream { name: 1, bytes: 0 },
+            broken: None,
+            common: common.clone(),
+        };
+        let client = ClientSide {
+            link: ClientLink::new(&plan, number, SERVER, part(number)),
+            heaps: Watched::new(job.of(number), SERVER, &[], &[plan.requests(number)]),
+            requests: Stream::default(),
+            answers: Stream { name: 1, bytes: 0 },
+            has_left: false,
+            broken: None,
+            common: common.clone(),
+        };
+        Pair {
+            job: job.clone(),
+            plan,
+            number,
+            client: Rc::new(RefCell::new(client)),
+            server: Rc::new(RefCell::new(server)),
+            common,
+        }
+    }
+
+    /// Lets each side make steps whenever the other has written a slot.
+    pub fn interleave(&mut self, seed: u64) {
+        let mut random = SplitMix64::new(seed);
+        let (client, server): (Weak<RefCell<ClientSide>>, Weak<RefCell<ServerSide>>) =
+            (Rc::downgrade(&self.client), Rc::downgrade(&self.server));
+        self.client.borrow_mut().heaps.between = Some((server, random.split()));
+        self.server.borrow_mut().heaps.between = Some((client, random.split()));
+    }
+
+    /// Returns why the client's end and the server's are broken.
+    pub fn broken(&self) -> [Option<LinkError>; 2] {
+        [self.client.borrow().broken, self.server.borrow().broken]
+    }
+
+    /// Does what a user of the link does, or the thread of an end. Returns whether that had an effect.
+    pub fn act(&mut self, what: u64, amount: u64) -> bool {
+        let (client, server) = (&self.client, &self.server);
+        match what % 16 {
+            0..3 => client.borrow_mut().send(amount % 200_000),
+            3..6 => client.borrow_mut().progress(),
+            6..9 => server.borrow_mut().progress(),
+            9..12 => server.borrow_mut().receive(1 + amount % 60_000),
+            12..15 => server.borrow_mut().send(amount % 300_000),
+            // Once in a while.
+            _ if amount.is_multiple_of(8) => server.borrow_mut().close(),
+            _ if amount % 8 < 4 => server.borrow_mut().sleep(amount % 8 == 1),
+            _ if amount % 16 == 4 => client.borrow_mut().leave(),
+            _ => false,
+        }
     }
 
     /// Lets both ends do all that they have to do, and the worker receive everything.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            let any =
-                self.client_progresses() | self.server_progresses() | self.worker_receives(HELD_BYTES_MAX);
-            if !any && !self.client.has_come() && !self.server.has_work() {
+            let mut any = self.client.borrow_mut().progress();
+            any |= self.server.borrow_mut().progress();
+            any |= self.server.borrow_mut().receive(HELD_BYTES_MAX);
+            any |= self.client.borrow().link.has_come() || self.server.borrow().link.has_work();
+            if !any {
                 return self.check_settled();
             }
         }
@@ -376,31 +464,35 @@ impl Pair {
     }
 
     fn check_settled(&self) {
-        if !self.is_honest {
+        if !self.common.is_honest.get() {
             return;
         }
-        assert!(self.client.is_open(), "the link does not restart");
+        let (client, server) = (self.client.borrow(), self.server.borrow());
+        assert!(client.link.is_open(), "the link does not restart");
         // No answers are sent before the first request.
-        if self.requests[0].bytes > 0 {
-            assert!(self.worker.is_some(), "the link does not restart");
-            assert!(!self.is_asleep || !self.wants_room, "the worker is not woken for room");
-            assert_eq!(self.requests[0].bytes, self.requests[1].bytes);
-            assert_eq!(self.answers[0].bytes, self.answers[1].bytes);
+        if client.requests.bytes > 0 {
+            assert!(server.worker.is_some(), "the link does not restart");
+            assert!(!server.is_asleep || !server.wants_room, "the worker is not woken for room");
+            assert_eq!(client.requests.bytes, server.requests.bytes);
+            assert_eq!(client.answers.bytes, server.answers.bytes);
         }
     }
 
     /// Checks that all bytes arrive, and that the link restarts.
     pub fn finish(&mut self) {
-        assert!(self.is_honest);
+        assert!(self.common.is_honest.get());
+        self.client.borrow_mut().heaps.between = None;
+        self.server.borrow_mut().heaps.between = None;
         self.settle();
         for _ in 0..2 {
-            assert!(self.client_sends(1));
+            assert!(self.client.borrow_mut().send(1));
             self.settle();
         }
-        assert!(self.requests[1].bytes > 0);
-        self.worker_drops();
+        assert!(self.server.borrow().requests.bytes > 0);
+        self.server.borrow_mut().close();
         self.settle();
-        assert!(self.requests[1].bytes == 0 && self.worker.is_some(), "the link does not restart");
+        let server = self.server.borrow();
+        assert!(server.requests.bytes == 0 && server.worker.is_some(), "the link does not restart");
     }
 
     // ---- what others write ----
@@ -468,7 +560,7 @@ impl Pair {
 
     /// Writes what another PE may write into the memory of this end: 0 is the client's, 1 the server's.
     pub fn harm(&mut self, end: usize, what: u64, choice: u64, bytes: &[u8]) {
-        self.is_honest = false;
+        self.common.is_honest.set(false);
         let (pe, start) = self.slots(end);
         let memory = self.job.memory(pe).clone();
         let (number, _) = self.next(end);
