@@ -25,7 +25,6 @@ pub mod local;
 #[cfg(all(test, loom))]
 mod models;
 mod remote_heaps;
-#[cfg(not(loom))]
 mod sleep;
 pub mod slots;
 

@@ -1,13 +1,15 @@
-//! Models of a ring of slots under loom.
+//! Models of a ring of slots, and of a thread's sleep, under loom.
 //!
-//! `cargo xtask loom` also leaves out the writer's fence, the reader's acquire, and the order of copy and credit, and the
-//! models that need it must fail.
+//! `cargo xtask loom` also leaves out the writer's fence, the reader's acquire, the order of copy and credit, and the fences of
+//! either side of a sleep. The models that need it must fail.
 
 use fabcache_layout::Memory;
-use fabcache_layout::sync::{Ordering, fence, in_order};
+use fabcache_layout::sync::{AtomicU32, Ordering, fence, in_order};
+use loom::sync::Arc;
 use loom::{model, thread};
 
 use crate::remote_heaps::RemoteHeaps;
+use crate::sleep::{may_sleep, must_wake};
 use crate::slots::{RingShape, SlotReader, SlotWriter};
 
 const MESSAGE_BYTES: usize = 16;
@@ -132,5 +134,24 @@ fn slot_is_written_again_only_after_its_message_was_copied() {
             assert_eq!(message.as_deref(), Some(&[1; MESSAGE_BYTES][..]));
         }
         client.join().expect("written");
+    });
+}
+
+#[test]
+fn thread_sees_work_or_is_woken() {
+    model(|| {
+        let shared = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let waker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (word, work) = &*shared;
+                work.store(1, Ordering::Relaxed);
+                must_wake(word)
+            })
+        };
+        let (word, work) = &*shared;
+        let sleeps = may_sleep(word, &mut || work.load(Ordering::Relaxed) == 1);
+        let is_woken = waker.join().expect("it wakes");
+        assert!(!sleeps || is_woken, "the thread sleeps through work");
     });
 }

@@ -1,20 +1,21 @@
 //! The sleep of a thread, on a word of its PE's heap: every process that has the word mapped can wake it.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
 use std::time::Duration;
 
+use fabcache_layout::sync::{AtomicU32, Ordering, fence, without};
+#[cfg(not(loom))]
 use rustix::thread::futex;
+#[cfg(not(loom))]
 use rustix::time::Timespec;
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 /// Sleeps for this time at most, unless there is work.
+#[cfg(not(loom))]
 pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> bool) {
-    word.store(ASLEEP, Ordering::Relaxed);
-    // Either this thread sees the work, or who made it sees the sleep.
-    fence(Ordering::SeqCst);
-    if !has_work() {
+    if may_sleep(word, has_work) {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
         // Interrupted or late, it looks for work again.
         let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
@@ -23,15 +24,33 @@ pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> boo
 }
 
 /// Wakes the thread that sleeps on the word, after work was made for it.
+#[cfg(not(loom))]
 pub fn wake(word: &AtomicU32) {
-    fence(Ordering::SeqCst);
-    if word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::Relaxed) == ASLEEP {
+    if must_wake(word) {
         // Nothing sleeps where the word is not a futex.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 }
 
-#[cfg(test)]
+/// Marks the thread asleep. Returns whether there is no work.
+pub fn may_sleep(word: &AtomicU32, has_work: &mut dyn FnMut() -> bool) -> bool {
+    word.store(ASLEEP, Ordering::Relaxed);
+    // Either this thread sees the work, or who made it sees the sleep.
+    if !without("sleep_fence") {
+        fence(Ordering::SeqCst);
+    }
+    !has_work()
+}
+
+/// Marks the thread awake, after work was made for it. Returns whether it was asleep.
+pub fn must_wake(word: &AtomicU32) -> bool {
+    if !without("sleep_wake_fence") {
+        fence(Ordering::SeqCst);
+    }
+    word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::Relaxed) == ASLEEP
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicU64;
     use std::time::Instant;
