@@ -33,6 +33,9 @@ pub const MESSAGES_VARIABLE: &str = "OMPI_MCA_btl_vader_backing_directory";
 const FIRST_KEYS: usize = 64;
 /// A request is answered sooner, even by an error.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+/// Processes that were killed have ended sooner.
+const KILL_TIME_MAX: Duration = Duration::from_secs(10);
+const POLL_PERIOD: Duration = Duration::from_millis(5);
 
 /// The names by which keys are mapped to PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +118,7 @@ impl JobOptions {
             match ServerProcess::start("the job", self.command(&places)?, &is_up) {
                 Ok(launcher) => {
                     let pids = (0..self.pes).map(|pe| places.pid(pe)).collect::<Result<_>>()?;
-                    return Ok(Job { launcher, places, pids });
+                    return Ok(Job { places, launcher, pids });
                 }
                 Err(error) if attempt < START_ATTEMPTS_MAX && is_port_taken(&error) => attempt += 1,
                 Err(error) => return Err(error),
@@ -233,11 +236,19 @@ impl Places {
 }
 
 impl Drop for Places {
-    /// Kills what the launcher has left.
+    /// Kills the launcher and the PEs, which lead process groups of their own. All that they leave is in the folder.
     fn drop(&mut self) {
-        for process in self.processes() {
-            // Fails if it has ended meanwhile.
-            let _ = kill_process(process, Signal::KILL);
+        let deadline = Instant::now() + KILL_TIME_MAX;
+        loop {
+            let processes = self.processes();
+            if processes.is_empty() || Instant::now() > deadline {
+                return;
+            }
+            for process in processes {
+                // Fails if it has ended meanwhile.
+                let _ = kill_process(process, Signal::KILL);
+            }
+            std::thread::sleep(POLL_PERIOD);
         }
     }
 }
@@ -255,12 +266,12 @@ pub struct EndedJob {
     pub left: Vec<Pid>,
 }
 
-/// A job that runs. Dropping it ends all its processes.
+/// A job that runs. Dropping it kills all its processes.
 #[derive(Debug)]
 pub struct Job {
-    // Dropped first.
-    launcher: ServerProcess,
+    // Dropped first, which ends the launcher at once.
     places: Places,
+    launcher: ServerProcess,
     pids: Vec<Pid>,
 }
 

@@ -36,7 +36,7 @@ const TCP: Option<&str> = Some("tcp,self");
 
 const ARRANGEMENTS: &[Arrangement] = &[
     Arrangement { name: "2 PEs", pes: 2, transports: None, is_long: false },
-    Arrangement { name: "4 PEs", pes: 4, transports: None, is_long: true },
+    Arrangement { name: "4 PEs", pes: 4, transports: None, is_long: false },
     Arrangement { name: "2 PEs over tcp", pes: 2, transports: TCP, is_long: false },
     Arrangement { name: "8 PEs", pes: 8, transports: None, is_long: true },
     Arrangement { name: "4 PEs over tcp", pes: 4, transports: TCP, is_long: true },
@@ -46,7 +46,7 @@ const ARRANGEMENTS: &[Arrangement] = &[
 /// Runs the tests of servers in an OpenSHMEM job.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Also run jobs of 4 and 8 PEs, and the long forms of tests
+    /// Also run jobs of 8 PEs, and the long forms of tests
     #[arg(long)]
     long: bool,
     /// The server to test [default: the workspace's own, built for release]

@@ -17,8 +17,8 @@ use crate::jobs::{Owners, amount, pes, start, started, through, through_all};
 const SOON: Duration = Duration::from_secs(2);
 /// So do requests for keys of another PE: they are given up after 5 s.
 const BOUNDED: Duration = Duration::from_secs(7);
-/// Until a PE that shows no sign of life is taken to be stopped: several times its time of 1 s.
-const NOTICED: Duration = Duration::from_secs(3);
+/// Until a PE that shows no sign of life is taken to be stopped: more than its time of 2 s.
+const NOTICED: Duration = Duration::from_millis(3_500);
 const KEYS: usize = 5;
 
 /// What became of a change.
@@ -158,7 +158,7 @@ fn increments_count_at_most_once_while_their_pe_is_stopped() {
         let stop = StopWhenDropped(&ended);
         for _ in 0..amount(1, 10) {
             // Not noticed; noticed; so long that requests are given up.
-            for milliseconds in [200, 2_500, 6_500] {
+            for milliseconds in [200, 3_000, 6_500] {
                 job.stop(stopped);
                 thread::sleep(Duration::from_millis(milliseconds));
                 job.resume(stopped);

@@ -16,8 +16,9 @@ const STOPPED: Duration = Duration::from_secs(10);
 /// Far more than the CPU time that a PE takes to become idle.
 const SETTLED: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(5);
-/// CPU time of an idle PE a second.
-const IDLE_CPU_TIME_MAX: Duration = Duration::from_millis(1);
+/// CPU time of an idle PE a second. On a quiet machine it is less than half; beside other programs, whatever it touches is no
+/// longer in the caches.
+const IDLE_CPU_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// Returns the files in shared memory that the PEs have mapped, under names that still lead to them.
 fn shared_files(job: &Job) -> BTreeSet<PathBuf> {
@@ -53,7 +54,8 @@ fn launcher_stops_all_pes() {
     let mut job = started("-m 32");
     let files = shared_files(&job);
     job.terminate();
-    assert!(job.wait(STOPPED).is_some(), "it does not stop{}", job.output_tail());
+    let status = job.wait(STOPPED).unwrap_or_else(|| panic!("it does not stop{}", job.output_tail()));
+    assert!(!status.success(), "oshrun takes a job that it was told to end for failed");
     assert!(job.processes().is_empty(), "{:?} are left", job.processes());
     let left: Vec<_> = files.iter().filter(|path| path.exists()).collect();
     assert!(left.is_empty(), "{left:?} are left");

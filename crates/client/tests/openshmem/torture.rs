@@ -9,7 +9,7 @@ use crate::jobs::{amount, started_patient, through, until_done};
 #[test]
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn reads_are_right_under_load() {
-    let reads = amount(1_000, 100_000) as u64;
+    let reads = amount(4_000, 200_000) as u64;
     let job = started_patient("-m 16");
     let ledgers: Vec<_> = (0..job.pes()).map(|pe| floors(&format!("through{pe}"))).collect();
     let hits: Vec<AtomicU64> = (0..job.pes()).map(|_| AtomicU64::new(0)).collect();

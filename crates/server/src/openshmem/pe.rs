@@ -86,6 +86,7 @@ impl Pe {
     pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         self.try_progress(pes, heaps).unwrap_or_else(|error| {
             pes.lost[self.number].store(true, Ordering::Relaxed);
+            self.server.give_up();
             tracing::error!(
                 pe = self.number,
                 name = pes.names()[self.number],
