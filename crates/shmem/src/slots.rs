@@ -73,7 +73,7 @@ impl SlotWriter {
             heaps.put(self.pe, at + u64::from(FLAG_BYTES), message);
         }
         // The reader sees the message no later than its flag, and so other data that was put, which the message may be about.
-        // What this thread has copied before, it has copied before the reader sees the flag.
+        // This thread copied earlier messages before the reader sees the flag, which may return their credits.
         if !without("slot_fence") {
             heaps.fence();
         }

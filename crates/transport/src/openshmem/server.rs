@@ -39,9 +39,9 @@ pub struct ServerLink {
     writer: SlotWriter,
     reader: SlotReader,
     pipe: Arc<Pipe>,
-    /// What the worker has sent, taken from the pipe …
+    /// The worker's bytes, taken from the pipe …
     outgoing: Vec<u8>,
-    /// … and the bytes of it that the client has got.
+    /// … and how many of them were sent to the client.
     sent: usize,
     /// Buffers for messages that come.
     spare: Vec<Vec<u8>>,

@@ -20,12 +20,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub const SERVER: usize = 0;
 /// The smallest: credits and memory run out soon.
 pub const SHAPE: LinkShape = LinkShape { slots: 8, slot_bytes: 128, buffer_bytes: 64 << 10 };
-/// What an end holds at most of one stream: in slots and memory, in a pipe, and in a chunk that was read.
+/// The most bytes of one stream that an end holds: in slots and memory, in a pipe, and in a chunk that was read.
 const HELD_BYTES_MAX: u64 = 8 * 128 + (64 << 10) + (256 << 10) + (64 << 10);
 const MESSAGE_BYTES: u64 = 120;
 /// The bytes of streams repeat: a prime, so that no multiple of a size of the link's is one of it.
 const PERIOD: usize = 65_521;
-/// The kinds of messages, and two that are none (`fabcache_fabric::channel`).
+/// The kinds of messages (`fabcache_fabric::channel`), and two invalid ones.
 const KINDS: u64 = 12;
 const DATA: u64 = 1;
 const CREDITS: u64 = 6;
@@ -44,11 +44,11 @@ impl Wake for Wakes {
 struct Watched {
     heaps: LocalHeaps,
     pe: usize,
-    /// What may be read …
+    /// The parts that the link may read …
     readable: Vec<Range<u64>>,
     /// … and written.
     writable: Vec<Range<u64>>,
-    /// What the other side does between two accesses, if anything.
+    /// The other side, if it makes steps after each write of a slot.
     between: Option<(Weak<RefCell<dyn Side>>, SplitMix64)>,
 }
 
@@ -146,7 +146,7 @@ impl Stream {
     }
 }
 
-/// What both sides know.
+/// State of both sides.
 #[derive(Debug)]
 struct Common {
     /// Only the ends have written the link's memory.
@@ -575,7 +575,7 @@ impl Pair {
             }
             // A flag of another number.
             2 => memory.store(self.slot(end, number).1, choice, Ordering::Relaxed),
-            // What opens and ends links.
+            // An empty message, which opens or ends a link.
             3 => self.write(end, number, &[]),
             // Another byte in a message that has been written.
             4 => {
