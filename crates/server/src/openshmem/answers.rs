@@ -6,6 +6,8 @@
 
 use fabcache_protocol::binary::{REQUEST, RESPONSE};
 
+use crate::bounds::ITEM_BYTES_MAX_MAX;
+
 /// Bytes of a packet's header (memcached's doc/protocol-binary.xml).
 const HEADER_BYTES: usize = 24;
 const NOOP: u8 = 0x0a;
@@ -40,10 +42,16 @@ impl Answers {
     /// # Errors
     /// It is invalid, or another's.
     pub fn next(&mut self, number: u32) -> Result<Option<&[u8]>, AnswerError> {
+        self.next_within(number, ANSWER_BYTES_MAX)
+    }
+
+    fn next_within(&mut self, number: u32, bytes_max: usize) -> Result<Option<&[u8]>, AnswerError> {
         loop {
             let rest = &self.received[self.scanned..];
+            let scanned = self.scanned - self.start;
             match unit(rest).ok_or(AnswerError(number))? {
                 None => return Ok(None),
+                Some(len) if len > bytes_max - scanned => return Err(AnswerError(number)),
                 Some(len) if rest.len() < len => return Ok(None),
                 Some(HEADER_BYTES) if rest[0] == RESPONSE && rest[1] == NOOP => {
                     if rest[12..16] != number.to_be_bytes() {
@@ -59,8 +67,11 @@ impl Answers {
         }
     }
 
-    /// Frees what was returned.
-    pub fn settle(&mut self) {
+    /// Frees what was returned. If no answer is awaited, the rest is discarded: it would be kept without a limit.
+    pub fn settle(&mut self, is_awaited: bool) {
+        if !is_awaited {
+            return self.clear();
+        }
         self.received.drain(..self.start);
         if self.received.is_empty() {
             self.received.shrink_to(KEPT_BYTES_MAX);
@@ -72,6 +83,7 @@ impl Answers {
     /// Forgets everything, when the link has ended.
     pub fn clear(&mut self) {
         self.received.clear();
+        self.received.shrink_to(KEPT_BYTES_MAX);
         (self.start, self.scanned) = (0, 0);
     }
 }
@@ -87,8 +99,8 @@ fn unit(bytes: &[u8]) -> Option<Option<usize>> {
             Some(Some(HEADER_BYTES + body as usize))
         }
         Some(_) => {
-            let Some(end) = memchr::memchr(b'\n', bytes) else {
-                return if bytes.len() > LINE_BYTES_MAX { None } else { Some(None) };
+            let Some(end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(LINE_BYTES_MAX)]) else {
+                return if bytes.len() >= LINE_BYTES_MAX { None } else { Some(None) };
             };
             let line = bytes[..end].strip_suffix(b"\r")?;
             let mut words = line.split(|byte| *byte == b' ');
@@ -105,6 +117,9 @@ fn unit(bytes: &[u8]) -> Option<Option<usize>> {
 
 /// Memory that is kept for the next answers.
 const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// No answer is longer: it has one value at most, and what encloses that.
+const ANSWER_BYTES_MAX: usize = ITEM_BYTES_MAX_MAX as usize + (1 << 20);
 
 /// No line of an answer is longer: `me` answers less than this, and other lines hold a key and flags.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -166,7 +181,7 @@ mod tests {
                 while let Some(answer) = answers.next(5 + got.len() as u32).expect("valid") {
                     got.push(answer.to_vec());
                 }
-                answers.settle();
+                answers.settle(true);
                 rest = behind;
             }
             prop_assert_eq!(got, expected);
@@ -177,7 +192,42 @@ mod tests {
         fn any_bytes_are_divided_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut answers = Answers { received: bytes, ..Answers::default() };
             while let Ok(Some(_)) = answers.next(0) {}
-            answers.settle();
+            answers.settle(true);
+        }
+    }
+
+    #[test]
+    fn unrequested_bytes_are_discarded() {
+        let received = [end(5), b"ERROR\r\nVA 9".to_vec()].concat();
+        let mut answers = Answers { received, ..Answers::default() };
+        assert_eq!(answers.next(5), Ok(Some(&b""[..])));
+        assert_eq!(answers.next(6), Ok(None));
+        answers.settle(false);
+        answers.received.extend([b"HD\r\n".to_vec(), end(6)].concat());
+        assert_eq!(answers.next(6), Ok(Some(&b"HD\r\n"[..])));
+    }
+
+    #[test]
+    fn answers_longer_than_any_value_are_errors() {
+        // However a unit arrives: its length decides.
+        for (unit, is_valid) in [
+            (format!("VA {ITEM_BYTES_MAX_MAX}\r\n"), true),
+            (format!("VA {ANSWER_BYTES_MAX}\r\n"), false),
+            (format!("VALUE k 0 {}\r\n", 1u64 << 40), false),
+            ("x".repeat(LINE_BYTES_MAX - 2) + "\r\n", true),
+            ("x".repeat(LINE_BYTES_MAX - 1) + "\r\n", false),
+        ] {
+            let mut answers = Answers { received: unit.into_bytes(), ..Answers::default() };
+            assert_eq!(answers.next(0).is_ok(), is_valid, "{}", answers.received.len());
+        }
+        let mut received = vec![RESPONSE; HEADER_BYTES];
+        received[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert_eq!(Answers { received, ..Answers::default() }.next(3), Err(AnswerError(3)));
+        // Several units are limited together.
+        for (limit, is_valid) in [(HEADER_BYTES + 2 * 8, true), (HEADER_BYTES + 2 * 8 - 1, false)] {
+            let received = [&b"STORED\r\nSTORED\r\n"[..], &end(3)].concat();
+            let mut answers = Answers { received, ..Answers::default() };
+            assert_eq!(answers.next_within(3, limit).is_ok(), is_valid, "{limit}");
         }
     }
 

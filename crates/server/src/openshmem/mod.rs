@@ -19,6 +19,8 @@
 
 mod answers;
 mod exchange;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gets;
 mod pe;
 mod pes;

@@ -86,7 +86,6 @@ impl Pe {
     pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         self.try_progress(pes, heaps).unwrap_or_else(|error| {
             pes.lost[self.number].store(true, Ordering::Relaxed);
-            self.server.give_up();
             tracing::error!(
                 pe = self.number,
                 name = pes.names()[self.number],
@@ -158,7 +157,7 @@ impl Pe {
             self.pending.pop_front();
             self.first = self.first.wrapping_add(1);
         }
-        self.answers.settle();
+        self.answers.settle(!self.pending.is_empty());
         Ok(())
     }
 
@@ -235,6 +234,10 @@ impl Pe {
 
     /// Gives up all requests to it: their outcome is unknown. Answers that come later are discarded.
     pub fn give_up(&mut self, pes: &Pes) -> bool {
+        if pes.lost[self.number].load(Ordering::Relaxed) {
+            // The worker that serves it sees the end.
+            self.server.give_up();
+        }
         let mut count = 0;
         for pending in &mut self.pending {
             count += u64::from(pending.completion.take().is_some());
