@@ -3,6 +3,7 @@
 //!
 //! Starts both with the same flags on separate ports; `fabcache-differential` compares them.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -63,13 +64,6 @@ pub fn run(args: &Args) -> Result<()> {
         None if args.run.twin || args.self_test => theirs.clone(),
         None => workspace::build_server()?,
     };
-    let start = |name: &str, program: &Path| {
-        ServerProcess::start_on_free_port(name, &|port| {
-            let mut command = server_command(program);
-            command.args(FLAGS).args(["-p", &port.to_string()]);
-            command
-        })
-    };
     let (their_server, their_address) = start("theirs", &theirs)?;
     let (our_server, our_address) = start("ours", &ours)?;
     let servers = Servers { theirs: their_address, ours: our_address };
@@ -82,6 +76,18 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     outcome
+}
+
+/// Starts a server for a comparison; `name` is for errors.
+///
+/// # Errors
+/// It does not come up.
+pub(crate) fn start(name: &str, program: &Path) -> Result<(ServerProcess, SocketAddr)> {
+    ServerProcess::start_on_free_port(name, &|port| {
+        let mut command = server_command(program);
+        command.args(FLAGS).args(["-p", &port.to_string()]);
+        command
+    })
 }
 
 /// Runs the self-test: each alteration must be detected.
@@ -111,7 +117,10 @@ fn self_test(options: &Options) -> Result<()> {
 }
 
 /// Returns the program to compare with; installs it if needed.
-fn their_program(given: Option<&Path>) -> Result<PathBuf> {
+///
+/// # Errors
+/// It cannot be installed, or is of another release.
+pub(crate) fn their_program(given: Option<&Path>) -> Result<PathBuf> {
     let program = given.unwrap_or(Path::new(THEIR_PROGRAM));
     if given.is_none() && !program.exists() {
         install().with_context(|| format!("{THEIR_PROGRAM} is missing and cannot be installed"))?;

@@ -55,6 +55,8 @@ pub struct JobOptions {
     names: Names,
     launcher: Vec<String>,
     environment: Vec<(String, String)>,
+    /// None for [`server_program`].
+    program: Option<PathBuf>,
     server: Vec<String>,
     /// For one PE only.
     server_of: Vec<(usize, String)>,
@@ -68,6 +70,7 @@ impl JobOptions {
             names: Names::Addresses,
             launcher: Vec::new(),
             environment: Vec::new(),
+            program: None,
             server: Vec::new(),
             server_of: Vec::new(),
         }
@@ -88,6 +91,11 @@ impl JobOptions {
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Sets the server's program.
+    pub fn program(self, program: &Path) -> Self {
+        Self { program: Some(program.to_owned()), ..self }
     }
 
     /// Adds options of all PEs, separated by spaces.
@@ -142,7 +150,7 @@ impl JobOptions {
     }
 
     fn command(&self, places: &Places) -> Result<Command> {
-        let server = server_program()?;
+        let server = self.program.clone().map_or_else(server_program, Ok)?;
         let folder = places.folder.path();
         let mut command = Command::new(LAUNCHER);
         command.args(LAUNCHER_ARGUMENTS).args(&self.launcher);

@@ -18,12 +18,20 @@ const RELATIVE_MAX_S: u64 = 30 * 24 * 60 * 60;
 /// CAS values seen in one sequence.
 #[derive(Debug, Default)]
 pub struct CasBook {
+    /// Ours is several servers: they may give keys of theirs the same values.
+    is_sharded: bool,
     ours_of: HashMap<u64, u64>,
-    theirs_of: HashMap<u64, u64>,
+    /// By our value, and by the key if ours is several servers.
+    theirs_of: HashMap<(Option<u16>, u64), u64>,
     last: HashMap<u16, (u64, u64)>,
 }
 
 impl CasBook {
+    /// An empty book; `is_sharded` if ours is several servers, each with its keys.
+    pub fn new(is_sharded: bool) -> Self {
+        Self { is_sharded, ..Self::default() }
+    }
+
     /// Returns the last values that the servers gave for a key: theirs, ours.
     pub fn last(&self, key: u16) -> Option<(u64, u64)> {
         self.last.get(&key).copied()
@@ -34,11 +42,12 @@ impl CasBook {
         if (theirs, ours) == (0, 0) {
             return Ok(());
         }
-        let known = (self.ours_of.get(&theirs).copied(), self.theirs_of.get(&ours).copied());
+        let our_place = (key.filter(|_| self.is_sharded).map(|key| key.id), ours);
+        let known = (self.ours_of.get(&theirs).copied(), self.theirs_of.get(&our_place).copied());
         match known {
             (None, None) if theirs != 0 && ours != 0 => {
                 self.ours_of.insert(theirs, ours);
-                self.theirs_of.insert(ours, theirs);
+                self.theirs_of.insert(our_place, theirs);
             }
             (Some(known_ours), Some(known_theirs)) if known_ours == ours && known_theirs == theirs => {}
             _ => {

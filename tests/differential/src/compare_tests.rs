@@ -163,6 +163,20 @@ fn packets_are_compared_field_by_field() {
 }
 
 #[test]
+fn several_servers_may_give_keys_the_same_cas_values() {
+    let get = |id, name| Unit::binary("Get", Request::default(), 1).keyed(&key(id, name));
+    let same = |is_sharded, second: &Unit| {
+        let mut bench = Bench { book: CasBook::new(is_sharded) };
+        let first = get(4, "a");
+        assert!(bench.compare(&first, &packet(0, 0, 1, 70, b""), &packet(0, 0, 1, 80, b"")).is_ok());
+        bench.compare(second, &packet(0, 0, 1, 71, b""), &packet(0, 0, 1, 80, b"")).is_ok()
+    };
+    assert!(!same(false, &get(5, "b")));
+    assert!(same(true, &get(5, "b")));
+    assert!(!same(true, &get(4, "a")), "a changed item keeps its value");
+}
+
+#[test]
 fn statistics_agree_in_form() {
     let mut bench = Bench::new();
     let unit = Unit { agreement: Agreement::Form, ..Unit::ascii("stats", Request::default(), Shape::Stats) };

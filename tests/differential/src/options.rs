@@ -33,6 +33,9 @@ pub struct RunArgs {
     /// Both servers are memcached 1.6.18, for self-tests: known differences do not occur
     #[arg(long)]
     pub twin: bool,
+    /// Ours is several servers, each with its keys, which may give the same CAS values
+    #[arg(long)]
+    pub sharded: bool,
     /// Leave out the sequences that wait for expiry
     #[arg(long)]
     pub no_wait: bool,
@@ -71,6 +74,8 @@ pub struct Options {
     pub differences_max: usize,
     /// Whether ours is a memcached 1.6.18, too.
     pub twin: bool,
+    /// Whether ours is several servers, each with its keys, which may give the same CAS values.
+    pub sharded: bool,
     /// Whether to play the sequences that let time pass.
     pub slow: bool,
     /// Whether to minimise the commands of a difference.
@@ -102,6 +107,7 @@ impl RunArgs {
             time_limit: self.time_limit.map(Duration::from_secs),
             differences_max: self.keep_going.max(1),
             twin: self.twin,
+            sharded: self.sharded,
             slow: !self.no_wait,
             shrink: true,
             coverage: !self.no_coverage,

@@ -11,6 +11,7 @@ use crate::answer::{
 use crate::compare::{CasBook, Comparison};
 use crate::coverage::{Coverage, kind};
 use crate::link::{Conn, Cutting, Link};
+use crate::options::Options;
 use crate::request::Prefix;
 use crate::unit::{Agreement, Ending, Shape, Step, Unit, Wire};
 use fabcache_testbed::random::SplitMix64;
@@ -65,6 +66,7 @@ pub struct Player {
     servers: Servers,
     timeout: Duration,
     twin: bool,
+    sharded: bool,
     links: Vec<Option<Link>>,
     sentinels: u32,
     /// Counts of the answers.
@@ -80,8 +82,10 @@ struct Batch<'a> {
 
 impl Player {
     /// Returns a player without connections.
-    pub fn new(servers: Servers, timeout: Duration, twin: bool) -> Self {
-        Self { servers, timeout, twin, links: Vec::new(), sentinels: 0, coverage: Coverage::default() }
+    pub fn new(options: &Options, timeout: Duration) -> Self {
+        let Options { servers, twin, sharded, .. } = *options;
+        let coverage = Coverage::default();
+        Self { servers, timeout, twin, sharded, links: Vec::new(), sentinels: 0, coverage }
     }
 
     /// Closes all connections.
@@ -91,7 +95,7 @@ impl Player {
 
     /// Plays a sequence until its end or the first difference. Fails if a server cannot be reached.
     pub fn play(&mut self, steps: &[Step], prefix: &Prefix, rng: &mut SplitMix64) -> Result<PlayResult> {
-        let mut book = CasBook::default();
+        let mut book = CasBook::new(self.sharded);
         let mut played = PlayResult::default();
         let mut batch = Batch::new();
         let batch_units_max = rng.between(1, BATCH_UNITS_MAX);

@@ -105,7 +105,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut run = Run {
         options,
         start,
-        player: Player::new(options.servers, options.timeout, options.twin),
+        player: Player::new(options, options.timeout),
         rng: SplitMix64::new(options.seed ^ 0x5eed),
         commands: 0,
         replays: 0,
@@ -312,7 +312,7 @@ impl Run<'_> {
 fn play_again(options: &Options, replays: &mut u64, steps: &[Step], rng: &SplitMix64) -> Result<PlayResult> {
     tell_both(options, b"flush_all\r\n")?;
     *replays += 1;
-    let mut player = Player::new(options.servers, MINIMISING_TIMEOUT, options.twin);
+    let mut player = Player::new(options, MINIMISING_TIMEOUT);
     player.play(steps, &prefix(REPLAYS + *replays), &mut rng.clone())
 }
 

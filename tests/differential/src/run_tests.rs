@@ -18,6 +18,7 @@ fn options(servers: Servers, timeout: Duration) -> Options {
         time_limit: None,
         differences_max: 1,
         twin: true,
+        sharded: false,
         slow: false,
         shrink: true,
         coverage: false,
@@ -48,7 +49,7 @@ fn played(options: &Options, sequences: &[Sequence]) -> Outcome {
     let mut run = Run {
         options,
         start: Instant::now(),
-        player: Player::new(options.servers, options.timeout, options.twin),
+        player: Player::new(options, options.timeout),
         rng: SplitMix64::new(3),
         commands: 0,
         replays: 0,

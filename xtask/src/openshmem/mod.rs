@@ -2,6 +2,7 @@
 //!
 //! Each arrangement is a number of PEs on this machine, and the transports by which they access each other's memory.
 
+mod answers;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -77,7 +78,26 @@ pub fn run(args: &Args) -> Result<()> {
             run_program(args, arrangement, program, &server, &interrupt, &mut results)?;
         }
     }
+    if args.only.is_none() {
+        compare_answers(args, &server, &mut results)?;
+    }
     results.end()
+}
+
+/// PEs whose answers are compared with memcached's, and the commands to compare, with `--long` or without.
+const COMPARED_PES: usize = 3;
+const COMMANDS: u64 = 20_000;
+const LONG_COMMANDS: u64 = 1_000_000;
+
+fn compare_answers(args: &Args, server: &Path, results: &mut Results) -> Result<()> {
+    let begun = Instant::now();
+    let commands = if args.long { LONG_COMMANDS } else { COMMANDS };
+    let report = answers::compare(server, COMPARED_PES, commands)?;
+    let outcome = match report.passed() {
+        true => Ok(format!(", {} commands\n", report.commands)),
+        false => Err("the answers differ".to_owned()),
+    };
+    results.add(&format!("memcached's answers, {COMPARED_PES} PEs"), &report.text(), outcome, begun.elapsed())
 }
 
 fn run_program(
