@@ -2,9 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::thread;
 
 use fabcache_client::{Client, Distribution, Error, Failure, Options, Protocol, Ttl};
 use fabcache_testbed::openshmem::Job;
+use fabcache_testbed::wait::time_max;
 
 use crate::jobs::{Owners, options, started_patient, through_all};
 
@@ -45,6 +48,37 @@ fn own_writes_are_read_through_any_pe() {
                 assert_eq!(String::from_utf8_lossy(&item.value), value, "{key}");
             }
         }
+    }
+}
+
+/// Requests that wait for no answer are executed in order: a read finds what was written before it.
+#[test]
+#[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
+fn pipelined_reads_find_the_writes_before_them() {
+    const KEYS: usize = 20;
+    const ROUNDS: usize = 100;
+    let job = started_patient("-m 32");
+    for pe in 0..job.pes() {
+        let stream = UnixStream::connect(job.socket(pe)).expect("the PE listens");
+        let (mut requests, mut expected) = (String::new(), String::new());
+        for round in 0..ROUNDS {
+            for number in 0..KEYS {
+                let (key, value) = (format!("key{number}"), format!("{round:04} through {pe}"));
+                let noreply = if number % 2 == 0 { " noreply" } else { "" };
+                requests += &format!("set {key} 0 0 {}{noreply}\r\n{value}\r\nget {key}\r\n", value.len());
+                let stored = if number % 2 == 0 { "" } else { "STORED\r\n" };
+                expected += &format!("{stored}VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+            }
+        }
+        let mut sending = stream.try_clone().expect("a descriptor");
+        let sender = thread::spawn(move || sending.write_all(requests.as_bytes()).expect("sent"));
+        stream.set_read_timeout(Some(time_max())).expect("a time");
+        let mut came = BufReader::new(stream).lines();
+        for expected in expected.lines() {
+            let came = came.next().expect("the connection goes on").expect("answered");
+            assert_eq!(came, expected, "through PE {pe}");
+        }
+        sender.join().expect("no panic");
     }
 }
 
