@@ -87,6 +87,7 @@ const MEASUREMENTS: &[Measurement] = &[
     nothing("memory", "it fills servers, which takes minutes"),
     nothing("store", "it has no brief form"),
     nothing("fabric", "it needs libfabric; cargo xtask rdma runs its brief form"),
+    nothing("openshmem", "it needs OpenSHMEM; cargo xtask openshmem runs its brief form"),
     nothing("report", "it shows other results"),
     nothing("help", "it is no measurement"),
 ];
