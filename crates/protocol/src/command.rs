@@ -286,6 +286,18 @@ impl<'a> Accesses<'a> {
         (!word.is_empty() && word.len().is_multiple_of(Accesses::CHARACTERS)).then_some(Accesses(word))
     }
 
+    /// Appends the line that reports these reads, hash and count of each, which fit a line.
+    pub fn encode(reads: impl Iterator<Item = (u64, u8)>, line: &mut String) {
+        line.push_str("shm accessed ");
+        for (hash, count) in reads {
+            let mut record = [count; 9];
+            record[..8].copy_from_slice(&hash.to_le_bytes());
+            // Nine bytes are twelve characters, so entries do not overlap.
+            STANDARD.encode_string(record, line);
+        }
+        line.push_str("\r\n");
+    }
+
     /// Hash and count of each, up to the first that is not base64.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u8)> {
         self.0.chunks(Accesses::CHARACTERS).map_while(|text| {

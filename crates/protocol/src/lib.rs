@@ -27,7 +27,7 @@ mod text;
 pub mod udp;
 
 pub use command::{
-    Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Value, Words,
+    Accesses, Arithmetic, Command, Delete, Exptime, Get, Request, Store, StoreMode, Touch, Value, Words,
 };
 pub use decoder::{Decoded, Decoder, Limits, PipelinedKeys, Protocol};
 pub use encoding::{

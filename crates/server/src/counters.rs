@@ -77,6 +77,8 @@ fabcache_store::counter_set! {
         shm_refused,
         /// Clients that violated the protocol of a channel.
         shm_broken,
+        /// GETs answered from the mapped region of another PE of the job.
+        mapped_reads,
         /// Clients attached over the fabric.
         fabric_attached,
         /// Clients that requested the fabric and were refused.

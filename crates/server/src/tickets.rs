@@ -61,14 +61,14 @@ pub enum PendingRequest {
 pub struct ForwardedBytes {
     sum: Arc<AtomicU64>,
     bytes: u64,
-    /// The number of its connection's changes under way, this one among them.
-    changes: Option<Arc<AtomicU64>>,
+    /// The number of its connection's messages under way, this one among them.
+    messages: Option<Arc<AtomicU64>>,
 }
 
 impl ForwardedBytes {
     /// Counts no bytes.
     pub fn uncounted(sum: &Arc<AtomicU64>) -> ForwardedBytes {
-        ForwardedBytes { sum: Arc::clone(sum), bytes: 0, changes: None }
+        ForwardedBytes { sum: Arc::clone(sum), bytes: 0, messages: None }
     }
 
     /// Counts the bytes in; none if the sum has reached its limit. So a value of any length is begun at some time.
@@ -77,21 +77,21 @@ impl ForwardedBytes {
             return None;
         }
         sum.fetch_add(bytes, Ordering::Relaxed);
-        Some(ForwardedBytes { sum: Arc::clone(sum), bytes, changes: None })
+        Some(ForwardedBytes { sum: Arc::clone(sum), bytes, messages: None })
     }
 
-    /// Counts the request among the changes of its connection, while this lives.
-    pub fn is_change(&mut self, changes: &Arc<AtomicU64>) {
-        changes.fetch_add(1, Ordering::Relaxed);
-        self.changes = Some(Arc::clone(changes));
+    /// Counts the request among the messages of its connection, while this lives.
+    pub fn is_message(&mut self, messages: &Arc<AtomicU64>) {
+        messages.fetch_add(1, Ordering::Relaxed);
+        self.messages = Some(Arc::clone(messages));
     }
 }
 
 impl Drop for ForwardedBytes {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
-        if let Some(changes) = &self.changes {
-            changes.fetch_sub(1, Ordering::Relaxed);
+        if let Some(messages) = &self.messages {
+            messages.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -29,8 +29,18 @@ fn socket(scratch: &Scratch, pe: usize) -> PathBuf {
 
 impl Job {
     fn start(name: &str, pes: usize, flags: &str) -> Job {
+        Job::on_hosts(name, pes, flags, true)
+    }
+
+    /// Starts jobs that read each other's memory in different ways, one after the other: by loads, by OpenSHMEM, not at all.
+    fn of_each_way(name: &str, pes: usize) -> impl Iterator<Item = Job> {
+        let ways = [("", true), ("--openshmem-one-sided=true", false), ("--openshmem-one-sided=false", true)];
+        ways.into_iter().map(move |(flags, are_on_one_host)| Job::on_hosts(name, pes, flags, are_on_one_host))
+    }
+
+    fn on_hosts(name: &str, pes: usize, flags: &str, are_on_one_host: bool) -> Job {
         let scratch = Scratch::new(name);
-        let started = start(pes, |pe| {
+        let started = start(pes, are_on_one_host, |pe| {
             let socket = socket(&scratch, pe);
             format!("-l 127.0.0.1 -p -1 -s {} -m 24 -t 2 --openshmem-name pe{pe} {flags}", socket.display())
         });
@@ -69,9 +79,13 @@ impl Drop for Job {
 }
 
 /// Starts all PEs of a job. Returns for each what came of it, and the job's memory.
-fn start(pes: usize, flags: impl Fn(usize) -> String) -> Vec<(anyhow::Result<LocalServer>, Vec<LocalJob>)> {
+fn start(
+    pes: usize,
+    are_on_one_host: bool,
+    flags: impl Fn(usize) -> String,
+) -> Vec<(anyhow::Result<LocalServer>, Vec<LocalJob>)> {
     thread::scope(|scope| {
-        let starting: Vec<_> = LocalProcess::start(pes)
+        let starting: Vec<_> = LocalProcess::start(pes, are_on_one_host)
             .into_iter()
             .enumerate()
             .map(|(pe, process)| {
@@ -88,106 +102,115 @@ fn start(pes: usize, flags: impl Fn(usize) -> String) -> Vec<(anyhow::Result<Loc
 
 #[test]
 fn every_pe_serves_the_keys_of_all() {
-    let job = Job::start("all", 3, "");
-    for owner in 0..3 {
-        let key = job.key_of(owner, "key");
-        for pe in 0..3 {
-            let mut c = job.client(pe);
-            c.request(format!("set {key} 5 0 3\r\nv{owner}{pe}\r\n"), "STORED\r\n");
-            for reader in 0..3 {
-                let mut reader = job.client(reader);
-                reader
-                    .request(format!("get {key}\r\n"), format!("VALUE {key} 5 3\r\nv{owner}{pe}\r\nEND\r\n"));
-                reader.request(
-                    format!("mg {key} v f s q k O7\r\nmn\r\n"),
-                    format!("VA 3 f5 s3 k{key} O7\r\nv{owner}{pe}\r\nMN\r\n"),
+    for job in Job::of_each_way("all", 3) {
+        for owner in 0..3 {
+            let key = job.key_of(owner, "key");
+            for pe in 0..3 {
+                let mut c = job.client(pe);
+                c.request(format!("set {key} 5 0 3\r\nv{owner}{pe}\r\n"), "STORED\r\n");
+                for reader in 0..3 {
+                    let mut reader = job.client(reader);
+                    reader.request(
+                        format!("get {key}\r\n"),
+                        format!("VALUE {key} 5 3\r\nv{owner}{pe}\r\nEND\r\n"),
+                    );
+                    reader.request(
+                        format!("mg {key} v f s q k O7\r\nmn\r\n"),
+                        format!("VA 3 f5 s3 k{key} O7\r\nv{owner}{pe}\r\nMN\r\n"),
+                    );
+                }
+                c.request(
+                    format!("set {key} 5 0 3 noreply\r\nnew\r\nappend {key} 0 0 1\r\n!\r\nget {key}\r\n"),
+                    format!("STORED\r\nVALUE {key} 5 4\r\nnew!\r\nEND\r\n"),
+                );
+                c.request(
+                    format!("delete {key}\r\nget {key}\r\ntouch {key} 0\r\nincr {key} 1\r\n"),
+                    "DELETED\r\nEND\r\nNOT_FOUND\r\nNOT_FOUND\r\n",
+                );
+                c.request(
+                    format!("ms {key} 1 q\r\nx\r\nmg {key} q\r\nmd {key} q\r\nmg {key} q v\r\nmn\r\n"),
+                    "HD\r\nMN\r\n",
                 );
             }
-            c.request(
-                format!("set {key} 5 0 3 noreply\r\nnew\r\nappend {key} 0 0 1\r\n!\r\nget {key}\r\n"),
-                format!("STORED\r\nVALUE {key} 5 4\r\nnew!\r\nEND\r\n"),
-            );
-            c.request(
-                format!("delete {key}\r\nget {key}\r\ntouch {key} 0\r\nincr {key} 1\r\n"),
-                "DELETED\r\nEND\r\nNOT_FOUND\r\nNOT_FOUND\r\n",
-            );
-            c.request(
-                format!("ms {key} 1 q\r\nx\r\nmg {key} q\r\nmd {key} q\r\nmg {key} q v\r\nmn\r\n"),
-                "HD\r\nMN\r\n",
-            );
         }
     }
 }
 
 #[test]
 fn answers_keep_the_order_of_requests_to_different_pes() {
-    let job = Job::start("order", 3, "");
-    let mut c = job.client(1);
-    let keys: Vec<String> = (0..200).map(|number| format!("key{number}")).collect();
-    let (mut requests, mut expected) = (String::new(), String::new());
-    for (number, key) in keys.iter().enumerate() {
-        requests +=
-            &format!("set {key} 0 0 3\r\n{:03}\r\nget {key}\r\nget none{number}\r\nversion\r\n", number);
-        expected +=
-            &format!("STORED\r\nVALUE {key} 0 3\r\n{:03}\r\nEND\r\nEND\r\nVERSION 1.6.45\r\n", number);
+    for job in Job::of_each_way("order", 3) {
+        let mut c = job.client(1);
+        let keys: Vec<String> = (0..200).map(|number| format!("key{number}")).collect();
+        let (mut requests, mut expected) = (String::new(), String::new());
+        for (number, key) in keys.iter().enumerate() {
+            requests +=
+                &format!("set {key} 0 0 3\r\n{:03}\r\nget {key}\r\nget none{number}\r\nversion\r\n", number);
+            expected +=
+                &format!("STORED\r\nVALUE {key} 0 3\r\n{:03}\r\nEND\r\nEND\r\nVERSION 1.6.45\r\n", number);
+        }
+        c.request(requests, expected);
+        let found: String = keys
+            .iter()
+            .enumerate()
+            .map(|(number, key)| format!("VALUE {key} 0 3\r\n{number:03}\r\n"))
+            .collect();
+        c.request(format!("get none {} none2\r\n", keys.join(" ")), format!("{found}END\r\n"));
+        c.say(format!("gets {}\r\n", keys.join(" ")));
+        let line = c.hear_until("END\r\n");
+        assert_eq!(line.matches("VALUE key").count(), 200);
+        c.request(
+            format!("gat 100 {} none\r\n", keys[..50].join(" ")),
+            format!("{}END\r\n", &found[..found.find("VALUE key50 ").expect("there")]),
+        );
     }
-    c.request(requests, expected);
-    let found: String =
-        keys.iter().enumerate().map(|(number, key)| format!("VALUE {key} 0 3\r\n{number:03}\r\n")).collect();
-    c.request(format!("get none {} none2\r\n", keys.join(" ")), format!("{found}END\r\n"));
-    c.say(format!("gets {}\r\n", keys.join(" ")));
-    let line = c.hear_until("END\r\n");
-    assert_eq!(line.matches("VALUE key").count(), 200);
-    c.request(
-        format!("gat 100 {} none\r\n", keys[..50].join(" ")),
-        format!("{}END\r\n", &found[..found.find("VALUE key50 ").expect("there")]),
-    );
 }
 
 #[test]
 fn binary_clients_are_served() {
-    let job = Job::start("binary", 2, "");
-    for owner in 0..2 {
-        let key = job.key_of(owner, "b");
-        let mut c = job.client(0);
-        // SETQ, GETQ of it, GETQ of another (silent), NOOP.
-        c.say(
-            [
-                packet(0x11, &[0; 8], key.as_bytes(), b"value", 0),
-                packet(0x09, &[], key.as_bytes(), b"", 0),
-                packet(0x09, &[], format!("{key}none").as_bytes(), b"", 0),
-                packet(0x0a, &[], b"", b"", 0),
-            ]
-            .concat(),
-        );
-        let found = c.hear_packet();
-        assert_eq!((found.opcode, &found.value[..]), (0x09, &b"value"[..]));
-        assert_eq!(c.hear_packet().opcode, 0x0a);
+    for job in Job::of_each_way("binary", 2) {
+        for owner in 0..2 {
+            let key = job.key_of(owner, "b");
+            let mut c = job.client(0);
+            // SETQ, GETQ of it, GETQ of another (silent), NOOP.
+            c.say(
+                [
+                    packet(0x11, &[0; 8], key.as_bytes(), b"value", 0),
+                    packet(0x09, &[], key.as_bytes(), b"", 0),
+                    packet(0x09, &[], format!("{key}none").as_bytes(), b"", 0),
+                    packet(0x0a, &[], b"", b"", 0),
+                ]
+                .concat(),
+            );
+            let found = c.hear_packet();
+            assert_eq!((found.opcode, &found.value[..]), (0x09, &b"value"[..]));
+            assert_eq!(c.hear_packet().opcode, 0x0a);
+        }
     }
 }
 
 #[test]
 fn values_of_all_lengths_pass_through() {
-    let job = Job::start("lengths", 2, "");
-    let (key, mut c, mut other) = (job.key_of(1, "long"), job.client(0), job.client(1));
-    for len in [0, 1, 100, 4_000, 4_100, 16_383, 16_384, 16_385, 65_536, 300_000, 1_000_000] {
-        let value = pattern(len as u64, len);
-        c.say([format!("set {key} 0 0 {len}\r\n").as_bytes(), &value, b"\r\n"].concat());
-        c.hear("STORED\r\n");
-        let expected = [format!("VALUE {key} 0 {len}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
-        for reader in [&mut c, &mut other] {
-            reader.request(format!("get {key}\r\n"), &expected);
+    for job in Job::of_each_way("lengths", 2) {
+        let (key, mut c, mut other) = (job.key_of(1, "long"), job.client(0), job.client(1));
+        for len in [0, 1, 100, 4_000, 4_100, 16_383, 16_384, 16_385, 65_536, 300_000, 1_000_000] {
+            let value = pattern(len as u64, len);
+            c.say([format!("set {key} 0 0 {len}\r\n").as_bytes(), &value, b"\r\n"].concat());
+            c.hear("STORED\r\n");
+            let expected = [format!("VALUE {key} 0 {len}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
+            for reader in [&mut c, &mut other] {
+                reader.request(format!("get {key}\r\n"), &expected);
+            }
         }
+        // Refused values remove what they should replace, and are skipped.
+        let huge = vec![b'x'; 2_000_000];
+        c.say([format!("set {key} 0 0 {}\r\n", huge.len()).as_bytes(), &huge, b"\r\n"].concat());
+        c.hear("SERVER_ERROR object too large for cache\r\n");
+        c.request(format!("get {key}\r\n"), "END\r\n");
+        c.say([format!("set {key} 0 0 20000\r\n").as_bytes(), &huge[..20_000], b"--get none\r\n"].concat());
+        c.hear("CLIENT_ERROR bad data chunk\r\n");
+        c.hear("END\r\n");
+        c.request(format!("get {key}\r\n"), "END\r\n");
     }
-    // Refused values remove what they should replace, and are skipped.
-    let huge = vec![b'x'; 2_000_000];
-    c.say([format!("set {key} 0 0 {}\r\n", huge.len()).as_bytes(), &huge, b"\r\n"].concat());
-    c.hear("SERVER_ERROR object too large for cache\r\n");
-    c.request(format!("get {key}\r\n"), "END\r\n");
-    c.say([format!("set {key} 0 0 20000\r\n").as_bytes(), &huge[..20_000], b"--get none\r\n"].concat());
-    c.hear("CLIENT_ERROR bad data chunk\r\n");
-    c.hear("END\r\n");
-    c.request(format!("get {key}\r\n"), "END\r\n");
 }
 
 #[test]
@@ -327,8 +350,8 @@ fn clients_that_leave_or_are_slow_harm_no_other() {
 fn jobs_that_cannot_work_are_refused_in_all_pes() {
     let scratch = Scratch::new("refused");
     let flags = |pe: usize, rest: &str| format!("-s {} -p 0 {rest}", socket(&scratch, pe).display());
-    let unequal = start(2, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m {}", 16 + pe)));
-    let twice = start(2, |pe| flags(pe, "--openshmem-name same -m 16"));
+    let unequal = start(2, true, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m {}", 16 + pe)));
+    let twice = start(2, true, |pe| flags(pe, "--openshmem-name same -m 16"));
     for (started, expected) in [(unequal, "equal options"), (twice, "both called same")] {
         for (server, _) in started {
             let error = server.err().expect("it is refused");

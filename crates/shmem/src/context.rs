@@ -98,12 +98,12 @@ impl RemoteHeaps for Context {
         assert!(offset.is_multiple_of(4), "words at {offset} are not aligned");
         self.heap.check(offset, 4 * count as u64);
         let Some(base) = self.heap.mapped[pe] else { return };
-        for number in 0..count {
+        sleep::wake((0..count).map(|number| {
             // SAFETY: the word is within that PE's heap, checked above, which is mapped here as a whole.
             let word = unsafe { base.add(offset as usize + 4 * number) };
             // SAFETY: aligned, as the heap begins at a page; it stays mapped, and all accesses to it are atomics.
-            sleep::wake(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) });
-        }
+            unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+        }));
     }
 
     fn progress(&mut self) {

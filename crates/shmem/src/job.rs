@@ -59,12 +59,15 @@ impl Job {
         Ok(Job { library, pe: pe as usize, pes: pes as usize })
     }
 
-    /// Returns where symmetric memory lies in this process, of each PE; none if it is not mapped.
+    /// Returns where symmetric memory lies in this process, of each PE; none if it is not mapped at a page, as here.
     fn mapped(&self, base: NonNull<u8>) -> Arc<[Option<NonNull<u8>>]> {
-        // SAFETY: the address is one of the symmetric heap, and the PEs exist.
-        let pointer =
-            |pe: usize| unsafe { (self.library.pointer)(base.as_ptr().cast_const().cast(), pe as i32) };
-        (0..self.pes).map(|pe| NonNull::new(pointer(pe).cast())).collect()
+        let pointer = |pe: usize| {
+            // SAFETY: the address is one of the symmetric heap, and the PE exists.
+            let pointer = unsafe { (self.library.pointer)(base.as_ptr().cast_const().cast(), pe as i32) };
+            NonNull::new(pointer.cast::<u8>())
+                .filter(|pointer| pointer.addr().get().is_multiple_of(ALIGNMENT))
+        };
+        (0..self.pes).map(pointer).collect()
     }
 
     /// Waits until all PEs have come here.
@@ -180,8 +183,13 @@ impl SymmetricHeap for Heap {
         unsafe { Memory::new(self.address(offset), len) }
     }
 
-    fn is_mapped(&self, pe: usize) -> bool {
-        self.mapped[pe].is_some()
+    fn mapped(&self, pe: usize, offset: u64, len: u64) -> Option<Memory> {
+        self.check(offset, len);
+        let base = self.mapped[pe]?;
+        // SAFETY: the offset is within that PE's allocation, checked above, which is mapped here as a whole.
+        let address = unsafe { base.add(offset as usize) };
+        // SAFETY: the bytes stay mapped until the process ends, and nothing refers into them; the PE writes them at any time.
+        Some(unsafe { Memory::new(address, len) })
     }
 
     fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
@@ -189,7 +197,7 @@ impl SymmetricHeap for Heap {
     }
 
     fn wake(&self, offset: u64) {
-        sleep::wake(self.word(offset));
+        sleep::wake([self.word(offset)]);
     }
 
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {

@@ -23,6 +23,8 @@ struct OwnedHeap {
     memory: Memory,
     /// Accesses to it wait.
     is_stopped: AtomicBool,
+    /// Other PEs have it mapped, as on the same host.
+    is_mapped: bool,
 }
 
 // SAFETY: the memory stays allocated, and all access is through `Memory`.
@@ -41,11 +43,16 @@ impl OwnedHeap {
 }
 
 impl LocalJob {
-    /// Starts a job of so many PEs, each with so many bytes, which are 0.
+    /// Starts a job of so many PEs, each with so many bytes, which are 0 and mapped by all.
     ///
     /// # Panics
     /// `bytes` is 0.
     pub fn new(pes: usize, bytes: u64) -> LocalJob {
+        LocalJob::on_hosts(pes, bytes, true)
+    }
+
+    /// As [`LocalJob::new`] does; on different hosts, no PE has another's memory mapped.
+    fn on_hosts(pes: usize, bytes: u64, is_mapped: bool) -> LocalJob {
         assert!(bytes > 0, "an empty heap");
         let layout =
             Layout::from_size_align(bytes as usize, 4096).expect("a length that fits the address space");
@@ -55,7 +62,7 @@ impl LocalJob {
                 NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
             // SAFETY: the bytes stay allocated, and nothing refers into them.
             let memory = unsafe { Memory::new(base, bytes) };
-            OwnedHeap { base, memory, is_stopped: AtomicBool::new(false) }
+            OwnedHeap { base, memory, is_stopped: AtomicBool::new(false), is_mapped }
         });
         LocalJob(heaps.collect())
     }
@@ -135,7 +142,7 @@ impl RemoteHeaps for LocalHeaps {
     }
 
     fn wake(&mut self, pe: usize, offset: u64, count: usize) {
-        (0..count as u64).for_each(|number| sleep::wake(self.job.0[pe].word(offset + 4 * number)));
+        sleep::wake((0..count as u64).map(|number| self.job.0[pe].word(offset + 4 * number)));
     }
 
     fn progress(&mut self) {}
@@ -165,8 +172,8 @@ impl SymmetricHeap for LocalHeaps {
         self.job.part(self.pe, offset, len)
     }
 
-    fn is_mapped(&self, _: usize) -> bool {
-        true
+    fn mapped(&self, pe: usize, offset: u64, len: u64) -> Option<Memory> {
+        (self.job.0[pe].is_mapped || pe == self.pe).then(|| self.job.part(pe, offset, len))
     }
 
     fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
@@ -174,7 +181,7 @@ impl SymmetricHeap for LocalHeaps {
     }
 
     fn wake(&self, offset: u64) {
-        sleep::wake(self.job.0[self.pe].word(offset));
+        sleep::wake([self.job.0[self.pe].word(offset)]);
     }
 
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {
@@ -194,14 +201,20 @@ pub struct LocalProcess {
 #[derive(Debug)]
 struct Allocations {
     pes: usize,
+    are_mapped: bool,
     made: Mutex<Vec<LocalJob>>,
     all: Barrier,
 }
 
 impl LocalProcess {
-    /// Starts a job of so many PEs.
-    pub fn start(pes: usize) -> Vec<LocalProcess> {
-        let shared = Arc::new(Allocations { pes, made: Mutex::default(), all: Barrier::new(pes) });
+    /// Starts a job of so many PEs. On one host, all have each other's memory mapped.
+    pub fn start(pes: usize, are_on_one_host: bool) -> Vec<LocalProcess> {
+        let shared = Arc::new(Allocations {
+            pes,
+            are_mapped: are_on_one_host,
+            made: Mutex::default(),
+            all: Barrier::new(pes),
+        });
         let process = |pe| LocalProcess { pe, shared: Arc::clone(&shared), count: AtomicUsize::new(0) };
         (0..pes).map(process).collect()
     }
@@ -227,7 +240,7 @@ impl Process for LocalProcess {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut made = self.shared.made.lock().expect(NO_PANIC);
         if made.len() == number {
-            made.push(LocalJob::new(self.shared.pes, bytes));
+            made.push(LocalJob::on_hosts(self.shared.pes, bytes, self.shared.are_mapped));
         }
         let heap = made[number].of(self.pe);
         drop(made);

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::{model, thread};
 
 use crate::remote_heaps::RemoteHeaps;
-use crate::sleep::{may_sleep, must_wake};
+use crate::sleep::{announce_work, may_sleep, must_wake};
 use crate::slots::{RingShape, SlotReader, SlotWriter};
 
 const MESSAGE_BYTES: usize = 16;
@@ -146,6 +146,7 @@ fn thread_sees_work_or_is_woken() {
             thread::spawn(move || {
                 let (word, work) = &*shared;
                 work.store(1, Ordering::Relaxed);
+                announce_work();
                 must_wake(word)
             })
         };

@@ -102,8 +102,12 @@ pub trait SymmetricHeap: Send + Sync + Debug {
     /// They lie outside of the heap.
     fn memory(&self, offset: u64, len: u64) -> Memory;
 
-    /// Returns whether this process has a PE's heap mapped, as on the same host: reads of it need no help then.
-    fn is_mapped(&self, pe: usize) -> bool;
+    /// A PE's `len` bytes at `offset`, a multiple of 64, if this process has its heap mapped, as on the same host: loads read them
+    /// without a call of OpenSHMEM.
+    ///
+    /// # Panics
+    /// They lie outside of the heap.
+    fn mapped(&self, pe: usize, offset: u64, len: u64) -> Option<Memory>;
 
     /// Sleeps for this time at most, unless there is work, on the 4-byte word at this offset, which no other thread sleeps on.
     /// Who makes work wakes it then.

@@ -23,12 +23,15 @@ pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> boo
     word.store(AWAKE, Ordering::Relaxed);
 }
 
-/// Wakes the thread that sleeps on the word, after work was made for it.
+/// Wakes the threads that sleep on the words, after work was made for them.
 #[cfg(not(loom))]
-pub fn wake(word: &AtomicU32) {
-    if must_wake(word) {
-        // Nothing sleeps where the word is not a futex.
-        let _ = futex::wake(word, futex::Flags::empty(), 1);
+pub fn wake<'w>(words: impl IntoIterator<Item = &'w AtomicU32>) {
+    announce_work();
+    for word in words {
+        if must_wake(word) {
+            // Nothing sleeps where the word is not a futex.
+            let _ = futex::wake(word, futex::Flags::empty(), 1);
+        }
     }
 }
 
@@ -42,11 +45,15 @@ pub fn may_sleep(word: &AtomicU32, has_work: &mut dyn FnMut() -> bool) -> bool {
     !has_work()
 }
 
-/// Marks the thread awake, after work was made for it. Returns whether it was asleep.
-pub fn must_wake(word: &AtomicU32) -> bool {
+/// Comes after work was made, and before [`must_wake`].
+pub fn announce_work() {
     if !without("sleep_wake_fence") {
         fence(Ordering::SeqCst);
     }
+}
+
+/// Marks the thread awake. Returns whether it was asleep.
+pub fn must_wake(word: &AtomicU32) -> bool {
     word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::Relaxed) == ASLEEP
 }
 
@@ -74,7 +81,7 @@ mod tests {
             });
             for number in 0..COUNT {
                 made.store(number + 1, Ordering::Relaxed);
-                wake(&word);
+                wake([&word]);
                 while taken.load(Ordering::Relaxed) <= number {
                     std::thread::yield_now();
                 }

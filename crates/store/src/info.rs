@@ -1,5 +1,7 @@
 //! An item's metadata.
 
+pub use fabcache_layout::reader::Miss;
+
 /// When an item expires, on the region's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Expiry(u32);
@@ -38,17 +40,6 @@ impl Expiry {
     pub(crate) fn at(second: u32) -> Expiry {
         Expiry(second)
     }
-}
-
-/// Why there is nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss {
-    /// The key is absent.
-    Absent,
-    /// The item has expired.
-    Expired,
-    /// The item was flushed.
-    Flushed,
 }
 
 /// How much of an item's metadata is needed.

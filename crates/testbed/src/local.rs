@@ -43,7 +43,7 @@ impl LocalServer {
     /// # Errors
     /// As [`LocalServer::start`].
     pub fn over_unmappable_memory(flags: &str) -> Result<Self> {
-        let process = LocalProcess::start(1).pop().context("a job of one")?;
+        let process = LocalProcess::start(1, true).pop().context("a job of one")?;
         Self::start_in(&format!("--fabric openshmem --openshmem-name alone {flags}"), Some(&process))
     }
 

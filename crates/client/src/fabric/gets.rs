@@ -18,7 +18,7 @@ use fabcache_fabric::{Buffer, Completion, Endpoint, LocalUse, Peer, Pool, Reject
 use fabcache_layout::KeyHash;
 use fabcache_layout::header;
 use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteOptions, To};
-use fabcache_layout::reader::{ReadOutcome, Remote, Value};
+use fabcache_layout::reader::{ReadOutcome, Remote, Value, next_random};
 
 use super::fork_guard::ForkGuard;
 use super::get_slot::{GetCompletion, GetSlot};
@@ -32,7 +32,6 @@ use crate::bounds::{
 };
 use crate::read_result::ReadResult;
 use crate::region_clock::{RegionClock, monotonic_ns, precise_boot_ns, precise_monotonic_ns};
-use crate::shm::next_random;
 
 /// A GET in flight.
 #[derive(Debug)]

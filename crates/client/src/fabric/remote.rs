@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
 use fabcache_layout::KeyHash;
+use fabcache_layout::reader::next_random;
 
 use super::fork_guard::ForkGuard;
 use super::get_slot::GetCompletion;
@@ -19,7 +20,6 @@ use crate::options::{Fabric, FabricMode};
 use crate::path_selector::{Batch, LatencySample, ReadPath, ServerPaths};
 use crate::read_result::{ReadResult, ServerFallback};
 use crate::region_clock::monotonic_ns;
-use crate::shm::next_random;
 
 /// The one-sided reads of a server on the fabric.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::reader::{
-    FallbackReason, Mapped, PREFETCHED_KEYS, Protection, ReadOutcome, Region, Validation, reads_to_report,
+    FallbackReason, Mapped, PREFETCHED_KEYS, Protection, ReadOutcome, Region, Validation, next_random,
+    reads_to_report,
 };
 
 use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
@@ -238,14 +239,6 @@ fn found(
         }
     }
     result
-}
-
-/// Returns the next number of xorshift32 (Marsaglia, 2003): cheap, and good enough for sampling.
-pub fn next_random(random: &mut u32) -> u32 {
-    *random ^= *random << 13;
-    *random ^= *random >> 17;
-    *random ^= *random << 5;
-    *random
 }
 
 fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {

@@ -19,3 +19,11 @@ pub fn reads_to_report(hit: &Hit, random: u32) -> u8 {
         _ => 0,
     }
 }
+
+/// Returns the next number of xorshift32 (Marsaglia, 2003): cheap, and good enough for sampling.
+pub fn next_random(random: &mut u32) -> u32 {
+    *random ^= *random << 13;
+    *random ^= *random >> 17;
+    *random ^= *random << 5;
+    *random
+}

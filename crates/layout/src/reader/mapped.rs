@@ -14,7 +14,8 @@ use crate::sync::{Ordering, fence};
 use super::Region;
 use super::prefetch::PREFETCHED_KEYS;
 use super::{
-    Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step, Validation, Value,
+    FallbackReason, Fetched, Get, Hit, Location, MetadataCache, ReadOutcome, Reader, Rejections, Step,
+    Validation, Value,
 };
 
 /// A mapped region and its cached metadata, for one thread.
@@ -26,6 +27,8 @@ pub struct Mapped {
     bytes: Vec<u8>,
     /// The assembled value of the last GET that had no target.
     value: Vec<u8>,
+    /// Longer values are not read.
+    value_bytes_max: usize,
     /// Keeps the mapping alive, if this reader owns it.
     #[cfg(not(loom))]
     _region: Option<Arc<Region>>,
@@ -45,6 +48,7 @@ impl Mapped {
             metadata,
             bytes: Vec::new(),
             value: Vec::new(),
+            value_bytes_max: usize::MAX,
             #[cfg(not(loom))]
             _region: None,
         })
@@ -58,6 +62,11 @@ impl Mapped {
     pub fn over(region: &Arc<Region>, mode: Validation) -> Result<Mapped, HeaderError> {
         let mapped = Mapped::open(region.memory().clone(), mode)?;
         Ok(Mapped { _region: Some(Arc::clone(region)), ..mapped })
+    }
+
+    /// Leaves values that are longer to the server. The bound is at least the length of a segment, whose items the fast path reads.
+    pub fn limit_values(&mut self, bytes: usize) {
+        self.value_bytes_max = bytes;
     }
 
     /// Returns the reader.
@@ -176,6 +185,10 @@ impl Mapped {
                     // The next fetch is ordered after this one.
                     fence(Ordering::Acquire);
                     Fetched::Bytes(&self.bytes)
+                }
+                Step::Value { whole, .. } if whole > self.value_bytes_max => {
+                    value.clear();
+                    return (ReadOutcome::Fallback(FallbackReason::TooLong), get.rejections());
                 }
                 Step::Value { at, offset, len, whole } => {
                     value.truncate(at);

@@ -52,7 +52,7 @@ pub mod remote;
 mod validate;
 
 pub use get::Get;
-pub use hints::reads_to_report;
+pub use hints::{next_random, reads_to_report};
 pub use mapped::Mapped;
 pub use metadata_cache::MetadataCache;
 pub use prefetch::PREFETCHED_KEYS;
@@ -280,6 +280,8 @@ pub enum FallbackReason {
     Contended,
     /// The item may be on the flash tier.
     OnFlash,
+    /// The value is longer than the reader reads.
+    TooLong,
     /// The region is corrupt, or a fetch returned something else than requested.
     Damaged,
     /// A fetch failed.

@@ -13,7 +13,7 @@ use fabcache_transport::Kind;
 
 use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused, retrieval, saved};
 use crate::bounds::{FORWARDED_BYTES_MAX, FORWARDED_TO_PE_MAX};
-use crate::openshmem::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
+use crate::openshmem::{Completion, DirectGet, Gathering, InFlight, MappedRead, Operation, Pes};
 use crate::tickets::{ForwardedBytes, PendingRequest};
 use crate::worker::inbox::{Answer, Ticket};
 
@@ -99,7 +99,7 @@ fn refuse(ctx: &mut Context, request: &Request<'_>, refusal: Refusal, is_line: b
 /// Returns whether a command changes nothing: if it fails, that is a miss.
 fn is_read(command: &Command<'_>) -> bool {
     match command {
-        Command::Get(get) => get.touch.is_none() && get.vivify.is_none() && get.recache.is_none(),
+        Command::Get(get) => retrieval::is_plain(get),
         Command::Inspect(_) => true,
         _ => false,
     }
@@ -115,6 +115,20 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
             return Flow::Next;
         }
         return refuse(ctx, request, NOT_SENT, is_line);
+    }
+    // A connection reads what it wrote, and nothing older than what it reads by messages: behind one, a GET goes the same way.
+    let has_messages =
+        session.forwarded_messages.as_ref().is_some_and(|messages| messages.load(Ordering::Relaxed) > 0);
+    let direct = match &request.command {
+        Command::Get(get) if get.value && !has_messages && needs_only_item(get, &request.encoding) => {
+            Some(get.key)
+        }
+        _ => None,
+    };
+    if let Some(key) = direct
+        && read_mapped(ctx, session, key, &request.encoding, pe)
+    {
+        return Flow::Next;
     }
     let value_bytes = match &request.command {
         Command::Store(store) if is_too_large(ctx, store.key, store.flags, store.value.len()) => {
@@ -141,8 +155,7 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         session.role = Role::Forwarding(Box::new(Forwarding { pe, encoding, request: copy, bytes, is_text }));
         return Flow::Next;
     }
-    // Others are left for requests to other PEs, while this one may not respond.
-    if !ctx.tickets.has_room() || ctx.forwarded_to(pe).load(Ordering::Relaxed) >= FORWARDED_TO_PE_MAX {
+    if !has_room(ctx, pe) {
         return Flow::AwaitTicket;
     }
     let bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
@@ -152,18 +165,31 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         _ => (raw.to_vec(), false),
     };
     let late = if is_read { None } else { Some(UNKNOWN_OUTCOME) };
-    // A connection reads what it wrote: behind a change of its own, a GET goes the same way.
-    let has_changes =
-        session.forwarded_changes.as_ref().is_some_and(|changes| changes.load(Ordering::Relaxed) > 0);
-    let direct = match &request.command {
-        Command::Get(get) if get.value && !has_changes && needs_only_item(get, &request.encoding) => {
-            Some(DirectGet { key: get.key.into() })
-        }
-        _ => None,
-    };
+    let direct = direct.map(|key| DirectGet { key: key.into() });
     let operation = Forwarded { request: copy, direct, strips_end, late };
     submit(ctx, session, &request.encoding, pe, operation, bytes);
     Flow::Next
+}
+
+/// Answers a GET from the PE's region, if that is mapped here. Returns false if the PE must be asked.
+fn read_mapped(ctx: &mut Context, session: &Session, key: &[u8], encoding: &Encoding<'_>, pe: usize) -> bool {
+    let Some(pes) = &ctx.shared.pes else { return false };
+    let result = match ctx.mapped_reads.get(pes, pe, key) {
+        MappedRead::Hit(item) => {
+            encoding.value_head(&item, &mut ctx.out);
+            ctx.out.extend_from_slice(&ctx.mapped_reads.value);
+            encoding.value_tail(&mut ctx.out);
+            Ok(item.len)
+        }
+        MappedRead::Miss(miss) => {
+            encoding.reply(&Reply::Miss, &mut ctx.out);
+            Err(miss)
+        }
+        MappedRead::AskPe => return false,
+    };
+    ctx.counters().mapped_reads.inc();
+    retrieval::count_read(ctx, session.info.fd, key, result);
+    true
 }
 
 /// Returns whether the answer consists of what a reader of the PE's memory finds in the item.
@@ -178,6 +204,11 @@ fn needs_only_item(get: &Get<'_>, encoding: &Encoding<'_>) -> bool {
             Encoding::Text(_) | Encoding::Binary(_) => true,
             Encoding::Meta(meta) => has_flags(meta.flags),
         }
+}
+
+/// Returns whether another request may go to a PE. Tickets are left for other PEs, while this one may not respond.
+fn has_room(ctx: &mut Context, pe: usize) -> bool {
+    ctx.tickets.has_room() && ctx.forwarded_to(pe).load(Ordering::Relaxed) < FORWARDED_TO_PE_MAX
 }
 
 /// A request on its way, and its answer's form.
@@ -215,9 +246,12 @@ fn submit(
     encoding: &Encoding<'_>,
     pe: usize,
     forwarded: Forwarded,
-    bytes: ForwardedBytes,
+    mut bytes: ForwardedBytes,
 ) {
     let Forwarded { request, direct, strips_end, late } = forwarded;
+    if direct.is_none() {
+        bytes.is_message(session.forwarded_messages.get_or_insert_default());
+    }
     let ticket = issue(ctx, session, encoding, late, bytes);
     let completion = Completion::Ticket(ticket, InFlight::count(ctx.forwarded_to(pe)));
     pes(ctx).submit(pe, Operation { request, direct, strips_end, completion });
@@ -229,11 +263,8 @@ fn issue(
     session: &mut Session,
     encoding: &Encoding<'_>,
     late: Option<&'static str>,
-    mut bytes: ForwardedBytes,
+    bytes: ForwardedBytes,
 ) -> Ticket {
-    if late.is_some() {
-        bytes.is_change(session.forwarded_changes.get_or_insert_default());
-    }
     let reserved = if late.is_some() { 0 } else { ctx.forwarded_answer_bytes };
     let pending = PendingRequest::Forwarded { late, bytes };
     let ticket = ctx.tickets.issue_beyond(session.place, encoding, pending);
@@ -257,11 +288,12 @@ fn refuse_too_large(
 ) -> Flow {
     let is_plain = store.mode == StoreMode::Set && store.compare.is_none();
     if is_plain || matches!(request.encoding, Encoding::Meta(_)) {
-        if !ctx.tickets.has_room() || ctx.forwarded_to(pe).load(Ordering::Relaxed) >= FORWARDED_TO_PE_MAX {
+        if !has_room(ctx, pe) {
             return Flow::AwaitTicket;
         }
         let delete = quiet_delete(store.key);
-        let bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
+        let mut bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
+        bytes.is_message(session.forwarded_messages.get_or_insert_default());
         let ticket = issue(ctx, session, &request.encoding, Some(UNKNOWN_OUTCOME), bytes);
         let in_flight = InFlight::count(ctx.forwarded_to(pe));
         let refuse = move |_| {

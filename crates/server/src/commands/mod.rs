@@ -26,6 +26,7 @@ use fabcache_transport::shm::NewChannel;
 
 use crate::connections::{ConnectionInfo, State};
 use crate::counters::ServerCounters;
+use crate::openshmem::MappedReads;
 use crate::options::MEMCACHED_VERSION;
 use crate::output::OutputQueue;
 use crate::shared::Shared;
@@ -63,6 +64,8 @@ pub struct Context {
     pub forwarded_bytes: Arc<AtomicU64>,
     /// Requests to other PEs that are not answered, by PE.
     pub forwarded_requests: Vec<Arc<AtomicU64>>,
+    /// This worker's reads of other PEs' mapped regions.
+    pub mapped_reads: MappedReads,
     /// Bytes that an answer of another PE may have, by those of late.
     pub forwarded_answer_bytes: u64,
     /// Bytes of a connection's state, for `stats`.
@@ -156,8 +159,8 @@ pub struct Session {
     pub flash_until: Option<Instant>,
     /// How often the request that waits for memory was executed without getting it.
     pub memory_waits: u32,
-    /// Changes on their way to other PEs of a job; none before the first.
-    pub forwarded_changes: Option<Arc<AtomicU64>>,
+    /// Messages to other PEs of a job without an answer; none before the first.
+    pub forwarded_messages: Option<Arc<AtomicU64>>,
     /// The transport to switch to when all earlier answers are sent.
     pub offer: Option<UpgradeOffer>,
 }

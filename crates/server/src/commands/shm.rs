@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
 use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
-use fabcache_protocol::command::Accesses;
+use fabcache_protocol::Accesses;
 use fabcache_protocol::{Encoding, Refusal};
 use fabcache_store::hints::Access;
 use fabcache_transport::Kind;

@@ -5,8 +5,6 @@
 
 use std::ops::Range;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use fabcache_layout::checksum::Secret;
 use fabcache_layout::hash::KeyHash;
 use fabcache_layout::header::Birth;
@@ -14,8 +12,8 @@ use fabcache_layout::reader::region_clock::{
     RegionClock, monotonic_ns, precise_boot_ns, precise_monotonic_ns,
 };
 use fabcache_layout::reader::remote::{Arrival, CompletedGet, Fetch, Now, RemoteOptions, To};
-use fabcache_layout::reader::{ReadOutcome, Remote, Value};
-use fabcache_protocol::{Item, Reply};
+use fabcache_layout::reader::{ReadOutcome, Remote, Value, next_random};
+use fabcache_protocol::{Accesses, Item, Reply};
 use fabcache_shmem::RemoteHeaps;
 
 use super::pes::Operation;
@@ -33,7 +31,7 @@ const SPARE_MAX: usize = 16;
 /// Longer buffers are not kept.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 /// Reads to report at once: they fit a line of the protocol.
-const ACCESSES_PER_REPORT: usize = 64;
+pub const ACCESSES_PER_REPORT: usize = 64;
 /// Longer values go by messages, in parts: reading them at once would delay everything else of their PE.
 const VALUE_BYTES_MAX: usize = 256 << 10;
 /// Reads to report, at most: more are forgotten.
@@ -70,13 +68,13 @@ pub struct OneSidedGets {
     clock: RegionClock,
     spare: Vec<Vec<u8>>,
     /// Decides which reads are reported.
-    random: u64,
+    random: u32,
     accesses: Vec<(KeyHash, u8)>,
 }
 
 impl OneSidedGets {
     /// Returns GETs from this region of a job of so many PEs; none if it cannot be read.
-    pub fn new(pe: usize, pes: usize, region: &RemoteRegion, random: u64) -> Option<OneSidedGets> {
+    pub fn new(pe: usize, pes: usize, region: &RemoteRegion, random: u32) -> Option<OneSidedGets> {
         let options = RemoteOptions {
             gets: GETS_MAX,
             in_order: true,
@@ -175,14 +173,6 @@ impl OneSidedGets {
         heaps.try_get(self.pe, self.range.start + offset, &mut buffer).then_some(buffer)
     }
 
-    fn next_random(&mut self) -> u64 {
-        // xorshift64 (G. Marsaglia, 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
     fn keep(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
             self.spare.push(buffer);
@@ -191,7 +181,7 @@ impl OneSidedGets {
 
     /// Answers a GET; returns it if the PE must be asked.
     fn complete(&mut self, completed: CompletedGet<Vec<u8>, StartedGet>) -> Option<Operation> {
-        let random = self.next_random() as u32;
+        let random = next_random(&mut self.random);
         let reads = completed.reads_to_report(random);
         let CompletedGet { token: StartedGet { operation, value: placed }, hash, outcome, buffer, .. } =
             completed;
@@ -237,21 +227,18 @@ impl OneSidedGets {
 
     /// Returns the line that reports reads to the PE, if there are enough of them.
     pub fn report(&mut self) -> Option<Vec<u8>> {
-        if self.accesses.len() < ACCESSES_PER_REPORT {
-            return None;
-        }
-        let mut line = b"shm accessed ".to_vec();
-        for (KeyHash(hash), reads) in self.accesses.drain(..ACCESSES_PER_REPORT) {
-            let mut record = [0; 9];
-            record[..8].copy_from_slice(&hash.to_le_bytes());
-            record[8] = reads;
-            line.extend_from_slice(STANDARD.encode(record).as_bytes());
-        }
-        line.extend_from_slice(b"\r\n");
-        Some(line)
+        (self.accesses.len() >= ACCESSES_PER_REPORT).then(|| report(&mut self.accesses))
     }
 
     fn now(&self) -> Now {
         Now { second: self.clock.second_at(monotonic_ns()), ns: precise_boot_ns() }
     }
+}
+
+/// Takes reads, and returns the line that reports them to their PE.
+pub fn report(accesses: &mut Vec<(KeyHash, u8)>) -> Vec<u8> {
+    let mut line = String::new();
+    let count = accesses.len().min(ACCESSES_PER_REPORT);
+    Accesses::encode(accesses.drain(..count).map(|(KeyHash(hash), reads)| (hash, reads)), &mut line);
+    line.into_bytes()
 }

@@ -14,7 +14,8 @@
 //! - `start.rs`: what PEs agree on when the job starts.
 //! - `pes.rs`: the other PEs as workers see them; `pe.rs`: one of them as its thread does.
 //! - `threads.rs`: the threads that access other PEs' memory, and their sleep.
-//! - `gets.rs`: GETs that read another PE's region, without its help; `words.rs`: whether its words arrive whole.
+//! - `mapped_reads.rs`: a worker's GETs from the region of another PE of its host; `gets.rs`: a thread's from one elsewhere;
+//!   `words.rs`: whether words arrive whole from there.
 //! - `answers.rs`: where one answer ends and the next begins.
 
 mod answers;
@@ -22,6 +23,7 @@ mod exchange;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gets;
+mod mapped_reads;
 mod pe;
 mod pes;
 mod settings;
@@ -29,6 +31,7 @@ mod start;
 mod threads;
 mod words;
 
+pub use mapped_reads::{MappedRead, MappedReads};
 pub use pes::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
 pub use start::{StartedJob, heap_bytes, join};

@@ -171,8 +171,7 @@ impl Pe {
             }
             self.run_gets(pes, heaps);
             while let Some(line) = self.gets.as_mut().and_then(OneSidedGets::report) {
-                // Nobody awaits that it was noted.
-                self.push(line, false, None);
+                self.push(line, false, Completion::Unawaited);
             }
             any = true;
         }
@@ -223,13 +222,13 @@ impl Pe {
 
     fn push_operation(&mut self, operation: Operation) {
         let Operation { request, strips_end, completion, .. } = operation;
-        self.push(request, strips_end, Some(completion));
+        self.push(request, strips_end, completion);
     }
 
-    fn push(&mut self, request: Vec<u8>, strips_end: bool, completion: Option<Completion>) {
+    fn push(&mut self, request: Vec<u8>, strips_end: bool, completion: Completion) {
         self.unsent.extend_from_slice(&request);
         push_end(self.first.wrapping_add(self.pending.len() as u32), &mut self.unsent);
-        self.pending.push_back(Pending { completion, strips_end });
+        self.pending.push_back(Pending { completion: Some(completion), strips_end });
     }
 
     /// Gives up all requests to it: their outcome is unknown. Answers that come later are discarded.

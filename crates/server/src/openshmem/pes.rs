@@ -11,6 +11,7 @@ use fabcache_shmem::SymmetricHeap;
 use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, Wake};
 
 use super::gets::{OneSidedGets, RemoteRegion};
+use super::mapped_reads::MappedRegion;
 use super::pe::Pe;
 use super::settings::OpenShmemSettings;
 use super::start::StartedJob;
@@ -28,6 +29,8 @@ pub enum Completion {
     Ticket(Ticket, InFlight),
     /// It is one of several.
     Part(Part),
+    /// Nobody waits for it.
+    Unawaited,
 }
 
 /// One of several requests that have one answer in common. Dropped, it has failed.
@@ -84,6 +87,7 @@ impl Completion {
         match self {
             Completion::Ticket(ticket, _) => ticket.complete(answer),
             Completion::Part(mut part) => part.has_succeeded = true,
+            Completion::Unawaited => {}
         }
     }
 
@@ -92,6 +96,7 @@ impl Completion {
         match self {
             Completion::Ticket(ticket, _) => ticket.complete(Answer::Forwarded(answer.to_vec())),
             Completion::Part(mut part) => part.has_succeeded = is_success(answer),
+            Completion::Unawaited => {}
         }
     }
 }
@@ -236,6 +241,8 @@ pub struct Pes {
     own: usize,
     /// By PE; that of this one is unused.
     pub queues: Box<[Queue]>,
+    /// The regions of PEs that workers read themselves.
+    pub mapped: Box<[Option<MappedRegion>]>,
     /// The links to each PE; none to this one.
     pub states: Box<[Option<Mutex<Pe>>]>,
     /// Whether a PE shows no sign of life.
@@ -253,14 +260,15 @@ pub struct Pes {
     started: Instant,
     /// Requests for other PEs.
     pub forwarded: AtomicU64,
-    /// Those of them that were answered by reading the PE's memory.
+    /// Those of them that progress threads answered by reading the PE's memory.
     pub direct_reads: AtomicU64,
     /// Requests that failed because their PE does not respond.
     pub unanswered: AtomicU64,
 }
 
 impl Pes {
-    /// Sets up what leads to other PEs, whose regions can be read where `regions` has one. The threads begin to drive it when they start.
+    /// Sets up what leads to other PEs. Progress threads read those that `regions` has, and workers those that `mapped` has. The
+    /// threads begin to drive it when they start.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -268,6 +276,7 @@ impl Pes {
         settings: OpenShmemSettings,
         job: StartedJob,
         regions: Vec<Option<RemoteRegion>>,
+        mapped: Vec<Option<MappedRegion>>,
     ) -> Result<Pes> {
         let StartedJob { heap, plan, names, mapping } = job;
         let (own, pes) = (heap.pe(), heap.pes());
@@ -284,7 +293,7 @@ impl Pes {
             }
             let wake = Arc::new(PeWake { assignment: Arc::clone(&assignment), pe });
             let gets =
-                regions[pe].as_ref().and_then(|region| OneSidedGets::new(pe, pes, region, pe as u64 + 1));
+                regions[pe].as_ref().and_then(|region| OneSidedGets::new(pe, pes, region, pe as u32 + 1));
             let pe = Pe::new(pe, &plan, &*heap, wake, gets).context("cannot make the links to other PEs")?;
             anyhow::Ok(Some(Mutex::new(pe)))
         };
@@ -300,6 +309,7 @@ impl Pes {
             mapping,
             own,
             queues: (0..pes).map(|_| Queue::default()).collect(),
+            mapped: mapped.into(),
             states,
             silent: flags(),
             left: flags(),

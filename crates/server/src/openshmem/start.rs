@@ -18,6 +18,7 @@ use fabcache_transport::openshmem::HeapPlan;
 
 use super::exchange::exchange;
 use super::gets::RemoteRegion;
+use super::mapped_reads::MappedRegion;
 use super::pes::Pes;
 use super::settings::{NAME_BYTES_MAX, OpenShmemSettings, check_name};
 use super::words;
@@ -158,20 +159,29 @@ pub fn join(settings: OpenShmemSettings, job: StartedJob, store: &Store) -> Resu
     let agree = |heaps: &mut dyn RemoteHeaps, are_whole| job.exchange_verdicts(heaps, are_whole);
     let are_whole = words::arrive_whole(&mut *heaps, &*job.heap, job.plan.words(), agree)?;
     if !are_whole {
-        tracing::warn!("words of other PEs' memory do not arrive whole: all requests go by messages");
+        tracing::warn!(
+            "words of other hosts' memory do not arrive whole: all requests to them go by messages"
+        );
     }
+    let mut mapped = vec![None; regions.len()];
+    let range = job.plan.region();
     for (pe, region) in regions.iter_mut().enumerate().filter(|(pe, _)| *pe != job.heap.pe()) {
-        if region.is_none() {
+        let Some(found) = region.take() else {
             tracing::warn!(
                 pe,
                 name = job.names[pe],
                 "a PE's memory cannot be read: all requests to it go by messages"
             );
+            continue;
+        };
+        match job.heap.mapped(pe, range.start, range.end - range.start) {
+            Some(memory) if settings.one_sided != Some(false) => {
+                mapped[pe] = Some(MappedRegion { memory, clock: found.clock });
+            }
+            _ => *region = Some(found).filter(|_| are_whole && settings.one_sided == Some(true)),
         }
-        let is_read = settings.one_sided.unwrap_or_else(|| job.heap.is_mapped(pe));
-        *region = region.take().filter(|_| are_whole && is_read);
     }
-    Pes::new(settings, job, regions)
+    Pes::new(settings, job, regions, mapped)
 }
 
 /// A description of a PE's region for the others.

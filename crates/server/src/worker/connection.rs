@@ -121,7 +121,7 @@ impl Connection {
                 flash: FlashWait::None,
                 flash_until: None,
                 memory_waits: 0,
-                forwarded_changes: None,
+                forwarded_messages: None,
                 offer: None,
             },
             input: Input::default(),

@@ -39,6 +39,7 @@ use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
 };
 use crate::commands::{self, Context};
+use crate::openshmem::MappedReads;
 use crate::shared::{Phase, Shared};
 use crate::tickets::{PendingAnswer, PendingRequest, TicketSlab};
 use accepting::Accepting;
@@ -129,6 +130,7 @@ impl Worker {
             flash: None,
             forwarded_bytes: Arc::default(),
             forwarded_requests: Vec::new(),
+            mapped_reads: MappedReads::default(),
             forwarded_answer_bytes: 0,
             connection_bytes,
             out: Vec::new(),

@@ -177,7 +177,7 @@ pub fn fabcache(ctx: &Context, mut report: Report<'_>) {
         flash::own(&sums, &tier.state(&sums.state), settings.segment_bytes, &mut report);
     }
     if let Some(pes) = &shared.pes {
-        openshmem::own(pes, &mut report);
+        openshmem::own(pes, sums.mapped_reads, &mut report);
     }
     for (worker, inbox) in shared.inboxes.iter().enumerate() {
         report.stat(&format!("worker:{worker}:connections"), inbox.load());

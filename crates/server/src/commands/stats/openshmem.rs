@@ -6,7 +6,7 @@ use super::Report;
 use crate::openshmem::{OpenShmemSettings, PROVIDER, Pes};
 
 /// Reports this PE's part in its job, for `stats fabcache`.
-pub fn own(pes: &Pes, report: &mut Report<'_>) {
+pub fn own(pes: &Pes, mapped_reads: u64, report: &mut Report<'_>) {
     let shape = pes.plan.shape();
     for (name, value) in [
         ("openshmem_pe", pes.own() as u64),
@@ -14,7 +14,7 @@ pub fn own(pes: &Pes, report: &mut Report<'_>) {
         ("openshmem_heap_bytes", pes.plan.bytes()),
         ("openshmem_link_bytes", shape.bytes_for_each_pe() * pes.names().len() as u64),
         ("openshmem_requests", pes.forwarded.load(Ordering::Relaxed)),
-        ("openshmem_one_sided_reads", pes.direct_reads.load(Ordering::Relaxed)),
+        ("openshmem_one_sided_reads", pes.direct_reads.load(Ordering::Relaxed) + mapped_reads),
         ("openshmem_unanswered", pes.unanswered.load(Ordering::Relaxed)),
     ] {
         report.stat(name, value);
