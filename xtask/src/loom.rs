@@ -66,8 +66,9 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("flash_moved_is_same", &["item_changed_while_it_is_moved_on_flash_stays"]),
     ("slot_fence", &["messages_arrive_whole_and_in_order", "data_is_seen_with_the_message_about_it"]),
     ("slot_acquire", &["messages_arrive_whole_and_in_order", "data_is_seen_with_the_message_about_it"]),
-    ("sleep_fence", &["thread_sees_work_or_is_woken"]),
-    ("sleep_wake_fence", &["thread_sees_work_or_is_woken"]),
+    ("sleep_fence", &["work_is_seen_or_wakes_a_thread"]),
+    ("sleep_wake_fence", &["work_is_seen_or_wakes_a_thread"]),
+    ("polling_fence", &["work_is_seen_or_wakes_a_thread"]),
     ("slot_copy_first", &["slot_is_written_again_only_after_its_message_was_copied"]),
     ("insert_first", &["key_in_the_first_slot_is_found", "key_in_its_home_bucket_is_found"]),
 ];

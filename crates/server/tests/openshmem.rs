@@ -276,7 +276,7 @@ fn tcp_clients_get_the_shard_of_their_pe() {
 
 #[test]
 fn stopped_pe_delays_no_other() {
-    let job = Job::start("stopped", 3, "--openshmem-timeout 300");
+    let job = Job::on_hosts("stopped", 3, "--openshmem-timeout 300", false);
     let keys: Vec<String> = (0..3).map(|owner| job.key_of(owner, "key")).collect();
     let mut c = job.client(0);
     for key in &keys {

@@ -1,7 +1,6 @@
 //! One thread's way to the other PEs' memory.
 
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicU32;
 
 use fabcache_layout::sync::{Ordering, fence};
 
@@ -9,7 +8,6 @@ use crate::error::Error;
 use crate::job::Heap;
 use crate::library::{CONTEXT_PRIVATE, ContextHandle};
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
-use crate::sleep;
 
 /// A context of OpenSHMEM: the thread that made it uses it, and no other thread progresses it. It stays until the process
 /// ends.
@@ -92,18 +90,6 @@ impl RemoteHeaps for Context {
         fence(Ordering::Release);
         // SAFETY: the context is this thread's.
         unsafe { (self.heap.job.library.fence)(self.handle) };
-    }
-
-    fn wake(&mut self, pe: usize, offset: u64, count: usize) {
-        assert!(offset.is_multiple_of(4), "words at {offset} are not aligned");
-        self.heap.check(offset, 4 * count as u64);
-        let Some(base) = self.heap.mapped[pe] else { return };
-        sleep::wake((0..count).map(|number| {
-            // SAFETY: the word is within that PE's heap, checked above, which is mapped here as a whole.
-            let word = unsafe { base.add(offset as usize + 4 * number) };
-            // SAFETY: aligned, as the heap begins at a page; it stays mapped, and all accesses to it are atomics.
-            unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
-        }));
     }
 
     fn progress(&mut self) {

@@ -12,7 +12,6 @@ use crate::environment::{heap_size, place_in_job};
 use crate::error::Error;
 use crate::library::{Library, THREAD_MULTIPLE};
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
-use crate::sleep;
 
 /// Alignment of the heap: a page, as a region requires.
 const ALIGNMENT: usize = 4096;
@@ -146,17 +145,6 @@ impl Heap {
     }
 }
 
-impl Heap {
-    /// Returns this PE's 4-byte word at an offset.
-    fn word(&self, offset: u64) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "a word at {offset} is not aligned");
-        self.check(offset, 4);
-        // SAFETY: the word is within the allocation, which stays until the process ends, and aligned, as the heap begins at a
-        // page; its users access it by atomics only.
-        unsafe { AtomicU32::from_ptr(self.address(offset).as_ptr().cast()) }
-    }
-}
-
 impl SymmetricHeap for Heap {
     fn pe(&self) -> usize {
         self.job.pe
@@ -192,12 +180,15 @@ impl SymmetricHeap for Heap {
         Some(unsafe { Memory::new(address, len) })
     }
 
-    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
-        sleep::sleep(self.word(offset), time, has_work);
-    }
-
-    fn wake(&self, offset: u64) {
-        sleep::wake([self.word(offset)]);
+    fn word(&self, pe: usize, offset: u64) -> Option<&AtomicU32> {
+        assert!(offset.is_multiple_of(4), "a word at {offset} is not aligned");
+        self.check(offset, 4);
+        let base = if pe == self.job.pe { self.base } else { self.mapped[pe]? };
+        // SAFETY: the offset is within that PE's allocation, checked above, which is mapped here as a whole.
+        let word = unsafe { base.add(offset as usize) };
+        // SAFETY: aligned, as each heap begins at a page; it stays mapped until the process ends, and its users access it by
+        // atomics only.
+        Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
 
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {

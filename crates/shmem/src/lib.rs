@@ -22,10 +22,11 @@ mod job;
 mod library;
 #[cfg(not(loom))]
 pub mod local;
+mod mapped_heaps;
 #[cfg(all(test, loom))]
 mod models;
 mod remote_heaps;
-mod sleep;
+pub mod sleep;
 pub mod slots;
 
 pub use error::Error;
@@ -33,4 +34,5 @@ pub use error::Error;
 pub use job::Job;
 #[cfg(not(loom))]
 pub use library::FILE_VARIABLE;
+pub use mapped_heaps::MappedHeaps;
 pub use remote_heaps::{Process, RemoteHeaps, SymmetricHeap};

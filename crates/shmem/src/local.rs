@@ -11,7 +11,6 @@ use fabcache_layout::Memory;
 
 use crate::error::Error;
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
-use crate::sleep;
 
 /// The heaps of all PEs of a job in this process. Clones are the same job.
 #[derive(Clone, Debug)]
@@ -141,10 +140,6 @@ impl RemoteHeaps for LocalHeaps {
         fence(Ordering::Release);
     }
 
-    fn wake(&mut self, pe: usize, offset: u64, count: usize) {
-        sleep::wake((0..count as u64).map(|number| self.job.0[pe].word(offset + 4 * number)));
-    }
-
     fn progress(&mut self) {}
 }
 
@@ -176,12 +171,8 @@ impl SymmetricHeap for LocalHeaps {
         (self.job.0[pe].is_mapped || pe == self.pe).then(|| self.job.part(pe, offset, len))
     }
 
-    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool) {
-        sleep::sleep(self.job.0[self.pe].word(offset), time, has_work);
-    }
-
-    fn wake(&self, offset: u64) {
-        sleep::wake([self.job.0[self.pe].word(offset)]);
+    fn word(&self, pe: usize, offset: u64) -> Option<&AtomicU32> {
+        (self.job.0[pe].is_mapped || pe == self.pe).then(|| self.job.0[pe].word(offset))
     }
 
     fn open(&self) -> Result<Box<dyn RemoteHeaps>, Error> {

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::{model, thread};
 
 use crate::remote_heaps::RemoteHeaps;
-use crate::sleep::{announce_work, may_sleep, must_wake};
+use crate::sleep::{end_polling, end_sleep, is_polled, may_sleep, must_wake};
 use crate::slots::{RingShape, SlotReader, SlotWriter};
 
 const MESSAGE_BYTES: usize = 16;
@@ -51,8 +51,6 @@ impl RemoteHeaps for Heaps {
     fn fence(&mut self) {
         fence(Ordering::Release);
     }
-
-    fn wake(&mut self, _: usize, _: u64, _: usize) {}
 
     fn progress(&mut self) {}
 }
@@ -137,22 +135,32 @@ fn slot_is_written_again_only_after_its_message_was_copied() {
     });
 }
 
+/// Work is made while one thread goes to sleep, and another stops to poll.
 #[test]
-fn thread_sees_work_or_is_woken() {
+fn work_is_seen_or_wakes_a_thread() {
     model(|| {
-        let shared = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
-        let waker = {
+        // Asleep, polling, work.
+        let shared = Arc::new((AtomicU32::new(0), AtomicU32::new(1), AtomicU32::new(0)));
+        let maker = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                let (word, work) = &*shared;
+                let (word, polling, work) = &*shared;
                 work.store(1, Ordering::Relaxed);
-                announce_work();
-                must_wake(word)
+                must_wake(Some(polling)) && end_sleep(word)
             })
         };
-        let (word, work) = &*shared;
-        let sleeps = may_sleep(word, &mut || work.load(Ordering::Relaxed) == 1);
-        let is_woken = waker.join().expect("it wakes");
-        assert!(!sleeps || is_woken, "the thread sleeps through work");
+        let poller = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (_, polling, work) = &*shared;
+                end_polling(polling);
+                work.load(Ordering::Relaxed) == 1
+            })
+        };
+        let (word, polling, work) = &*shared;
+        let sleeps = may_sleep(word, &mut || !is_polled(polling) && work.load(Ordering::Relaxed) == 1);
+        let is_woken = maker.join().expect("it wakes");
+        let is_seen = poller.join().expect("it looks");
+        assert!(!sleeps || is_woken || is_seen, "all threads miss the work");
     });
 }

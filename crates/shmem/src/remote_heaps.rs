@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fabcache_layout::Memory;
+use fabcache_layout::sync::AtomicU32;
 
 use crate::error::Error;
 
@@ -68,13 +68,6 @@ pub trait RemoteHeaps {
     /// has stored in its own heap before, and what this thread has loaded from there was loaded before.
     fn fence(&mut self);
 
-    /// Wakes a PE's threads that [sleep](SymmetricHeap::sleep) on the `count` words at this offset, if this process has that
-    /// PE's heap mapped, as on the same host; else they find the work when their sleep is over.
-    ///
-    /// # Panics
-    /// The words lie outside of the heap, or are not aligned.
-    fn wake(&mut self, pe: usize, offset: u64, count: usize);
-
     /// Serves what other PEs request of this one, where the transport needs that.
     fn progress(&mut self);
 }
@@ -109,18 +102,11 @@ pub trait SymmetricHeap: Send + Sync + Debug {
     /// They lie outside of the heap.
     fn mapped(&self, pe: usize, offset: u64, len: u64) -> Option<Memory>;
 
-    /// Sleeps for this time at most, unless there is work, on the 4-byte word at this offset, which no other thread sleeps on.
-    /// Who makes work wakes it then.
+    /// A PE's aligned 4-byte word at an offset, if this process has its heap mapped. It is accessed by atomics only.
     ///
     /// # Panics
     /// The word lies outside of the heap, or is not aligned.
-    fn sleep(&self, offset: u64, time: Duration, has_work: &mut dyn FnMut() -> bool);
-
-    /// Wakes the thread of this PE that sleeps on the word at this offset.
-    ///
-    /// # Panics
-    /// The word lies outside of the heap, or is not aligned.
-    fn wake(&self, offset: u64);
+    fn word(&self, pe: usize, offset: u64) -> Option<&AtomicU32>;
 
     /// The calling thread's access to the heaps of all PEs.
     ///
@@ -172,8 +158,6 @@ mod tests {
         fn put_word(&mut self, _: usize, _: u64, _: u64) {}
 
         fn fence(&mut self) {}
-
-        fn wake(&mut self, _: usize, _: u64, _: usize) {}
 
         fn progress(&mut self) {}
     }

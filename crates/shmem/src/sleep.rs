@@ -1,4 +1,6 @@
 //! The sleep of a thread, on a word of its PE's heap: every process that has the word mapped can wake it.
+//!
+//! Another word there counts the threads that poll for the same work. While there is one, none is woken.
 
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -23,16 +25,36 @@ pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> boo
     word.store(AWAKE, Ordering::Relaxed);
 }
 
-/// Wakes the threads that sleep on the words, after work was made for them.
+/// Wakes the threads that sleep on the words, after work was made for them, unless threads poll for it.
 #[cfg(not(loom))]
-pub fn wake<'w>(words: impl IntoIterator<Item = &'w AtomicU32>) {
-    announce_work();
-    for word in words {
-        if must_wake(word) {
-            // Nothing sleeps where the word is not a futex.
-            let _ = futex::wake(word, futex::Flags::empty(), 1);
+pub fn wake<'w>(polling: Option<&AtomicU32>, words: impl IntoIterator<Item = &'w AtomicU32>) {
+    if must_wake(polling) {
+        for word in words {
+            if end_sleep(word) {
+                // Nothing sleeps where the word is not a futex.
+                let _ = futex::wake(word, futex::Flags::empty(), 1);
+            }
         }
     }
+}
+
+/// Counts in a thread that polls for work from now on: those that sleep need not be woken for it.
+pub fn begin_polling(polling: &AtomicU32) {
+    polling.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts it out. It then looks for work once more.
+pub fn end_polling(polling: &AtomicU32) {
+    polling.fetch_sub(1, Ordering::Relaxed);
+    // Either this thread sees the work, or who made it sees that this thread does not poll.
+    if !without("polling_fence") {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Returns whether threads poll for work.
+pub fn is_polled(polling: &AtomicU32) -> bool {
+    polling.load(Ordering::Relaxed) > 0
 }
 
 /// Marks the thread asleep. Returns whether there is no work.
@@ -45,15 +67,16 @@ pub fn may_sleep(word: &AtomicU32, has_work: &mut dyn FnMut() -> bool) -> bool {
     !has_work()
 }
 
-/// Comes after work was made, and before [`must_wake`].
-pub fn announce_work() {
+/// Returns whether threads that sleep must be woken, after work was made for them.
+pub fn must_wake(polling: Option<&AtomicU32>) -> bool {
     if !without("sleep_wake_fence") {
         fence(Ordering::SeqCst);
     }
+    !polling.is_some_and(is_polled)
 }
 
 /// Marks the thread awake. Returns whether it was asleep.
-pub fn must_wake(word: &AtomicU32) -> bool {
+pub fn end_sleep(word: &AtomicU32) -> bool {
     word.load(Ordering::Relaxed) == ASLEEP && word.swap(AWAKE, Ordering::Relaxed) == ASLEEP
 }
 
@@ -81,7 +104,7 @@ mod tests {
             });
             for number in 0..COUNT {
                 made.store(number + 1, Ordering::Relaxed);
-                wake([&word]);
+                wake(None, [&word]);
                 while taken.load(Ordering::Relaxed) <= number {
                     std::thread::yield_now();
                 }

@@ -44,6 +44,12 @@ pub trait Source: Send {
     /// The source has failed, and its links with it.
     fn progress(&mut self, ready: &mut Vec<u64>) -> io::Result<()>;
 
+    /// Returns whether the last `progress` found what neither a tag nor a descriptor reports. A worker then spins for more. The default
+    /// is for sources that report everything.
+    fn made_progress(&self) -> bool {
+        false
+    }
+
     /// Prepares to sleep: arms the wakeup unless the result is [`WaitMode::Spin`].
     fn arm(&mut self) -> WaitMode;
 

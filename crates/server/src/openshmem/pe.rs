@@ -76,10 +76,18 @@ impl Pe {
         })
     }
 
-    /// Returns whether it has written something.
+    /// Returns whether there is something to do: it has written something, or there is something to send.
     #[inline]
-    pub fn has_come(&self) -> bool {
-        self.server.has_work() || self.client.has_come()
+    pub fn has_work(&self, pes: &Pes) -> bool {
+        self.server.has_work()
+            || self.client.has_come()
+            || pes.queues[self.number].has_any() && self.takes_requests()
+            || self.must_open(pes) && !self.has_reported
+    }
+
+    /// Returns whether the link from it must be opened.
+    fn must_open(&self, pes: &Pes) -> bool {
+        (!self.is_serving || self.server.has_ended()) && !pes.is_leaving.load(Ordering::Relaxed)
     }
 
     /// Sends and receives what is there, both ways. Returns whether there was anything.
@@ -97,7 +105,7 @@ impl Pe {
 
     fn try_progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> Result<bool> {
         let mut any = self.server.progress(heaps)?;
-        if (!self.is_serving || self.server.has_ended()) && !pes.is_leaving.load(Ordering::Relaxed) {
+        if self.must_open(pes) {
             self.open(pes, heaps);
         }
         let progress = self.client.progress(heaps, &mut self.answers.received)?;
@@ -116,8 +124,7 @@ impl Pe {
         }
         any |= self.send(pes, heaps);
         if any {
-            let words = pes.plan.sleep_words(self.number);
-            heaps.wake(self.number, words.start, ((words.end - words.start) / 4) as usize);
+            pes.wake_threads_of(self.number);
         }
         Ok(any)
     }
@@ -138,8 +145,7 @@ impl Pe {
     }
 
     /// Returns whether requests for it are taken from the queue.
-    #[inline]
-    pub fn takes_requests(&self) -> bool {
+    fn takes_requests(&self) -> bool {
         self.client.is_open() && self.unsent.len() - self.sent < UNSENT_BYTES_MAX
     }
 

@@ -1,14 +1,14 @@
 //! The other PEs of the job, as workers and progress threads share them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fabcache_distribution::Mapping;
-use fabcache_shmem::SymmetricHeap;
-use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, Wake};
+use fabcache_shmem::{SymmetricHeap, sleep};
+use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, SLEEPERS_MAX, Wake};
 
 use super::gets::{OneSidedGets, RemoteRegion};
 use super::mapped_reads::MappedRegion;
@@ -166,20 +166,29 @@ pub struct Assignment {
     pub of: Box<[AtomicUsize]>,
     /// The threads.
     pub threads: Box<[ThreadState]>,
+    /// The PEs whose links workers drive while they are awake.
+    near: Box<[bool]>,
     heap: Arc<dyn SymmetricHeap>,
-    /// Where the words lie on which they sleep.
-    sleep_words: u64,
+    plan: HeapPlan,
 }
 
 impl Assignment {
-    /// Returns where the word lies on which a thread sleeps.
-    pub fn sleep_word(&self, thread: usize) -> u64 {
-        self.sleep_words + 4 * thread as u64
+    /// Returns the word on which a thread sleeps.
+    pub fn sleep_word(&self, thread: usize) -> &AtomicU32 {
+        let own = self.heap.pe();
+        self.heap.word(own, self.plan.sleep_word(own, thread)).expect("a PE has its own heap mapped")
     }
 
-    /// Wakes the thread that has a PE.
+    /// Returns the word that counts the workers that are awake.
+    fn polling(&self) -> &AtomicU32 {
+        let own = self.heap.pe();
+        self.heap.word(own, self.plan.polling_word(own)).expect("a PE has its own heap mapped")
+    }
+
+    /// Wakes the thread that has a PE, unless a worker does its work.
     pub fn wake(&self, pe: usize) {
-        self.heap.wake(self.sleep_word(self.of[pe].load(Ordering::Relaxed)));
+        let polling = self.near[pe].then(|| self.polling());
+        sleep::wake(polling, [self.sleep_word(self.of[pe].load(Ordering::Relaxed))]);
     }
 }
 
@@ -284,8 +293,9 @@ impl Pes {
         let assignment = Arc::new(Assignment {
             of: (0..pes).map(|pe| AtomicUsize::new(pe % first_threads)).collect(),
             threads: (0..threads).map(|_| ThreadState::default()).collect(),
+            near: (0..pes).map(|pe| pe != own && heap.mapped(pe, 0, 0).is_some()).collect(),
             heap: Arc::clone(&heap),
-            sleep_words: plan.sleep_words(own).start,
+            plan,
         });
         let state = |pe: usize| {
             if pe == own {
@@ -327,6 +337,26 @@ impl Pes {
     /// Returns the number of this PE.
     pub fn own(&self) -> usize {
         self.own
+    }
+
+    /// Returns whether a PE is of this host: its heap is mapped here, and this one's there.
+    pub fn is_near(&self, pe: usize) -> bool {
+        self.assignment.near[pe]
+    }
+
+    /// Returns the word that counts the workers that are awake, and drive the links to near PEs.
+    pub fn polling(&self) -> &AtomicU32 {
+        self.assignment.polling()
+    }
+
+    /// Wakes a PE's threads after something was written for it, if it is near and no worker of it is awake. One elsewhere finds it
+    /// when its sleep is over.
+    pub fn wake_threads_of(&self, pe: usize) {
+        let word = |offset| self.heap.word(pe, offset);
+        if let Some(polling) = word(self.plan.polling_word(pe)) {
+            let words = (0..SLEEPERS_MAX).filter_map(|thread| word(self.plan.sleep_word(pe, thread)));
+            sleep::wake(Some(polling), words);
+        }
     }
 
     /// Returns the milliseconds since the start.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fabcache_layout::channel::SpinPolicy;
-use fabcache_shmem::RemoteHeaps;
+use fabcache_shmem::{MappedHeaps, RemoteHeaps, sleep};
 
 use super::pes::Pes;
 
@@ -84,6 +84,7 @@ fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>
     let thread = ProgressThread {
         pes,
         number,
+        mapped: MappedHeaps::new(&*pes.heap),
         spin: SpinPolicy::default(),
         active_at: now,
         has_spun: false,
@@ -96,6 +97,8 @@ fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>
 struct ProgressThread<'p> {
     pes: &'p Pes,
     number: usize,
+    /// Access to near PEs.
+    mapped: MappedHeaps,
     spin: SpinPolicy,
     /// When there was last something to do.
     active_at: Instant,
@@ -138,16 +141,40 @@ impl ProgressThread<'_> {
         }
     }
 
+    /// Returns whether a PE is this thread's.
+    fn has(&self, pe: usize) -> bool {
+        self.pes.assignment.of[pe].load(Ordering::Relaxed) == self.number
+    }
+
     fn own(&self) -> impl Iterator<Item = usize> {
-        let (of, number) = (&self.pes.assignment.of, self.number);
-        self.pes.others().filter(move |pe| of[*pe].load(Ordering::Relaxed) == number)
+        self.pes.others().filter(|pe| self.has(*pe))
+    }
+
+    /// Accesses a PE's memory; `heaps` is for PEs elsewhere, which may block.
+    fn access<R>(
+        &mut self,
+        pe: usize,
+        heaps: &mut dyn RemoteHeaps,
+        access: impl FnOnce(&mut dyn RemoteHeaps) -> R,
+    ) -> R {
+        if self.pes.is_near(pe) {
+            return access(&mut self.mapped);
+        }
+        let state = &self.pes.assignment.threads[self.number];
+        state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
+        state.busy_with.store(pe + 1, Ordering::Relaxed);
+        let result = access(heaps);
+        state.busy_with.store(0, Ordering::Relaxed);
+        result
     }
 
     /// Makes progress with all PEs of this thread. Returns whether there was anything to do.
-    fn progress(&self, heaps: &mut dyn RemoteHeaps) -> bool {
-        let state = &self.pes.assignment.threads[self.number];
-        let (mut any, mut has_pes) = (false, false);
-        for pe in self.own() {
+    fn progress(&mut self, heaps: &mut dyn RemoteHeaps) -> bool {
+        let (pes, mut any, mut has_pes) = (self.pes, false, false);
+        for pe in pes.others() {
+            if !self.has(pe) {
+                continue;
+            }
             has_pes = true;
             // Another thread may still be blocked with it.
             let Some(mut pe_state) = self.pes.links_to(pe) else { continue };
@@ -155,10 +182,7 @@ impl ProgressThread<'_> {
                 any |= pe_state.give_up(self.pes);
                 continue;
             }
-            state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
-            state.busy_with.store(pe + 1, Ordering::Relaxed);
-            any |= pe_state.progress(self.pes, heaps);
-            state.busy_with.store(0, Ordering::Relaxed);
+            any |= self.access(pe, heaps, |heaps| pe_state.progress(self.pes, heaps));
         }
         if has_pes {
             heaps.progress();
@@ -168,14 +192,14 @@ impl ProgressThread<'_> {
 
     /// Returns whether there is something to do for this thread, without access to other PEs' memory.
     fn has_work(&self) -> bool {
-        let has_requests = |pe: usize| self.pes.queues[pe].has_any();
-        self.own().any(|pe| match self.pes.is_silent(pe) {
-            // They fail.
-            true => has_requests(pe),
-            false => self
-                .pes
-                .links_to(pe)
-                .is_some_and(|links| links.has_come() || has_requests(pe) && links.takes_requests()),
+        let pes = self.pes;
+        let is_polled = sleep::is_polled(pes.polling());
+        self.own().any(|pe| match pes.is_silent(pe) {
+            // Requests for it fail.
+            true => pes.queues[pe].has_any(),
+            // A worker does it.
+            false if is_polled && pes.is_near(pe) => false,
+            false => pes.links_to(pe).is_some_and(|links| links.has_work(pes)),
         })
     }
 
@@ -184,7 +208,9 @@ impl ProgressThread<'_> {
         if self.own().next().is_none() {
             return std::thread::sleep(self.pes.settings.timeout / 2);
         }
+        // What near PEs write goes to a worker, which spins, or must be woken in any case.
         if !std::mem::replace(&mut self.has_spun, true)
+            && self.own().any(|pe| !self.pes.is_near(pe))
             && let Some(time) = self.spin.spin_time()
         {
             let end = Instant::now() + time;
@@ -202,7 +228,7 @@ impl ProgressThread<'_> {
         let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN);
         let time = time.min(self.pes.settings.sleep_max).min(until_beat);
         let word = self.pes.assignment.sleep_word(self.number);
-        self.pes.heap.sleep(word, time, &mut || self.has_work());
+        sleep::sleep(word, time, &mut || self.has_work());
         self.spin = self.spin.after_sleep(began.elapsed());
     }
 
@@ -211,16 +237,17 @@ impl ProgressThread<'_> {
         self.beats += 1;
         let line = self.pes.plan.heartbeat(self.pes.own()).start;
         let is_leaving = self.pes.is_leaving.load(Ordering::Relaxed);
-        let state = &self.pes.assignment.threads[self.number];
-        for pe in self.own() {
-            state.busy_since_ms.store(self.pes.now_ms(), Ordering::Relaxed);
-            state.busy_with.store(pe + 1, Ordering::Relaxed);
-            if is_leaving {
-                heaps.put_word(pe, line + LEAVING_AT, 1);
+        let (pes, beat) = (self.pes, self.beats << 8 | self.number as u64);
+        for pe in pes.others() {
+            if self.has(pe) {
+                self.access(pe, heaps, |heaps| {
+                    if is_leaving {
+                        heaps.put_word(pe, line + LEAVING_AT, 1);
+                    }
+                    // Another thread may have counted before: only a change is looked at.
+                    heaps.put_word(pe, line, beat);
+                });
             }
-            // Another thread may have counted before: only a change is looked at.
-            heaps.put_word(pe, line, self.beats << 8 | self.number as u64);
-            state.busy_with.store(0, Ordering::Relaxed);
         }
     }
 }

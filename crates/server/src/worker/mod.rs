@@ -20,7 +20,7 @@ mod listener;
 mod long_value;
 mod polled;
 mod ring;
-mod source;
+pub mod source;
 mod timeouts;
 pub mod token;
 mod turn_budget;
@@ -39,7 +39,7 @@ use crate::bounds::{
     DRAIN_TIME_MAX, EVENTS_PER_TURN_MAX, PINNING_STILL_MAX, POLLING_TIME_MAX, POLLS_PER_TURN, RECEIVE_BYTES,
 };
 use crate::commands::{self, Context};
-use crate::openshmem::MappedReads;
+use crate::openshmem::{MappedReads, PeHooks, PeSource};
 use crate::shared::{Phase, Shared};
 use crate::tickets::{PendingAnswer, PendingRequest, TicketSlab};
 use accepting::Accepting;
@@ -115,6 +115,9 @@ impl Worker {
         if let Some(port) = port.clone() {
             poll.add_source(&port, sources.len())?;
             sources.push(WorkerSource::new(Box::new(port), Box::new(FabricHooks::default()), now));
+        }
+        if let Some(source) = PeSource::new(&shared) {
+            sources.push(WorkerSource::new(Box::new(source), Box::new(PeHooks), now));
         }
         let accepting = Accepting::new(listeners, worker, &poll)?;
         let handle = Handle::new(&shared.store);
@@ -217,7 +220,9 @@ impl Worker {
             for index in answered {
                 self.serve_queued(index);
             }
-            self.serve_sources();
+            if self.serve_sources() {
+                self.serve_answered();
+            }
             self.spin_on_sources();
             self.serve_polled();
             self.reopen_sources();
@@ -420,6 +425,15 @@ impl Worker {
         }
     }
 
+    /// Sends the answers that have come.
+    fn serve_answered(&mut self) {
+        let waiting = self.runnable.len();
+        self.return_tickets();
+        for index in self.runnable.split_off(waiting) {
+            self.serve_queued(index);
+        }
+    }
+
     /// Queues the connections whose next requests wait for tickets.
     fn continue_needing_tickets(&mut self) {
         for place in std::mem::take(&mut self.needing_tickets) {
@@ -498,7 +512,8 @@ impl Worker {
             let connection = self.connections[self.polled.at(at)].connection.as_ref();
             connection.is_some_and(|c| self.sources.iter().any(|source| source.drives(c.kind())))
         };
-        let are_driven = (0..self.polled.len()).any(is_driven);
+        let are_driven =
+            self.sources.iter().any(WorkerSource::is_spun_on) || (0..self.polled.len()).any(is_driven);
         let until = Instant::now() + POLLING_TIME_MAX;
         let mut is_idle = true;
         for _ in 0..POLLS_PER_TURN {
@@ -506,6 +521,9 @@ impl Worker {
                 break;
             }
             let mut served = are_driven && self.serve_sources();
+            if served {
+                self.serve_answered();
+            }
             let mut at = 0;
             // Ended connections are not in the table any more.
             while at < self.polled.len() {

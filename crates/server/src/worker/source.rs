@@ -91,6 +91,11 @@ impl PollState {
     /// Notes that the descriptor was signalled at `now`.
     fn set_ready(&mut self, now: Instant) {
         self.is_ready = true;
+        self.start_spinning(now);
+    }
+
+    /// Notes an event at `now`: more may follow.
+    fn start_spinning(&mut self, now: Instant) {
         if self.spins_until.is_some() {
             self.had_event = true;
             return;
@@ -173,6 +178,11 @@ impl WorkerSource {
         self.source.as_ref().is_some_and(|source| source.kind() == kind)
     }
 
+    /// Returns whether the worker spins on it.
+    pub fn is_spun_on(&self) -> bool {
+        self.state.spins_until.is_some()
+    }
+
     /// Returns when a failed source is to be reopened.
     pub fn reopens_at(&self) -> Option<Instant> {
         self.reopening.at
@@ -204,7 +214,11 @@ impl Worker {
         let mut ready = std::mem::take(ready);
         let progress = source.progress(&mut ready);
         hooks.progressed(&self.ctx);
-        let is_for_some = !ready.is_empty();
+        let made_progress = source.made_progress();
+        if made_progress {
+            state.start_spinning(self.now);
+        }
+        let is_for_some = made_progress || !ready.is_empty();
         for token in ready.drain(..) {
             let place = ConnectionToken::of(token);
             if self.at(place).is_some() {

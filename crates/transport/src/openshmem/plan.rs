@@ -20,8 +20,10 @@ pub const BUFFER_BYTES_MAX: u64 = 16 * PIECE_BYTES_MAX as u64;
 
 /// Bytes of a heartbeat; the rest of its line is free.
 const HEARTBEAT_BYTES: u64 = 16;
+/// Bytes of a word that counts threads, or on which one sleeps.
+pub const SLEEP_WORD_BYTES: u64 = 4;
 /// Threads of a PE that can be woken.
-pub const SLEEPERS_MAX: usize = ((LINE_BYTES - HEARTBEAT_BYTES) / 4) as usize;
+pub const SLEEPERS_MAX: usize = ((LINE_BYTES - HEARTBEAT_BYTES) / SLEEP_WORD_BYTES) as usize - 1;
 
 /// Begins all messages: slots are written by one PE only, so it need not distinguish links.
 pub const TOKEN: u64 = 0;
@@ -143,11 +145,16 @@ impl HeapPlan {
         self.part(self.card_bytes * self.pes as u64, pe, LINE_BYTES)
     }
 
-    /// The words on which a PE's threads sleep, in its own heap, 4 bytes each: the rest of its own heartbeat, which no PE
-    /// writes.
-    pub fn sleep_words(&self, own: usize) -> Range<u64> {
-        let line = self.heartbeat(own);
-        line.start + HEARTBEAT_BYTES..line.end
+    /// The word that counts a PE's threads that poll, in its own heap. It and the words on which threads sleep are the rest of the
+    /// PE's own heartbeat, which no PE writes.
+    pub fn polling_word(&self, own: usize) -> u64 {
+        self.heartbeat(own).start + HEARTBEAT_BYTES
+    }
+
+    /// The word on which a thread of a PE sleeps, in its own heap.
+    pub fn sleep_word(&self, own: usize, thread: usize) -> u64 {
+        assert!(thread < SLEEPERS_MAX, "no word for thread {thread}");
+        self.polling_word(own) + SLEEP_WORD_BYTES * (1 + thread as u64)
     }
 
     /// A page of words by which others find out whether words arrive whole.

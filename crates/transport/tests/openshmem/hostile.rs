@@ -242,8 +242,6 @@ impl RemoteHeaps for Unreadable {
         self.0.fence();
     }
 
-    fn wake(&mut self, _: usize, _: u64, _: usize) {}
-
     fn progress(&mut self) {}
 }
 

@@ -107,8 +107,6 @@ impl RemoteHeaps for Watched {
         self.heaps.fence();
     }
 
-    fn wake(&mut self, _: usize, _: u64, _: usize) {}
-
     fn progress(&mut self) {}
 }
 

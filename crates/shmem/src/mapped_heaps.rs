@@ -1,0 +1,65 @@
+//! Access to the heaps that this process has mapped.
+
+use fabcache_layout::Memory;
+use fabcache_layout::sync::{Ordering, fence};
+
+use crate::remote_heaps::{RemoteHeaps, SymmetricHeap};
+
+/// Access to the heaps that this process has mapped, its own among them, by loads and stores. Any thread may have one, and no
+/// access blocks: OpenSHMEM has no part in it.
+#[derive(Debug)]
+pub struct MappedHeaps {
+    pe: usize,
+    heaps: Box<[Option<Memory>]>,
+}
+
+impl MappedHeaps {
+    /// Returns access to all heaps of a job that are mapped.
+    pub fn new(heap: &dyn SymmetricHeap) -> MappedHeaps {
+        let heaps = (0..heap.pes()).map(|pe| heap.mapped(pe, 0, heap.bytes())).collect();
+        MappedHeaps { pe: heap.pe(), heaps }
+    }
+
+    /// Returns whether a PE's heap is mapped.
+    pub fn contains(&self, pe: usize) -> bool {
+        self.heaps[pe].is_some()
+    }
+
+    fn of(&self, pe: usize) -> &Memory {
+        self.heaps[pe].as_ref().expect("only mapped heaps are accessed")
+    }
+}
+
+/// A PE whose heap is not mapped is a panic in each access.
+impl RemoteHeaps for MappedHeaps {
+    fn pe(&self) -> usize {
+        self.pe
+    }
+
+    fn pes(&self) -> usize {
+        self.heaps.len()
+    }
+
+    fn get(&mut self, pe: usize, offset: u64, into: &mut [u8]) {
+        self.of(pe).copy_out(offset, into);
+    }
+
+    fn try_get(&mut self, pe: usize, offset: u64, into: &mut [u8]) -> bool {
+        self.get(pe, offset, into);
+        true
+    }
+
+    fn put(&mut self, pe: usize, offset: u64, from: &[u8]) {
+        self.of(pe).copy_in(offset, from);
+    }
+
+    fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
+        self.of(pe).store(offset, word, Ordering::Relaxed);
+    }
+
+    fn fence(&mut self) {
+        fence(Ordering::Release);
+    }
+
+    fn progress(&mut self) {}
+}
