@@ -276,7 +276,43 @@ fn tcp_clients_get_the_shard_of_their_pe() {
 
 #[test]
 fn stopped_pe_delays_no_other() {
-    let job = Job::on_hosts("stopped", 3, "--openshmem-timeout 300", false);
+    stop_a_pe(&Job::on_hosts("stopped", 3, "--openshmem-timeout 300", false));
+}
+
+#[test]
+fn stopped_pe_delays_no_other_with_mutexes() {
+    stop_a_pe(&Job::on_hosts("stopped-mutex", 3, "--openshmem-timeout 300 --openshmem-mutex", false));
+}
+
+/// A PE that was stopped at the wrong time holds a mutex.
+#[test]
+fn held_mutex_delays_no_other_pe() {
+    let job = Job::start("mutex", 3, "--openshmem-timeout 300 --openshmem-mutex");
+    let keys: Vec<String> = (0..3).map(|owner| job.key_of(owner, "key")).collect();
+    let mut c = job.client(0);
+    for key in &keys {
+        c.request(format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    }
+    let pes = job.server(0).shared().pes.as_ref().expect("a job");
+    let (mut heaps, mutex) =
+        (pes.heap.open().expect("access"), pes.plan.requests_mutex(0).expect("it has one"));
+    wait_until("nobody holds it", || heaps.compare_swap(2, mutex, 0, 1) == 0);
+    let mut blocked = job.client(0);
+    blocked.say(format!("incr {} 1\r\n", keys[2]));
+    for _ in 0..100 {
+        let found = format!("VALUE {} 0 1\r\n1\r\nEND\r\n", keys[1]);
+        c.request(format!("set {} 0 0 1\r\n1\r\nget {0}\r\n", keys[1]), format!("STORED\r\n{found}"));
+    }
+    heaps.atomic_set(2, mutex, 0);
+    // The increment may have been given up meanwhile.
+    blocked.hear_until("\r\n");
+    wait_until("it serves again", || {
+        c.say(format!("get {}\r\n", keys[2]));
+        c.hear_until("END\r\n") == format!("VALUE {} 0 1\r\n2\r\nEND\r\n", keys[2])
+    });
+}
+
+fn stop_a_pe(job: &Job) {
     let keys: Vec<String> = (0..3).map(|owner| job.key_of(owner, "key")).collect();
     let mut c = job.client(0);
     for key in &keys {
@@ -351,8 +387,12 @@ fn jobs_that_cannot_work_are_refused_in_all_pes() {
     let scratch = Scratch::new("refused");
     let flags = |pe: usize, rest: &str| format!("-s {} -p 0 {rest}", socket(&scratch, pe).display());
     let unequal = start(2, true, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m {}", 16 + pe)));
+    let mutex =
+        start(2, true, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m 16 --openshmem-mutex={}", pe == 1)));
     let twice = start(2, true, |pe| flags(pe, "--openshmem-name same -m 16"));
-    for (started, expected) in [(unequal, "equal options"), (twice, "both called same")] {
+    for (started, expected) in
+        [(unequal, "equal options"), (mutex, "--openshmem-mutex=true"), (twice, "both called same")]
+    {
         for (server, _) in started {
             let error = server.err().expect("it is refused");
             assert!(format!("{error:#}").contains(expected), "{error:#}");

@@ -34,6 +34,13 @@ impl Context {
         assert!(pe < self.heap.job.pes(), "the job has no PE {pe}");
         pe as i32
     }
+
+    /// Returns the address of an aligned word within the heap, and a PE's number.
+    fn word(&self, pe: usize, offset: u64) -> (*mut u64, i32) {
+        assert!(offset.is_multiple_of(8), "a word at {offset} is not aligned");
+        self.heap.check(offset, 8);
+        (self.heap.address(offset).as_ptr().cast(), self.number(pe))
+    }
 }
 
 impl RemoteHeaps for Context {
@@ -78,11 +85,23 @@ impl RemoteHeaps for Context {
     }
 
     fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
-        assert!(offset.is_multiple_of(8), "a word at {offset} is not aligned");
-        self.heap.check(offset, 8);
-        let (to, number) = (self.heap.address(offset), self.number(pe));
-        // SAFETY: the word is within the heap, checked above, and aligned, as the heap begins at a page; the PE exists.
-        unsafe { (self.heap.job.library.put_word)(self.handle, to.as_ptr().cast(), word, number) };
+        let (to, number) = self.word(pe, offset);
+        // SAFETY: `word` has checked that the word is within the heap and that the PE exists; it is aligned, as the heap begins at
+        // a page.
+        unsafe { (self.heap.job.library.put_word)(self.handle, to, word, number) };
+    }
+
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        let (word, number) = self.word(pe, offset);
+        // SAFETY: `word` has checked that the word is within the heap and that the PE exists; it is aligned, as the heap begins at
+        // a page. Of this PE's own threads none refers to it: they access it through OpenSHMEM only.
+        unsafe { (self.heap.job.library.compare_swap)(self.handle, word, expected, new, number) }
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        let (to, number) = self.word(pe, offset);
+        // SAFETY: as for `compare_swap`.
+        unsafe { (self.heap.job.library.atomic_set)(self.handle, to, word, number) };
     }
 
     fn fence(&mut self) {

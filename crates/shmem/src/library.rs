@@ -38,6 +38,8 @@ pub struct Library {
     pub get: unsafe extern "C" fn(ContextHandle, *mut c_void, *const c_void, usize, c_int),
     pub put: unsafe extern "C" fn(ContextHandle, *mut c_void, *const c_void, usize, c_int),
     pub put_word: unsafe extern "C" fn(ContextHandle, *mut u64, u64, c_int),
+    pub compare_swap: unsafe extern "C" fn(ContextHandle, *mut u64, u64, u64, c_int) -> u64,
+    pub atomic_set: unsafe extern "C" fn(ContextHandle, *mut u64, u64, c_int),
     pub fence: unsafe extern "C" fn(ContextHandle),
     /// `opal_progress`: OpenSHMEM has no call that only progresses, and a PE serves others' reads only while it does.
     pub progress: unsafe extern "C" fn(),
@@ -71,6 +73,8 @@ impl Library {
             get: function!(shmem, "shmem_ctx_getmem"),
             put: function!(shmem, "shmem_ctx_putmem"),
             put_word: function!(shmem, "shmem_ctx_ulong_p"),
+            compare_swap: function!(shmem, "shmem_ctx_ulong_atomic_compare_swap"),
+            atomic_set: function!(shmem, "shmem_ctx_ulong_atomic_set"),
             fence: function!(shmem, "shmem_ctx_fence"),
             progress: function!(engine, "opal_progress"),
             finalize: function!(mpi, "MPI_Finalize"),

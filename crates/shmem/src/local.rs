@@ -136,6 +136,20 @@ impl RemoteHeaps for LocalHeaps {
         self.job.memory(pe).store(offset, word, Ordering::Relaxed);
     }
 
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        self.wait_for(self.pe);
+        self.wait_for(pe);
+        let order = Ordering::Relaxed;
+        self.job.memory(pe).compare_exchange(offset, expected, new, order, order).unwrap_or_else(|word| word)
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        self.wait_for(self.pe);
+        // Open MPI swaps, and waits for what was there.
+        self.wait_for(pe);
+        self.job.memory(pe).store(offset, word, Ordering::Relaxed);
+    }
+
     fn fence(&mut self) {
         fence(Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! Models of a ring of slots, and of a thread's sleep, under loom.
 //!
 //! `cargo xtask loom` also leaves out the writer's fence, the reader's acquire, the order of copy and credit, and the fences of
-//! either side of a sleep. The models that need it must fail.
+//! either side of a sleep. With a mutex: its acquire, and the fence of its release. The models that need it must fail.
 
 use fabcache_layout::Memory;
 use fabcache_layout::sync::{AtomicU32, Ordering, fence, in_order};
@@ -19,17 +19,22 @@ const READS_MAX: usize = 2;
 
 /// The heaps of both PEs.
 #[derive(Clone)]
-struct Heaps([Memory; 2]);
+struct Heaps([Memory; 2], usize);
 
 impl Heaps {
     fn new(bytes: [u64; 2]) -> Heaps {
-        Heaps(bytes.map(Memory::zeroed))
+        Heaps(bytes.map(Memory::zeroed), 0)
+    }
+
+    /// Returns the access of a PE.
+    fn of(&self, pe: usize) -> Heaps {
+        Heaps(self.0.clone(), pe)
     }
 }
 
 impl RemoteHeaps for Heaps {
     fn pe(&self) -> usize {
-        0
+        self.1
     }
 
     fn pes(&self) -> usize {
@@ -48,6 +53,15 @@ impl RemoteHeaps for Heaps {
         self.0[pe].store(offset, word, Ordering::Relaxed);
     }
 
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        let order = Ordering::Relaxed;
+        self.0[pe].compare_exchange(offset, expected, new, order, order).unwrap_or_else(|word| word)
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        self.0[pe].store(offset, word, Ordering::Relaxed);
+    }
+
     fn fence(&mut self) {
         fence(Ordering::Release);
     }
@@ -56,10 +70,10 @@ impl RemoteHeaps for Heaps {
 }
 
 /// Returns the next message, if it comes soon.
-fn read(reader: &mut SlotReader) -> Option<Vec<u8>> {
+fn read(heaps: &mut Heaps, reader: &mut SlotReader) -> Option<Vec<u8>> {
     let mut message = Vec::new();
     for _ in 0..READS_MAX {
-        if reader.read(&mut message).expect("valid flags").is_some() {
+        if reader.read(heaps, &mut message).expect("valid flags").is_some() {
             return Some(message);
         }
         thread::yield_now();
@@ -67,12 +81,17 @@ fn read(reader: &mut SlotReader) -> Option<Vec<u8>> {
     None
 }
 
+/// Where the mutex of a ring lies, if it has one.
+fn mutex(shape: RingShape, has_mutex: bool) -> Option<u64> {
+    has_mutex.then(|| shape.bytes())
+}
+
 #[test]
 fn messages_arrive_whole_and_in_order() {
     model(|| {
         let shape = RingShape { slots: 2, slot_bytes: SLOT_BYTES };
         let mut heaps = Heaps::new([0, shape.bytes()]);
-        let mut reader = SlotReader::new(heaps.0[1].clone(), shape);
+        let (mut own, mut reader) = (heaps.of(1), SlotReader::new(heaps.0[1].clone(), shape));
         let client = thread::spawn(move || {
             let mut writer = SlotWriter::new(1, 0, shape);
             for number in 1..=2 {
@@ -80,59 +99,71 @@ fn messages_arrive_whole_and_in_order() {
             }
         });
         for number in 1..=2 {
-            let Some(message) = read(&mut reader) else { break };
+            let Some(message) = read(&mut own, &mut reader) else { break };
             assert_eq!(message, [number; MESSAGE_BYTES]);
         }
         client.join().expect("written");
     });
 }
 
+fn data_and_message(has_mutex: bool) {
+    let shape = RingShape { slots: 1, slot_bytes: SLOT_BYTES };
+    let (at, mutex) = (shape.bytes() + 8, mutex(shape, has_mutex));
+    let mut heaps = Heaps::new([0, at + 8]);
+    let (mut own, memory) = (heaps.of(1), heaps.0[1].clone());
+    let mut reader = SlotReader::new(memory.clone(), shape).with_mutex(mutex);
+    let client = thread::spawn(move || {
+        heaps.put(1, at, &[7; 8]);
+        SlotWriter::new(1, 0, shape).with_mutex(mutex).write(&mut heaps, &[8]);
+    });
+    if let Some(message) = read(&mut own, &mut reader) {
+        assert_eq!((&message[..], memory.read(at)), (&[8][..], [7; 8]));
+    }
+    client.join().expect("written");
+}
+
 #[test]
 fn data_is_seen_with_the_message_about_it() {
-    model(|| {
-        let shape = RingShape { slots: 1, slot_bytes: SLOT_BYTES };
-        let at = shape.bytes();
-        let mut heaps = Heaps::new([0, at + 8]);
-        let memory = heaps.0[1].clone();
-        let mut reader = SlotReader::new(memory.clone(), shape);
-        let client = thread::spawn(move || {
-            heaps.put(1, at, &[7; 8]);
-            SlotWriter::new(1, 0, shape).write(&mut heaps, &[8]);
-        });
-        if read(&mut reader).is_some() {
-            assert_eq!(memory.read(at), [7; 8]);
+    model(|| data_and_message(false));
+}
+
+#[test]
+fn mutex_orders_a_message_and_the_data_that_it_is_about() {
+    model(|| data_and_message(true));
+}
+
+fn two_messages_through_one_slot(has_mutex: bool) {
+    // One slot each way: for messages, and for what returns their credits.
+    let shape = RingShape { slots: 1, slot_bytes: SLOT_BYTES };
+    let (heaps, mutex) = (Heaps::new([shape.bytes() + 8; 2]), mutex(shape, has_mutex));
+    let [mut own, mut sender] = [heaps.of(1), heaps.of(0)];
+    let mut reader = SlotReader::new(heaps.0[1].clone(), shape).with_mutex(mutex);
+    let mut credits = SlotWriter::new(0, 0, shape).with_mutex(mutex);
+    let client = thread::spawn(move || {
+        let mut returned = SlotReader::new(sender.0[0].clone(), shape).with_mutex(mutex);
+        let mut writer = SlotWriter::new(1, 0, shape).with_mutex(mutex);
+        writer.write(&mut sender, &[1; MESSAGE_BYTES]);
+        if read(&mut sender, &mut returned).is_some() {
+            writer.write(&mut sender, &[2; MESSAGE_BYTES]);
         }
-        client.join().expect("written");
     });
+    if reader.has_come() {
+        let (mut message, mut heaps) = (None, own.clone());
+        let copy = || message = read(&mut own, &mut reader);
+        in_order("slot_copy_first", copy, || credits.write(&mut heaps, &[]));
+        assert_eq!(message.as_deref(), Some(&[1; MESSAGE_BYTES][..]));
+    }
+    client.join().expect("written");
 }
 
 #[test]
 fn slot_is_written_again_only_after_its_message_was_copied() {
-    model(|| {
-        // One slot each way: for messages, and for what returns their credits.
-        let shape = RingShape { slots: 1, slot_bytes: SLOT_BYTES };
-        let mut heaps = Heaps::new([shape.bytes(); 2]);
-        let mut reader = SlotReader::new(heaps.0[1].clone(), shape);
-        let mut credits = SlotWriter::new(0, 0, shape);
-        let client = {
-            let mut heaps = heaps.clone();
-            thread::spawn(move || {
-                let mut returned = SlotReader::new(heaps.0[0].clone(), shape);
-                let mut writer = SlotWriter::new(1, 0, shape);
-                writer.write(&mut heaps, &[1; MESSAGE_BYTES]);
-                if read(&mut returned).is_some() {
-                    writer.write(&mut heaps, &[2; MESSAGE_BYTES]);
-                }
-            })
-        };
-        if reader.has_come() {
-            let mut message = None;
-            let copy = || message = read(&mut reader);
-            in_order("slot_copy_first", copy, || credits.write(&mut heaps, &[]));
-            assert_eq!(message.as_deref(), Some(&[1; MESSAGE_BYTES][..]));
-        }
-        client.join().expect("written");
-    });
+    model(|| two_messages_through_one_slot(false));
+}
+
+#[test]
+fn mutex_orders_a_copy_and_the_message_that_follows_in_its_slot() {
+    model(|| two_messages_through_one_slot(true));
 }
 
 /// Work is made while one thread goes to sleep, and another stops to poll.

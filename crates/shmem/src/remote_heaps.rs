@@ -64,6 +64,20 @@ pub trait RemoteHeaps {
     /// It lies outside of the heap, or is not aligned.
     fn put_word(&mut self, pe: usize, offset: u64, word: u64);
 
+    /// Replaces a PE's aligned word at an offset by `new` if it is `expected`, and returns what it was. This is atomic beside
+    /// other calls of this and of [`RemoteHeaps::atomic_set`] only, by whichever PE: a network card that executes them does
+    /// not lock out the CPU. So a PE accesses such a word of its own in the same way.
+    ///
+    /// # Panics
+    /// It lies outside of the heap, or is not aligned.
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64;
+
+    /// Writes a PE's aligned word, which [`RemoteHeaps::compare_swap`] accesses as well.
+    ///
+    /// # Panics
+    /// It lies outside of the heap, or is not aligned.
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64);
+
     /// Orders the writes to each PE: it sees those before this call no later than those after it. So it does what this thread
     /// has stored in its own heap before, and what this thread has loaded from there was loaded before.
     fn fence(&mut self);
@@ -156,6 +170,12 @@ mod tests {
         fn put(&mut self, _: usize, _: u64, _: &[u8]) {}
 
         fn put_word(&mut self, _: usize, _: u64, _: u64) {}
+
+        fn compare_swap(&mut self, _: usize, _: u64, expected: u64, _: u64) -> u64 {
+            expected
+        }
+
+        fn atomic_set(&mut self, _: usize, _: u64, _: u64) {}
 
         fn fence(&mut self) {}
 

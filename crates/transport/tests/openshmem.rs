@@ -25,7 +25,7 @@ const PES: usize = 40;
 const UNREAD_MAX: usize = 100_000;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-const SHAPE: LinkShape = LinkShape { slots: 16, slot_bytes: 512, buffer_bytes: 64 << 10 };
+const SHAPE: LinkShape = LinkShape { slots: 16, slot_bytes: 512, buffer_bytes: 64 << 10, has_mutexes: false };
 
 /// Wakes nobody: the server's thread does not sleep for long.
 #[derive(Debug)]
@@ -214,7 +214,12 @@ fn links_of_a_job_conform() {
 
 #[test]
 fn links_with_the_fewest_slots_conform() {
-    run(&Job::start(LinkShape { slots: 8, slot_bytes: 128, buffer_bytes: 64 << 10 }, false));
+    run(&Job::start(LinkShape { slots: 8, slot_bytes: 128, ..SHAPE }, false));
+}
+
+#[test]
+fn links_with_mutexes_conform() {
+    run(&Job::start(LinkShape { has_mutexes: true, ..SHAPE }, false));
 }
 
 fn accepted(job: &Job) -> Box<dyn Link> {

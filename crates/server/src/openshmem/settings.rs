@@ -55,6 +55,7 @@ impl OpenShmemSettings {
                 ("--openshmem-slots", options.openshmem_slots.is_some()),
                 ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
                 ("--openshmem-buffer", options.openshmem_buffer.is_some()),
+                ("--openshmem-mutex", options.openshmem_mutex.is_some()),
                 ("--openshmem-threads", options.openshmem_threads.is_some()),
                 ("--openshmem-one-sided", options.openshmem_one_sided.is_some()),
                 ("--openshmem-timeout", options.openshmem_timeout.is_some()),
@@ -87,6 +88,7 @@ impl OpenShmemSettings {
             slots: options.openshmem_slots.unwrap_or(DEFAULT_SLOTS),
             slot_bytes: u32::try_from(slot_bytes).unwrap_or(u32::MAX),
             buffer_bytes: bytes("--openshmem-buffer", &options.openshmem_buffer, DEFAULT_BUFFER_BYTES)?,
+            has_mutexes: options.openshmem_mutex.unwrap_or(false),
         };
         shape.check().context("--openshmem-slots, --openshmem-slot-size, --openshmem-buffer")?;
         let threads = options.openshmem_threads.unwrap_or(DEFAULT_THREADS);
@@ -147,11 +149,12 @@ mod tests {
         assert!(settings.fabric.is_none() && settings.has_remote_readers());
         let openshmem = settings.openshmem.expect("it is on");
         assert_eq!((openshmem.shape.slots, openshmem.threads, openshmem.one_sided), (16, 1, None));
+        assert!(!openshmem.shape.has_mutexes);
         let line = "--fabric openshmem --openshmem-slots 64 --openshmem-slot-size 1000 --openshmem-buffer 1m \
                     --openshmem-name node7:5 --openshmem-threads 3 --openshmem-one-sided=false --openshmem-timeout 500 \
-                    --openshmem-sleep 5";
+                    --openshmem-sleep 5 --openshmem-mutex";
         let given = of(line).expect("valid").openshmem.expect("it is on");
-        let shape = LinkShape { slots: 64, slot_bytes: 1024, buffer_bytes: 1 << 20 };
+        let shape = LinkShape { slots: 64, slot_bytes: 1024, buffer_bytes: 1 << 20, has_mutexes: true };
         let expected = OpenShmemSettings {
             shape,
             name: Some("node7:5".into()),
@@ -168,6 +171,7 @@ mod tests {
     fn wrong_options_are_named() {
         for (line, named) in [
             ("--openshmem-slots 16", "--openshmem-slots needs --fabric openshmem"),
+            ("--openshmem-mutex", "--openshmem-mutex needs --fabric openshmem"),
             ("--fabric openshmem --openshmem-slots 12", "power of two"),
             ("--fabric openshmem --openshmem-slot-size 64k", "8192"),
             ("--fabric openshmem --openshmem-buffer 1k", "buffer"),

@@ -234,13 +234,14 @@ fn equal_options(settings: &Settings, openshmem: &OpenShmemSettings) -> String {
     let shape = openshmem.shape;
     format!(
         "fabcached {} (region format {FORMAT_VERSION}, messages {CHANNEL_VERSION}) -m {} --memory-max {} --openshmem-slots {} \
-         --openshmem-slot-size {} --openshmem-buffer {}",
+         --openshmem-slot-size {} --openshmem-buffer {} --openshmem-mutex={}",
         env!("CARGO_PKG_VERSION"),
         settings.memory_bytes,
         settings.memory_bytes_max,
         shape.slots,
         shape.slot_bytes,
         shape.buffer_bytes,
+        shape.has_mutexes,
     )
 }
 

@@ -62,8 +62,10 @@ impl ClientLink {
             shape,
             end: ClientEnd::new(shape.terms()),
             message: vec![0; shape.ring().message_bytes_max()],
-            writer: SlotWriter::new(server, plan.requests(client).start, shape.ring()),
-            reader: SlotReader::new(part(plan.answers(server)), shape.ring()),
+            writer: SlotWriter::new(server, plan.requests(client).start, shape.ring())
+                .with_mutex(plan.requests_mutex(client)),
+            reader: SlotReader::new(part(plan.answers(server)), shape.ring())
+                .with_mutex(plan.answers_mutex(server)),
             staging: part(plan.staging(server)),
             landing: part(plan.landing(server)),
             spare: Vec::new(),
@@ -108,7 +110,7 @@ impl ClientLink {
         let mut progress = Progress::Nothing;
         loop {
             let mut buffer = self.spare.pop().unwrap_or_default();
-            let Some(len) = self.reader.read(&mut buffer)? else {
+            let Some(len) = self.reader.read(heaps, &mut buffer)? else {
                 self.spare.push(buffer);
                 break;
             };

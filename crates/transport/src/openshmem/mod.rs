@@ -22,6 +22,9 @@
 //! ```
 //! The client's empty message needs no credit, as a server that has sent its last message returns none any more.
 //!
+//! To compare with, the rings may have *mutexes* ([`LinkShape::has_mutexes`]). A mutex that a stopped PE holds blocks the thread
+//! that waits for it, as an access to that PE's memory does.
+//!
 //! Any PE may write any slot, and staging and landing memory, at any time. Whatever lies there, an end takes a bounded
 //! number of messages at a time, accesses only the link's memory, and breaks the link at a message that breaks the rules.
 

@@ -40,6 +40,8 @@ pub struct LinkShape {
     pub slot_bytes: u32,
     /// Bytes through which long values go, in each direction; a multiple of a cache line.
     pub buffer_bytes: u64,
+    /// Whether both ends of a ring take a mutex for each message, to compare with.
+    pub has_mutexes: bool,
 }
 
 /// Why a shape is invalid.
@@ -89,7 +91,12 @@ impl LinkShape {
 
     /// Bytes that each PE has for each other one.
     pub fn bytes_for_each_pe(&self) -> u64 {
-        2 * (self.ring().bytes() + self.buffer_bytes)
+        2 * (self.ring().bytes() + self.buffer_bytes + self.mutex_bytes())
+    }
+
+    /// Bytes of a ring's mutex: a line of its own.
+    fn mutex_bytes(&self) -> u64 {
+        if self.has_mutexes { LINE_BYTES } else { 0 }
     }
 
     /// The parameters of a link.
@@ -183,9 +190,29 @@ impl HeapPlan {
         self.part(self.staging(self.pes - 1).end, server, self.shape.buffer_bytes)
     }
 
+    /// The line of the mutex of this client's requests.
+    fn requests_line(&self, client: usize) -> Range<u64> {
+        self.part(self.landing(self.pes - 1).end, client, self.shape.mutex_bytes())
+    }
+
+    /// The line of the mutex of this server's answers.
+    fn answers_line(&self, server: usize) -> Range<u64> {
+        self.part(self.requests_line(self.pes - 1).end, server, self.shape.mutex_bytes())
+    }
+
+    /// Where the mutex of this client's requests lies, if rings have one.
+    pub fn requests_mutex(&self, client: usize) -> Option<u64> {
+        self.shape.has_mutexes.then(|| self.requests_line(client).start)
+    }
+
+    /// Where the mutex of this server's answers lies, if rings have one.
+    pub fn answers_mutex(&self, server: usize) -> Option<u64> {
+        self.shape.has_mutexes.then(|| self.answers_line(server).start)
+    }
+
     /// The cache's region.
     pub fn region(&self) -> Range<u64> {
-        let start = self.landing(self.pes - 1).end.next_multiple_of(PAGE_BYTES);
+        let start = self.answers_line(self.pes - 1).end.next_multiple_of(PAGE_BYTES);
         start..start + self.region_bytes
     }
 
@@ -199,18 +226,21 @@ impl HeapPlan {
 mod tests {
     use super::*;
 
-    const SHAPE: LinkShape = LinkShape { slots: 16, slot_bytes: 4096, buffer_bytes: 64 << 10 };
+    const SHAPE: LinkShape =
+        LinkShape { slots: 16, slot_bytes: 4096, buffer_bytes: 64 << 10, has_mutexes: false };
 
     #[test]
     fn parts_do_not_overlap() {
-        let plan = HeapPlan::new(3, SHAPE, 100, 1 << 20);
-        let of_each: [fn(&HeapPlan, usize) -> Range<u64>; 6] = [
+        let plan = HeapPlan::new(3, LinkShape { has_mutexes: true, ..SHAPE }, 100, 1 << 20);
+        let of_each: [fn(&HeapPlan, usize) -> Range<u64>; 8] = [
             HeapPlan::card,
             HeapPlan::heartbeat,
             HeapPlan::requests,
             HeapPlan::answers,
             HeapPlan::staging,
             HeapPlan::landing,
+            HeapPlan::requests_line,
+            HeapPlan::answers_line,
         ];
         let mut end = 0;
         for part in of_each {
@@ -226,6 +256,9 @@ mod tests {
         }
         assert!(plan.region().start >= end && plan.region().start.is_multiple_of(4096));
         assert_eq!(plan.bytes() - plan.region().start, 1 << 20);
+        let without = HeapPlan::new(3, SHAPE, 100, 1 << 20);
+        assert_eq!(without.region().start, without.landing(2).end.next_multiple_of(4096));
+        assert_eq!((without.requests_mutex(0), without.answers_mutex(0)), (None, None));
     }
 
     #[test]

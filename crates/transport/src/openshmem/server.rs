@@ -74,8 +74,9 @@ impl ServerLink {
             own: server,
             end: ServerEnd::new(shape.terms(), 0),
             message: vec![0; shape.ring().message_bytes_max()],
-            writer: SlotWriter::new(client, plan.answers(server).start, shape.ring()),
-            reader: SlotReader::new(requests, shape.ring()),
+            writer: SlotWriter::new(client, plan.answers(server).start, shape.ring())
+                .with_mutex(plan.answers_mutex(server)),
+            reader: SlotReader::new(requests, shape.ring()).with_mutex(plan.requests_mutex(client)),
             pipe: Arc::new(Pipe::new(client, Arc::clone(&wake))?),
             outgoing: Vec::new(),
             sent: 0,
@@ -143,7 +144,7 @@ impl ServerLink {
 
     fn try_progress(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<bool, LinkError> {
         let has_news = self.pipe.take_news();
-        let has_come = self.take_messages()?;
+        let has_come = self.take_messages(heaps)?;
         if self.state != State::Open || !has_news && !has_come {
             return Ok(has_come);
         }
@@ -161,11 +162,11 @@ impl ServerLink {
     }
 
     /// Takes all messages that have come. Returns whether there were any.
-    fn take_messages(&mut self) -> Result<bool, LinkError> {
+    fn take_messages(&mut self, heaps: &mut dyn RemoteHeaps) -> Result<bool, LinkError> {
         let mut any = false;
         loop {
             let mut buffer = self.spare.pop().unwrap_or_default();
-            let Some(len) = self.reader.read(&mut buffer)? else {
+            let Some(len) = self.reader.read(heaps, &mut buffer)? else {
                 self.spare.push(buffer);
                 return Ok(any);
             };

@@ -4,7 +4,7 @@ use fabcache_shmem::RemoteHeaps;
 use fabcache_shmem::local::LocalJob;
 use fabcache_shmem::slots::SlotWriter;
 use fabcache_testbed::random::SplitMix64;
-use fabcache_transport::openshmem::{ClientLink, LinkError, PipeLink, Progress, ServerLink};
+use fabcache_transport::openshmem::{ClientLink, HeapPlan, LinkError, PipeLink, Progress, ServerLink};
 use fabcache_transport::{Link, Received};
 
 use super::Awake;
@@ -19,9 +19,7 @@ fn rounds() -> u64 {
     std::env::var(ROUNDS_VARIABLE).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
 }
 
-#[test]
-fn all_bytes_arrive_and_links_restart_in_any_order_of_steps() {
-    let plan = Pair::plan(2);
+fn run_any_order_of_steps(plan: HeapPlan) {
     for seed in 0..rounds() {
         let (mut random, job) = (SplitMix64::new(seed), LocalJob::new(2, plan.bytes()));
         let mut pair = Pair::new(&job, plan, 1);
@@ -42,6 +40,16 @@ fn all_bytes_arrive_and_links_restart_in_any_order_of_steps() {
 }
 
 #[test]
+fn all_bytes_arrive_and_links_restart_in_any_order_of_steps() {
+    run_any_order_of_steps(Pair::plan(2));
+}
+
+#[test]
+fn all_bytes_arrive_through_mutexes_in_any_order_of_steps() {
+    run_any_order_of_steps(Pair::plan_with_mutexes(2));
+}
+
+#[test]
 fn bytes_behind_a_full_pipe_arrive() {
     let plan = Pair::plan(2);
     let mut pair = Pair::new(&LocalJob::new(2, plan.bytes()), plan, 1);
@@ -52,7 +60,15 @@ fn bytes_behind_a_full_pipe_arrive() {
 
 #[test]
 fn hostile_contents_break_only_their_link() {
-    let plan = Pair::plan(4);
+    run_hostile_contents(Pair::plan(4));
+}
+
+#[test]
+fn hostile_contents_break_only_their_link_with_mutexes() {
+    run_hostile_contents(Pair::plan_with_mutexes(4));
+}
+
+fn run_hostile_contents(plan: HeapPlan) {
     let mut broken = [0; 2];
     for seed in 0..rounds() {
         let (mut random, job) = (SplitMix64::new(seed), LocalJob::new(4, plan.bytes()));
@@ -236,6 +252,14 @@ impl RemoteHeaps for Unreadable {
 
     fn put_word(&mut self, pe: usize, offset: u64, word: u64) {
         self.0.put_word(pe, offset, word);
+    }
+
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        self.0.compare_swap(pe, offset, expected, new)
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        self.0.atomic_set(pe, offset, word);
     }
 
     fn fence(&mut self) {

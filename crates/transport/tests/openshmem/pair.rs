@@ -19,7 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// The PE that serves the others.
 pub const SERVER: usize = 0;
 /// The smallest: credits and memory run out soon.
-pub const SHAPE: LinkShape = LinkShape { slots: 8, slot_bytes: 128, buffer_bytes: 64 << 10 };
+pub const SHAPE: LinkShape =
+    LinkShape { slots: 8, slot_bytes: 128, buffer_bytes: 64 << 10, has_mutexes: false };
 /// The most bytes of one stream that an end holds: in slots and memory, in a pipe, and in a chunk that was read.
 const HELD_BYTES_MAX: u64 = 8 * 128 + (64 << 10) + (256 << 10) + (64 << 10);
 const MESSAGE_BYTES: u64 = 120;
@@ -48,13 +49,35 @@ struct Watched {
     readable: Vec<Range<u64>>,
     /// … and written.
     writable: Vec<Range<u64>>,
+    /// The mutexes of both rings, if they have one: their PEs, and where they lie.
+    mutexes: Rc<[(usize, u64)]>,
+    /// That of the mutexes which this side holds.
+    held: Option<(usize, u64)>,
     /// The other side, if it makes steps after each write of a slot.
     between: Option<(Weak<RefCell<dyn Side>>, SplitMix64)>,
 }
 
 impl Watched {
-    fn new(heaps: LocalHeaps, pe: usize, readable: &[Range<u64>], writable: &[Range<u64>]) -> Watched {
-        Watched { heaps, pe, readable: readable.into(), writable: writable.into(), between: None }
+    fn new(
+        heaps: LocalHeaps,
+        pe: usize,
+        readable: &[Range<u64>],
+        writable: &[Range<u64>],
+        mutexes: &Rc<[(usize, u64)]>,
+    ) -> Watched {
+        let (readable, writable) = (readable.into(), writable.into());
+        Watched { heaps, pe, readable, writable, mutexes: mutexes.clone(), held: None, between: None }
+    }
+
+    /// Lets the other side make a step, at random.
+    fn step(&mut self) {
+        if let Some((side, random)) = &mut self.between
+            && random.once_in(2)
+            && let Some(side) = side.upgrade()
+            && let Ok(mut side) = side.try_borrow_mut()
+        {
+            side.step(random);
+        }
     }
 }
 
@@ -94,13 +117,26 @@ impl RemoteHeaps for Watched {
         assert_eq!(pe, self.pe);
         check(&self.writable, offset, 8);
         self.heaps.put_word(pe, offset, word);
-        if let Some((side, random)) = &mut self.between
-            && random.once_in(2)
-            && let Some(side) = side.upgrade()
-            && let Ok(mut side) = side.try_borrow_mut()
-        {
-            side.step(random);
+        if self.mutexes.is_empty() {
+            self.step();
+        } else {
+            // The other side waits for the mutex until this one releases it.
+            assert_eq!(self.held.map(|(pe, _)| pe), Some(pe), "a slot is written without its mutex");
         }
+    }
+
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        assert!(self.mutexes.contains(&(pe, offset)), "no mutex of the link's");
+        assert_eq!(self.held.replace((pe, offset)), None, "an end takes a second mutex");
+        let was = self.heaps.compare_swap(pe, offset, expected, new);
+        assert_eq!(was, expected, "nobody holds it between steps");
+        was
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        assert_eq!(self.held.take(), Some((pe, offset)), "an end releases what it does not hold");
+        self.heaps.atomic_set(pe, offset, word);
+        self.step();
     }
 
     fn fence(&mut self) {
@@ -375,11 +411,18 @@ impl Pair {
         HeapPlan::new(pes, SHAPE, 64, 0)
     }
 
+    /// The same, with mutexes.
+    pub fn plan_with_mutexes(pes: usize) -> HeapPlan {
+        HeapPlan::new(pes, LinkShape { has_mutexes: true, ..SHAPE }, 64, 0)
+    }
+
     /// Returns the link of this PE. The memory is zeroed.
     pub fn new(job: &LocalJob, plan: HeapPlan, number: usize) -> Pair {
         let part = |pe| move |at, len| job.part(pe, at, len);
         let wakes = Arc::<Wakes>::default();
         let common = Rc::new(Common { is_honest: Cell::new(true), answers_before: Cell::new(0) });
+        let mutexes = [(number, plan.answers_mutex(SERVER)), (SERVER, plan.requests_mutex(number))];
+        let mutexes = mutexes.into_iter().filter_map(|(pe, mutex)| Some((pe, mutex?))).collect();
         let server = ServerSide {
             link: ServerLink::new(&plan, number, SERVER, part(SERVER), wakes.clone()).expect("a descriptor"),
             heaps: Watched::new(
@@ -387,6 +430,7 @@ impl Pair {
                 number,
                 &[plan.staging(SERVER)],
                 &[plan.answers(SERVER), plan.landing(SERVER)],
+                &mutexes,
             ),
             wakes,
             worker: None,
@@ -399,7 +443,7 @@ impl Pair {
         };
         let client = ClientSide {
             link: ClientLink::new(&plan, number, SERVER, part(number)),
-            heaps: Watched::new(job.of(number), SERVER, &[], &[plan.requests(number)]),
+            heaps: Watched::new(job.of(number), SERVER, &[], &[plan.requests(number)], &mutexes),
             requests: Stream::default(),
             answers: Stream { name: 1, bytes: 0 },
             has_left: false,

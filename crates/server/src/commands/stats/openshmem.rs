@@ -31,6 +31,7 @@ pub fn settings(settings: &OpenShmemSettings, report: &mut Report<'_>) {
     report.stat("openshmem_slots", settings.shape.slots);
     report.stat("openshmem_slot_size", settings.shape.slot_bytes);
     report.stat("openshmem_buffer", settings.shape.buffer_bytes);
+    report.stat("openshmem_mutex", if settings.shape.has_mutexes { "yes" } else { "no" });
     report.stat("openshmem_threads", settings.threads);
     let one_sided = match settings.one_sided {
         None => "auto",
