@@ -67,7 +67,7 @@ fn lock(heaps: &mut dyn RemoteHeaps, pe: usize, at: u64) {
         heaps.progress();
         yield_now();
     }
-    // What the holder before has put is read after this, and what it has copied is written.
+    // The caller reads what the last holder has put, and overwrites nothing that the last holder still copies.
     if !without("slot_lock_acquire") {
         fence(Ordering::Acquire);
     }
@@ -75,8 +75,8 @@ fn lock(heaps: &mut dyn RemoteHeaps, pe: usize, at: u64) {
 
 /// Releases the mutex.
 fn unlock(heaps: &mut dyn RemoteHeaps, pe: usize, at: u64) {
-    // What was put while it was held, or before, arrives first, or the reader could take the mutex and copy what was there
-    // before. What was copied from here was copied. Quiet would wait until all has arrived, over TCP at stopped PEs as well.
+    // The puts of this thread arrive before the release, and its copies end before it: otherwise the next holder could read
+    // what the slot held before. `shmem_ctx_quiet` would do as well, but over TCP it waits for stopped PEs.
     if !without("slot_unlock_fence") {
         heaps.fence();
     }

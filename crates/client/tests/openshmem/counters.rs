@@ -42,8 +42,18 @@ fn client_process() {
 #[test]
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn each_increment_counts_once() {
-    let rounds = amount(100, 5000);
-    let job = started_patient("-m 32");
+    increment_everywhere("-m 32", amount(100, 5000));
+}
+
+#[test]
+#[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
+fn each_increment_counts_once_with_mutexes() {
+    increment_everywhere("-m 32 --openshmem-mutex", amount(50, 1000));
+}
+
+/// Starts a job with these options, and lets clients of all PEs increment counters.
+fn increment_everywhere(options: &str, rounds: usize) {
+    let job = started_patient(options);
     let first = through(&job, 0);
     for number in 0..COUNTERS {
         first.set(&counter(number), b"0", Ttl::NEVER).expect("stored");
