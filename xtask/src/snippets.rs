@@ -39,6 +39,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "ldconfig", "needs root, and a library in the system's folders"),
     ("README.md", "pip install", "builds the wheel again, which this runner installs"),
     ("docs/benchmark-reference.md", "cargo build --release", ".ci/run runs it"),
+    ("docs/benchmark-reference.md", "oshrun", "needs Open MPI, and two nodes"),
     ("docs/benchmarks.md", "cargo build --release", ".ci/run runs it"),
     (
         "docs/fabric.md",

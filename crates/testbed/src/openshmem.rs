@@ -151,10 +151,8 @@ impl JobOptions {
 
     fn command(&self, places: &Places) -> Result<Command> {
         let server = self.program.clone().map_or_else(server_program, Ok)?;
-        let folder = places.folder.path();
-        let mut command = Command::new(LAUNCHER);
-        command.args(LAUNCHER_ARGUMENTS).args(&self.launcher);
-        command.envs(LAUNCHER_ENVIRONMENT).env("TMPDIR", folder).env(MESSAGES_VARIABLE, folder);
+        let mut command = launcher(places.folder.path());
+        command.args(&self.launcher);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         for (pe, port) in places.ports.iter().enumerate() {
             if pe > 0 {
@@ -177,6 +175,14 @@ impl JobOptions {
         }
         Ok(command)
     }
+}
+
+/// Returns a command of the launcher, for jobs on this host whose files lie in this folder.
+pub fn launcher(folder: &Path) -> Command {
+    let mut command = Command::new(LAUNCHER);
+    command.args(LAUNCHER_ARGUMENTS).envs(LAUNCHER_ENVIRONMENT);
+    command.env("TMPDIR", folder).env(MESSAGES_VARIABLE, folder);
+    command
 }
 
 /// Returns the server's program.

@@ -3,6 +3,7 @@
 //! Each arrangement is a number of PEs on this machine, and the transports by which they access each other's memory.
 
 mod answers;
+mod measure;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -53,6 +54,9 @@ pub struct Args {
     /// The server to test [default: the workspace's own, built for release]
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
+    /// The command-line tool, which measures [default: the workspace's own, built for release]
+    #[arg(long, value_name = "PATH")]
+    tool: Option<PathBuf>,
     /// Only run tests whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -80,6 +84,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.only.is_none() {
         compare_answers(args, &server, &mut results)?;
+        let tool = args.tool.clone().map_or_else(workspace::build_tool, Ok)?;
+        measure::run(&tool, &server, &interrupt, &mut results)?;
     }
     results.end()
 }

@@ -1,11 +1,12 @@
-//! A cache over the symmetric memory of a job, beside OpenSHMEM by itself and beside a server over TCP.
+//! Caches over the symmetric memory of jobs, beside OpenSHMEM by itself and beside another server.
 //!
-//! The benchmark is a job of two PEs of its own, beside that of the cache: `raw.rs` measures from one to the other. The first is
-//! also the cache's client, of keys that another PE of the cache has.
+//! The benchmark is a job of two PEs of its own, beside those of the caches: `raw.rs` measures from one to the other. The first
+//! is also the caches' client, of keys that another PE of the cache has. `servers.rs` starts what is measured.
 
 pub mod raw;
+pub mod report;
+pub mod servers;
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,16 +15,14 @@ use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::distribution::Mapping;
 use fabcache_client::{Address, Client, Distribution, Options, Outcome, Request, Ttl};
 use fabcache_shmem::{Job, Process};
-use fabcache_testbed::statistics::median;
-use serde::{Deserialize, Serialize};
 
 use crate::fabric::timing::{Times, times};
-use crate::report::ServersHeader;
 use raw::{MEASURING, REMOTE, Raw};
+use report::{Figure, RAW, Rate, What};
 
 /// Keys of each size.
 const KEYS: usize = 64;
-/// GETs under way of the client whose rate is measured.
+/// Requests under way of the client whose rate is measured.
 const WINDOW: usize = 32;
 /// Clients of which each waits for its answers.
 const CLIENTS: usize = 16;
@@ -37,81 +36,8 @@ pub struct Plan {
     pub rounds: u32,
     /// Duration of a round.
     pub round: Duration,
-    /// The Unix socket of one of the cache's PEs, the names of all, and the one whose keys are measured.
-    pub cache: Option<CachePlan>,
-    /// Another server, to compare with.
-    pub against: Option<Address>,
-}
-
-/// A cache to measure.
-#[derive(Clone, Debug)]
-pub struct CachePlan {
-    /// The Unix socket of the delegator.
-    pub socket: Address,
-    /// The names of the job's PEs.
-    pub names: Vec<Address>,
-    /// The one whose keys are measured.
-    pub owner: usize,
-}
-
-/// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum What {
-    /// A read of another PE's memory.
-    RawRead,
-    /// A write of another PE's memory and a flag, until its flag comes back.
-    RawRoundTrip,
-    /// A GET through the delegator.
-    Get,
-    /// A SET through the delegator.
-    Set,
-    /// A GET from the other server.
-    AgainstGet,
-    /// A SET to the other server.
-    AgainstSet,
-}
-
-/// A figure of one round.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Figure {
-    /// What was measured.
-    pub what: What,
-    /// Bytes of the value.
-    pub bytes: usize,
-    /// Which round.
-    pub round: u32,
-    /// Median duration.
-    pub p50_ns: f64,
-    /// 99th percentile.
-    pub p99_ns: f64,
-}
-
-/// GETs per second of one round.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Rate {
-    /// Clients, each in a thread of its own.
-    pub clients: usize,
-    /// Operations under way of each.
-    pub window: usize,
-    /// Bytes of the value.
-    pub bytes: usize,
-    /// Which round.
-    pub round: u32,
-    /// GETs per second of all clients together.
-    pub per_s: f64,
-}
-
-/// The results.
-#[derive(Clone, Debug, Serialize)]
-pub struct Results {
-    /// When, where and how.
-    #[serde(flatten)]
-    pub header: ServersHeader,
-    /// Durations.
-    pub figures: Vec<Figure>,
-    /// Rates.
-    pub rates: Vec<Rate>,
+    /// The servers, which run: a label, and the address. Of a job, the Unix socket of a delegator.
+    pub servers: Vec<(String, Address)>,
 }
 
 /// Measures, as one PE of a job of two. Returns the figures in the first, and nothing in the other.
@@ -141,55 +67,85 @@ fn measure_from(
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Vec<Figure>, Vec<Rate>)> {
-    let cache = plan.cache.as_ref().map(Target::of_cache).transpose()?;
-    let against = plan.against.as_ref().map(Target::of_server).transpose()?;
+    let targets: Vec<Target> =
+        plan.servers.iter().map(|(label, address)| Target::new(label, address)).collect::<Result<_>>()?;
     let (mut figures, mut rates) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds {
         for &bytes in &plan.sizes {
             progress(&format!("round {} of {}, {bytes} bytes", round + 1, plan.rounds));
-            let mut add = |what, times: Times| {
-                figures.push(Figure { what, bytes, round, p50_ns: times.p50_ns, p99_ns: times.p99_ns });
+            let mut add = |target: &str, what, times: Times| {
+                let (target, Times { p50_ns, p99_ns, .. }) = (target.to_owned(), times);
+                figures.push(Figure { target, what, bytes, round, p50_ns, p99_ns });
             };
-            add(What::RawRead, raw.reads(bytes, plan.round)?);
-            add(What::RawRoundTrip, raw.round_trips(bytes, plan.round)?);
-            if let Some(cache) = &cache {
-                add(What::Set, cache.sets(bytes, plan.round)?);
-                add(What::Get, cache.gets(bytes, plan.round)?);
-            }
-            if let Some(against) = &against {
-                add(What::AgainstSet, against.sets(bytes, plan.round)?);
-                add(What::AgainstGet, against.gets(bytes, plan.round)?);
+            add(RAW, What::Get, raw.reads(bytes, plan.round)?);
+            add(RAW, What::Set, raw.round_trips(bytes, plan.round)?);
+            for target in &targets {
+                add(&target.label, What::Set, target.sets(bytes, plan.round)?);
+                add(&target.label, What::Get, target.gets(bytes, plan.round)?);
             }
         }
-        if let Some(cache) = &cache {
-            progress(&format!("round {} of {}, rates", round + 1, plan.rounds));
-            let bytes = plan.sizes[0];
+        progress(&format!("round {} of {}, rates", round + 1, plan.rounds));
+        let bytes = plan.sizes[0];
+        for what in [What::Get, What::Set] {
             for (clients, window) in [(1, WINDOW), (CLIENTS, 1)] {
-                let per_s = cache.rate(bytes, clients, window, plan.round)?;
-                rates.push(Rate { clients, window, bytes, round, per_s });
+                for target in &targets {
+                    let per_s = target.rate(what, bytes, clients, window, plan.round)?;
+                    rates.push(Rate {
+                        target: target.label.clone(),
+                        what,
+                        clients,
+                        window,
+                        bytes,
+                        round,
+                        per_s,
+                    });
+                }
             }
         }
     }
     Ok((figures, rates))
 }
 
+/// Returns the names and versions of the servers.
+///
+/// # Errors
+/// A server does not answer.
+pub fn versions(plan: &Plan) -> Result<Vec<(String, String)>> {
+    let version = |(label, address): &(String, Address)| {
+        let versions = client(address)?.versions();
+        Ok((label.clone(), versions.into_iter().next().context("no server")??))
+    };
+    plan.servers.iter().map(version).collect()
+}
+
+fn client(address: &Address) -> Result<Client> {
+    Ok(Client::new([address.to_string().as_str()], Options::default())?)
+}
+
 /// A server to measure, and keys there.
 struct Target {
+    label: String,
     client: Client,
     keys: Vec<String>,
 }
 
 impl Target {
-    fn of_cache(plan: &CachePlan) -> Result<Target> {
-        let mapping = Mapping::new(&Distribution::Ketama, &plan.names, |_| true);
-        let is_owners = |key: &String| mapping.server_of(key.as_bytes()) == Some(plan.owner);
-        let keys = (0..).map(|number| format!("key{number:05}")).filter(is_owners).take(KEYS).collect();
-        Ok(Target { client: client(&plan.socket)?, keys })
-    }
-
-    fn of_server(address: &Address) -> Result<Target> {
-        let keys = (0..KEYS).map(|number| format!("key{number:05}")).collect();
-        Ok(Target { client: client(address)?, keys })
+    /// Connects to a server. Of a job's PE the keys are those of the next PE.
+    fn new(label: &str, address: &Address) -> Result<Target> {
+        let client = client(address)?;
+        let stats = client.stats("fabcache").pop().context("no server")?;
+        let keys = (0..).map(|number| format!("key{number:05}"));
+        // Another server has no such statistics.
+        let pe = stats.ok().and_then(|stats| PeStats::of(&stats));
+        let keys = match pe {
+            None => keys.take(KEYS).collect(),
+            Some(PeStats { own, names }) => {
+                let mapping = Mapping::new(&Distribution::Ketama, &names, |_| true);
+                let owner = (own + 1) % names.len();
+                keys.filter(|key| mapping.server_of(key.as_bytes()) == Some(owner)).take(KEYS).collect()
+            }
+        };
+        Ok(Target { label: label.to_owned(), client, keys })
     }
 
     fn key(&self, number: u64) -> &[u8] {
@@ -214,8 +170,8 @@ impl Target {
         self.keys.iter().try_for_each(|key| Ok(self.client.set(key.as_bytes(), &value, Ttl::NEVER)?))
     }
 
-    /// Returns GETs per second of clients in threads of their own.
-    fn rate(&self, bytes: usize, clients: usize, window: usize, round: Duration) -> Result<f64> {
+    /// Returns operations per second of clients in threads of their own.
+    fn rate(&self, what: What, bytes: usize, clients: usize, window: usize, round: Duration) -> Result<f64> {
         self.fill(bytes)?;
         let (began, is_over) = (Instant::now(), AtomicBool::new(false));
         let total: Result<u64> = thread::scope(|scope| {
@@ -223,7 +179,7 @@ impl Target {
                 .map(|number| {
                     scope.spawn({
                         let is_over = &is_over;
-                        move || self.gets_until(window, number as u64, is_over)
+                        move || self.requests_until(what, bytes, window, number as u64, is_over)
                     })
                 })
                 .collect();
@@ -234,20 +190,35 @@ impl Target {
         Ok(total? as f64 / began.elapsed().as_secs_f64())
     }
 
-    fn gets_until(&self, window: usize, first: u64, is_over: &AtomicBool) -> Result<u64> {
+    /// Returns the operations of one client until `is_over`.
+    fn requests_until(
+        &self,
+        what: What,
+        bytes: usize,
+        window: usize,
+        first: u64,
+        is_over: &AtomicBool,
+    ) -> Result<u64> {
         let mut number = first;
         let mut next = || {
             number += 1;
             self.key(number).to_vec()
         };
-        let mut requests: Vec<Request> = (0..window).map(|_| self.client.iget(next(), Vec::new())).collect();
+        let mut begin = || match what {
+            What::Get => self.client.iget(next(), Vec::new()),
+            What::Set => self.client.iset(next(), vec![b'v'; bytes], Ttl::NEVER),
+        };
+        let mut requests: Vec<Request> = (0..window).map(|_| begin()).collect();
         let mut count = 0;
         while !is_over.load(Ordering::Relaxed) {
             for request in &mut requests {
                 let completed = request.wait();
-                ensure!(matches!(completed.result?, Outcome::Found { .. }), "a GET found nothing");
+                match (what, completed.result?) {
+                    (What::Get, Outcome::Found { .. }) => request.iget(next(), completed.value),
+                    (What::Get, _) => bail!("a GET found nothing"),
+                    (What::Set, _) => request.iset(next(), completed.value, Ttl::NEVER),
+                }
                 count += 1;
-                request.iget(next(), completed.value);
             }
         }
         requests.iter_mut().try_for_each(|request| request.wait().result.map(drop))?;
@@ -255,58 +226,44 @@ impl Target {
     }
 }
 
-fn client(address: &Address) -> Result<Client> {
-    Ok(Client::new([address.to_string().as_str()], Options::default())?)
+/// What a PE says of its job.
+#[derive(Debug, PartialEq, Eq)]
+struct PeStats {
+    own: usize,
+    names: Vec<Address>,
 }
 
-impl Results {
-    fn median_us(&self, what: What, bytes: usize) -> Option<f64> {
-        let of = self.figures.iter().filter(|figure| figure.what == what && figure.bytes == bytes);
-        let times: Vec<f64> = of.map(|figure| figure.p50_ns / 1e3).collect();
-        (!times.is_empty()).then(|| median(times))
+impl PeStats {
+    /// Reads the statistics of a server; none if it is not part of a job.
+    fn of(stats: &[(String, String)]) -> Option<PeStats> {
+        let find = |name: &str| Some(&stats.iter().find(|(stat, _)| stat == name)?.1);
+        let own = find("openshmem_pe")?.parse().ok()?;
+        let count: usize = find("openshmem_pes")?.parse().ok()?;
+        let name = |pe| find(&format!("openshmem_pe:{pe}:name"))?.parse().ok();
+        Some(PeStats { own, names: (0..count).map(name).collect::<Option<_>>()? })
     }
+}
 
-    /// Returns the results as text.
-    pub fn table(&self) -> String {
-        let mut text = format!("{}\n\n", self.header.method);
-        let mut sizes: Vec<usize> = self.figures.iter().map(|figure| figure.bytes).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let _ = writeln!(
-            text,
-            "{:>9} {:>9} {:>9} {:>7} {:>12} {:>9} {:>7} {:>11} {:>11}",
-            "bytes", "get, raw", "GET", "ratio", "put+flag, raw", "SET", "ratio", "GET, other", "SET, other"
-        );
-        let cell = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.2}"));
-        for bytes in sizes {
-            let of = |what| self.median_us(what, bytes);
-            let ratio =
-                |ours: Option<f64>, raw: Option<f64>| cell(ours.zip(raw).map(|(ours, raw)| ours / raw));
-            let _ = writeln!(
-                text,
-                "{bytes:>9} {:>9} {:>9} {:>7} {:>12} {:>9} {:>7} {:>11} {:>11}",
-                cell(of(What::RawRead)),
-                cell(of(What::Get)),
-                ratio(of(What::Get), of(What::RawRead)),
-                cell(of(What::RawRoundTrip)),
-                cell(of(What::Set)),
-                ratio(of(What::Set), of(What::RawRoundTrip)),
-                cell(of(What::AgainstGet)),
-                cell(of(What::AgainstSet)),
-            );
-        }
-        text.push_str("medians in microseconds\n");
-        for (clients, window) in [(1, WINDOW), (CLIENTS, 1)] {
-            let of = self.rates.iter().filter(|rate| rate.clients == clients && rate.window == window);
-            let rates: Vec<f64> = of.map(|rate| rate.per_s).collect();
-            if !rates.is_empty() {
-                let _ = writeln!(
-                    text,
-                    "{clients} client(s), {window} GETs under way each: {:.0} GETs/s",
-                    median(rates)
-                );
-            }
-        }
-        text
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pes_are_read_from_statistics() {
+        let stats = |lines: &[(&str, &str)]| {
+            lines.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
+        };
+        let mut of_job = stats(&[
+            ("openshmem_pe", "1"),
+            ("openshmem_pes", "2"),
+            ("openshmem_pe:0:name", "127.0.0.1:5"),
+            ("openshmem_pe:0:state", "up"),
+            ("openshmem_pe:1:name", "node7"),
+        ]);
+        let names = ["127.0.0.1:5", "node7"].map(|name| name.parse().expect("an address")).to_vec();
+        assert_eq!(PeStats::of(&of_job), Some(PeStats { own: 1, names }));
+        of_job.pop();
+        assert_eq!(PeStats::of(&of_job), None);
+        assert_eq!(PeStats::of(&stats(&[("pid", "5")])), None);
     }
 }

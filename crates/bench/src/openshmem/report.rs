@@ -79,7 +79,7 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 fn cell(values: &[f64]) -> String {
-    if values.is_empty() { "-".to_owned() } else { format!("{:.2}", median(values.to_vec())) }
+    if values.is_empty() { "-".to_owned() } else { format!("{:.2}", median(values.iter().copied())) }
 }
 
 impl Results {
@@ -115,7 +115,8 @@ impl Results {
                 line(&mut text, &bytes.to_string(), target, [&get, &of_get, &set, &of_set]);
             }
         }
-        let _ = writeln!(text, "{RAW}: a get, and a put with a flag until a flag comes back; ratios are to it");
+        let _ =
+            writeln!(text, "{RAW}: a get, and a put with a flag until a flag comes back; ratios are to it");
         text + &self.rates_table()
     }
 
@@ -129,7 +130,7 @@ impl Results {
                 let of = self.rates.iter().filter(|rate| {
                     (&*rate.target, rate.what, rate.clients, rate.window) == (target, what, clients, window)
                 });
-                let _ = write!(text, " {target} {:.0}", median(of.map(|rate| rate.per_s).collect()));
+                let _ = write!(text, " {target} {:.0}", median(of.map(|rate| rate.per_s)));
             }
             text.push('\n');
         }
@@ -179,6 +180,9 @@ mod tests {
                 assert!(lines.iter().any(|line| *line == expected), "{expected:?}\n{table}");
             }
         }
-        assert!(table.ends_with("16 client(s), 1 SETs under way each, a second: slots 7000 mutex 5000\n"), "{table}");
+        assert!(
+            table.ends_with("16 client(s), 1 SETs under way each, a second: slots 7000 mutex 5000\n"),
+            "{table}"
+        );
     }
 }

@@ -75,7 +75,7 @@ pub enum Command {
     Shm(shm::Arguments),
     /// Measures a fabric (RDMA, through libfabric), and a server over it
     Fabric(fabric::Arguments),
-    /// Measures OpenSHMEM, and a cache over it; started by oshrun -np 2
+    /// Measures OpenSHMEM, and caches over it
     Openshmem(openshmem::Arguments),
     /// Runs the remote end of a fabric: started by `fabric`
     #[command(hide = true)]
@@ -88,6 +88,12 @@ pub enum Command {
 
 /// Runs a subcommand.
 pub fn run(command: Command) -> Result<()> {
+    if let Command::Openshmem(arguments) = &command
+        && openshmem::is_in_job()
+    {
+        // SAFETY: the process has started no thread: signals are handled below.
+        return unsafe { openshmem::run_in_job(arguments) };
+    }
     cleanup::handle_signals()?;
     match command {
         Command::Latency(arguments) => latency::run(&arguments),
