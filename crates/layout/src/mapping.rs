@@ -30,7 +30,15 @@ impl Mapping {
     /// # Errors
     /// The file is shorter, so reading it could be fatal, or the system fails.
     pub fn to_read(file: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
-        Mapping::new(file, len, ProtFlags::READ)
+        Mapping::part_to_read(file, 0, len)
+    }
+
+    /// Maps the `len` bytes from `offset` of a file for reading.
+    ///
+    /// # Errors
+    /// As for [`Mapping::to_read`]; or the offset is not a multiple of the page size.
+    pub fn part_to_read(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Mapping> {
+        Mapping::new(file, offset, len, ProtFlags::READ)
     }
 
     /// Maps the first `len` bytes of a file for reading and writing.
@@ -38,21 +46,22 @@ impl Mapping {
     /// # Errors
     /// As for [`Mapping::to_read`].
     pub fn to_write(file: BorrowedFd<'_>, len: u64) -> io::Result<Mapping> {
-        Mapping::new(file, len, ProtFlags::READ | ProtFlags::WRITE)
+        Mapping::new(file, 0, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    fn new(file: BorrowedFd<'_>, len: u64, access: ProtFlags) -> io::Result<Mapping> {
+    fn new(file: BorrowedFd<'_>, offset: u64, len: u64, access: ProtFlags) -> io::Result<Mapping> {
         let stat = rustix::fs::fstat(file)?;
         let there = stat.st_size;
-        if len == 0 || u64::try_from(there).unwrap_or(0) < len {
-            let text = format!("a memory file of {there} bytes cannot be mapped as {len}");
+        let end = offset.saturating_add(len);
+        if len == 0 || u64::try_from(there).unwrap_or(0) < end {
+            let text = format!("a memory file of {there} bytes has no {len} bytes at {offset} to map");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let page = usize::try_from(stat.st_blksize).unwrap_or(0).max(1);
         let mapped = (len as usize).next_multiple_of(page);
         let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe { rustix::mm::mmap(anywhere, mapped, access, shared, file, 0) }?;
+        let base = unsafe { rustix::mm::mmap(anywhere, mapped, access, shared, file, offset) }?;
         Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), len, mapped })
     }
 
@@ -117,5 +126,19 @@ mod tests {
         assert!(Mapping::to_read(file.as_fd(), 4096).is_ok());
         assert!(Mapping::to_read(file.as_fd(), 4097).is_err());
         assert!(Mapping::to_read(file.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn part_is_mapped_where_it_is() {
+        let file = memfd_create("fabcache-part", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 3 << 14).expect("memory");
+        rustix::io::pwrite(&file, &7_u64.to_ne_bytes(), 1 << 14).expect("memory");
+        let mapping = Mapping::part_to_read(file.as_fd(), 1 << 14, 1 << 14).expect("in the file");
+        // SAFETY: it is used before the mapping is dropped, and not written.
+        let memory = unsafe { mapping.memory() };
+        assert_eq!((memory.len(), memory.load(0, crate::sync::Ordering::Relaxed)), (1 << 14, 7));
+        for (offset, len) in [(1 << 14, (2 << 14) + 1), (3 << 14, 1), (u64::MAX, 2), (8, 8)] {
+            assert!(Mapping::part_to_read(file.as_fd(), offset, len).is_err(), "{offset} {len}");
+        }
     }
 }

@@ -34,6 +34,19 @@ impl Region {
     /// The file is shorter, or not sealed against shrinking, which would crash this process; or a kept one is open for
     /// writing; or the system fails.
     pub fn map(file: BorrowedFd<'_>, bytes: u64, protection: Protection) -> io::Result<Region> {
+        Region::map_part(file, 0, bytes, protection)
+    }
+
+    /// Maps the `bytes` from `offset` of a file.
+    ///
+    /// # Errors
+    /// As for [`Region::map`]; or the offset is not a multiple of the page size.
+    pub fn map_part(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        protection: Protection,
+    ) -> io::Result<Region> {
         let (is_protected, otherwise) = match protection {
             Protection::Sealed => {
                 let seals = rustix::fs::fcntl_get_seals(file)?;
@@ -48,7 +61,7 @@ impl Region {
         if !is_protected {
             return Err(io::Error::new(io::ErrorKind::InvalidData, otherwise));
         }
-        let mapping = Mapping::to_read(file, bytes)?;
+        let mapping = Mapping::part_to_read(file, offset, bytes)?;
         // SAFETY: it is dropped with the mapping, below; readers keep the whole (`Mapped::over`), and nothing here
         // writes.
         let memory = unsafe { mapping.memory() };
