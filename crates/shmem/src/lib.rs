@@ -17,6 +17,8 @@ mod context;
 pub mod environment;
 mod error;
 #[cfg(not(loom))]
+mod heap_file;
+#[cfg(not(loom))]
 mod job;
 #[cfg(not(loom))]
 mod library;
@@ -30,6 +32,8 @@ pub mod sleep;
 pub mod slots;
 
 pub use error::Error;
+#[cfg(not(loom))]
+pub use heap_file::{HeapFile, HeapFileError};
 #[cfg(not(loom))]
 pub use job::Job;
 #[cfg(not(loom))]

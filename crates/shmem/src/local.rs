@@ -1,6 +1,7 @@
 //! A job whose PEs are threads of this process. Its heaps stay allocated until the process ends, as those of a job do.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::os::fd::IntoRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Barrier, Mutex};
@@ -8,6 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fabcache_layout::Memory;
+use rustix::fs::{MemfdFlags, Mode};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::Error;
 use crate::remote_heaps::{Process, RemoteHeaps, SymmetricHeap};
@@ -47,18 +50,51 @@ impl LocalJob {
     /// # Panics
     /// `bytes` is 0.
     pub fn new(pes: usize, bytes: u64) -> LocalJob {
-        LocalJob::on_hosts(pes, bytes, true)
+        LocalJob::on_heap(pes, bytes, true)
     }
 
-    /// As [`LocalJob::new`] does; on different hosts, no PE has another's memory mapped.
-    fn on_hosts(pes: usize, bytes: u64, is_mapped: bool) -> LocalJob {
+    /// Starts a job as [`LocalJob::new`] does, each PE on a host of its own: none has another's memory mapped.
+    ///
+    /// # Panics
+    /// `bytes` is 0.
+    pub fn apart(pes: usize, bytes: u64) -> LocalJob {
+        LocalJob::on_heap(pes, bytes, false)
+    }
+
+    fn on_heap(pes: usize, bytes: u64, are_mapped: bool) -> LocalJob {
         assert!(bytes > 0, "an empty heap");
         let layout =
             Layout::from_size_align(bytes as usize, 4096).expect("a length that fits the address space");
-        let heaps = (0..pes).map(|_| {
+        LocalJob::on(pes, bytes, are_mapped, || {
             // SAFETY: the layout has bytes.
+            let base = unsafe { alloc_zeroed(layout) };
+            NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout))
+        })
+    }
+
+    /// Starts a job as [`LocalJob::new`] does, whose heaps are memory files that this process has open.
+    ///
+    /// # Panics
+    /// `bytes` is 0, or the system has no memory or no descriptors left.
+    pub fn on_files(pes: usize, bytes: u64) -> LocalJob {
+        LocalJob::on(pes, bytes, true, || {
+            let file = rustix::fs::memfd_create("symmetric-heap", MemfdFlags::CLOEXEC).expect("a descriptor");
+            rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).expect("it is ours");
+            rustix::fs::ftruncate(&file, bytes).expect("memory");
+            let (anywhere, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+            // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
             let base =
-                NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+                unsafe { rustix::mm::mmap(anywhere, bytes as usize, access, MapFlags::SHARED, &file, 0) };
+            // It stays open, as the mapping stays.
+            let _ = file.into_raw_fd();
+            NonNull::new(base.expect("memory").cast()).expect("a mapping is not at address 0")
+        })
+    }
+
+    /// Starts a job whose heaps are allocated so: aligned to a page, zeroed, and until the process ends.
+    fn on(pes: usize, bytes: u64, is_mapped: bool, allocate: impl Fn() -> NonNull<u8>) -> LocalJob {
+        let heaps = (0..pes).map(|_| {
+            let base = allocate();
             // SAFETY: the bytes stay allocated, and nothing refers into them.
             let memory = unsafe { Memory::new(base, bytes) };
             OwnedHeap { base, memory, is_stopped: AtomicBool::new(false), is_mapped }
@@ -206,20 +242,30 @@ pub struct LocalProcess {
 #[derive(Debug)]
 struct Allocations {
     pes: usize,
-    are_mapped: bool,
+    /// Starts the job that an allocation is.
+    start: fn(usize, u64) -> LocalJob,
     made: Mutex<Vec<LocalJob>>,
     all: Barrier,
 }
 
 impl LocalProcess {
-    /// Starts a job of so many PEs. On one host, all have each other's memory mapped.
-    pub fn start(pes: usize, are_on_one_host: bool) -> Vec<LocalProcess> {
-        let shared = Arc::new(Allocations {
-            pes,
-            are_mapped: are_on_one_host,
-            made: Mutex::default(),
-            all: Barrier::new(pes),
-        });
+    /// Starts a job of so many PEs on one host, which have each other's memory mapped.
+    pub fn start(pes: usize) -> Vec<LocalProcess> {
+        LocalProcess::start_with(pes, LocalJob::new)
+    }
+
+    /// Starts a job of so many PEs, [each on a host of its own](LocalJob::apart).
+    pub fn start_apart(pes: usize) -> Vec<LocalProcess> {
+        LocalProcess::start_with(pes, LocalJob::apart)
+    }
+
+    /// Starts a job of so many PEs, whose allocations are [on files](LocalJob::on_files).
+    pub fn start_on_files(pes: usize) -> Vec<LocalProcess> {
+        LocalProcess::start_with(pes, LocalJob::on_files)
+    }
+
+    fn start_with(pes: usize, start: fn(usize, u64) -> LocalJob) -> Vec<LocalProcess> {
+        let shared = Arc::new(Allocations { pes, start, made: Mutex::default(), all: Barrier::new(pes) });
         let process = |pe| LocalProcess { pe, shared: Arc::clone(&shared), count: AtomicUsize::new(0) };
         (0..pes).map(process).collect()
     }
@@ -245,7 +291,7 @@ impl Process for LocalProcess {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut made = self.shared.made.lock().expect(NO_PANIC);
         if made.len() == number {
-            made.push(LocalJob::on_hosts(self.shared.pes, bytes, self.shared.are_mapped));
+            made.push((self.shared.start)(self.shared.pes, bytes));
         }
         let heap = made[number].of(self.pe);
         drop(made);

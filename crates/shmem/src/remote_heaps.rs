@@ -8,6 +8,8 @@ use fabcache_layout::Memory;
 use fabcache_layout::sync::AtomicU32;
 
 use crate::error::Error;
+#[cfg(not(loom))]
+use crate::heap_file::{self, HeapFile, HeapFileError};
 
 /// Fills the ends of each part before a read: a failed one leaves it there.
 const MARK: [u8; 8] = 0x6d9b_36da_5b6c_b64d_u64.to_ne_bytes();
@@ -108,6 +110,20 @@ pub trait SymmetricHeap: Send + Sync + Debug {
     /// # Panics
     /// They lie outside of the heap.
     fn memory(&self, offset: u64, len: u64) -> Memory;
+
+    /// Returns the file of this PE's `len` bytes at `offset`, for programs of this host to read. Nobody uses the bytes yet, and
+    /// all are 0.
+    ///
+    /// # Errors
+    /// They are not one file, of which this process has a descriptor, or others could write it.
+    ///
+    /// # Panics
+    /// They lie outside of the heap.
+    #[cfg(not(loom))]
+    fn file(&self, offset: u64, len: u64) -> Result<HeapFile, HeapFileError> {
+        let start = self.address(offset).as_ptr().addr() as u64;
+        heap_file::find(&self.memory(offset, len), start..start + len)
+    }
 
     /// A PE's `len` bytes at `offset`, a multiple of 64, if this process has its heap mapped, as on the same host: loads read them
     /// without a call of OpenSHMEM.
