@@ -12,6 +12,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"FABCACHE");
 pub const FORMAT_VERSION: u64 = 6;
 /// What a client states in place of a version to get a channel without the region.
 pub const NO_REGION: u64 = 0;
+/// What a client states in place of a version to get a region that has only a part of the keys that its server answers for.
+pub const SHARD_REGION: u64 = FORMAT_VERSION | 1 << 32;
 pub(crate) const MAGIC_AT: u64 = 0;
 pub(crate) const FORMAT_AT: u64 = 8;
 pub(crate) const REGION_BYTES_AT: u64 = 16;

@@ -426,6 +426,12 @@ impl Store {
         self.backing.for_readers()
     }
 
+    /// Returns where the region begins in its file.
+    #[cfg(not(loom))]
+    pub fn region_offset(&self) -> u64 {
+        self.backing.offset_for_readers()
+    }
+
     /// Protects the region against processes that receive its file: they can only read it. The size of an anonymous
     /// memory file stays from then on, and so does memory freed by a lower limit. Returns `None` if the region has no file.
     ///

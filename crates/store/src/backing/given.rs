@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ use super::{Backing, Locking, Sharing};
 pub struct Given {
     base: NonNull<u8>,
     len: u64,
+    /// The memory's file, open for reading only, and the offset of the memory in it.
+    file: Option<(OwnedFd, u64)>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -34,7 +36,14 @@ impl Given {
     /// The base is not aligned to 64 bytes.
     pub unsafe fn new(base: NonNull<u8>, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Given {
         assert!(base.as_ptr().addr().is_multiple_of(64), "a region is aligned to cache lines");
-        Given { base, len, _owner: owner }
+        Given { base, len, file: None, _owner: owner }
+    }
+
+    /// Adds the file of the memory, open for reading only, for programs of this host to map. The memory begins at `offset`, a
+    /// multiple of the page size.
+    #[must_use]
+    pub fn with_file(self, file: OwnedFd, offset: u64) -> Given {
+        Given { file: Some((file, offset)), ..self }
     }
 }
 
@@ -54,11 +63,16 @@ unsafe impl Backing for Given {
     }
 
     fn for_readers(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.file.as_ref().map(|(file, _)| file.as_fd())
     }
 
+    fn offset_for_readers(&self) -> u64 {
+        self.file.as_ref().map_or(0, |(_, offset)| *offset)
+    }
+
+    /// The owner has opened the file so.
     fn share(&self) -> io::Result<Option<Sharing>> {
-        Ok(None)
+        Ok(self.file.as_ref().map(|_| Sharing::ReadOnly))
     }
 
     fn release(&self, _offset: u64, _len: u64) -> bool {

@@ -101,6 +101,11 @@ pub unsafe trait Backing: Send + Sync + Debug {
     /// local clients then use the channel only.
     fn for_readers(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Returns where the memory begins in the file for readers.
+    fn offset_for_readers(&self) -> u64 {
+        0
+    }
+
     /// Makes the file for readers one that gives them no write access. Returns `None` if the memory has no file.
     ///
     /// # Errors
