@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const MEMORY: &str = "-R 3 --shm --shm-slots 4 --shm-slot-size 128 --shm-staging 16k";
 
 proptest! {
-    // Each case takes six servers.
+    // Each case takes seven servers.
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn calls_return_the_same_over_all_transports_and_protocols(calls in vec(call(ttl()), 1..60)) {
@@ -23,6 +23,8 @@ proptest! {
         let (channel_only, address) =
             Running::over_unmappable_memory("alike-channel", &format!("{flags} {MEMORY}"));
         let by_channel = Side::new(&address, Options::default());
+        let (shard, address) = Running::over_symmetric_memory("alike-shard", &format!("{flags} {MEMORY}"));
+        let through_shard = Side::new(&address, Options { shared_memory, ..Options::default() });
         let over_tcp = [Protocol::Auto, Protocol::Meta, Protocol::Binary, Protocol::Text]
             .into_iter()
             .map(|protocol| {
@@ -31,8 +33,11 @@ proptest! {
                 let side = new(&server.address(), Options { protocol, ..Options::default() });
                 (server, format!("over TCP by {protocol:?}"), side)
             });
-        let mut others: Vec<_> =
-            over_tcp.chain([(channel_only, "through a channel alone".to_owned(), by_channel)]).collect();
+        let beside_memory = [
+            (channel_only, "through a channel alone".to_owned(), by_channel),
+            (shard, "through a shard".to_owned(), through_shard),
+        ];
+        let mut others: Vec<_> = over_tcp.chain(beside_memory).collect();
         for (at, call) in calls.iter().enumerate() {
             let memory = through_memory.call(call);
             for (_, name, side) in &mut others {

@@ -299,6 +299,60 @@ fn channel_alone_carries_reads_too() {
 }
 
 #[test]
+fn shard_is_read_and_other_keys_are_requested() {
+    for protocol in [Protocol::Auto, Protocol::Binary] {
+        let (_server, address) = Running::over_symmetric_memory("shard", "--shm -m 64 -I 8m");
+        let options = Options { protocol, shared_memory: SharedMemory::Required, ..with_time_limit() };
+        let cache = Client::new([&address], options).expect("an address");
+        let lens = [0, 1, 900, 5_000, 70_000, 3_000_000];
+        let key = |len: usize| format!("key{len}").into_bytes();
+        for len in lens {
+            cache.set_with_flags(&key(len), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
+            let item = cache.get(&key(len)).expect("read").expect("there");
+            assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
+        }
+        assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
+        let requests = || stat(&cache, "", "cmd_get");
+        let mut found = Vec::new();
+        assert!(matches!(cache.try_fast(&key(1), &mut found), Ok(FastGet::Found { flags: 9, .. })));
+        // A batch of stores, then reads in flight.
+        let reads = lens.map(|len| cache.iget(key(len), Vec::new()));
+        for (mut read, len) in reads.into_iter().zip(lens) {
+            assert!(
+                read.wait().item().is_ok_and(|item| item.is_some_and(|item| item.value == pattern(len, len)))
+            );
+        }
+        assert_eq!(requests(), 0, "{protocol:?}: the server saw none of them");
+        // The memory does not say whether another server has the key.
+        assert_eq!(cache.try_fast(b"none", &mut found).expect("a key"), FastGet::Unknown);
+        assert_eq!(value(&cache, b"none"), None);
+        let mut read = cache.iget(*b"none", Vec::new());
+        assert_eq!(read.wait().result.expect("answered"), Outcome::NotFound);
+        let many = cache.get_many(&[key(900), b"none".to_vec(), key(1)]).expect("keys");
+        assert!(many.failed.is_empty() && many.items.iter().flatten().count() == 2, "{many:?}");
+        assert_eq!(requests(), 3, "{protocol:?}: the server saw those of the missing key");
+        assert!(cache.delete(&key(1)).expect("answered"));
+        assert_eq!(value(&cache, &key(1)), None);
+        assert_eq!(stat(&cache, "fabcache", "shm_channel_only"), 0);
+    }
+}
+
+/// Keys that are not in the shard are requested as they are started, and not one after the other as they are waited for.
+#[test]
+fn requests_for_keys_of_other_servers_overlap() {
+    let (_server, address) = Running::over_symmetric_memory("overlap", "--shm -m 8");
+    let cache = client(&address);
+    // The first connects, and the second finds nothing in the memory.
+    for _ in 0..2 {
+        assert_eq!(value(&cache, b"none"), None);
+    }
+    let before = stat(&cache, "", "cmd_get");
+    let mut reads: Vec<_> = (0..64).map(|number| cache.iget(format!("none{number}"), Vec::new())).collect();
+    reads[63].wait();
+    assert_eq!(stat(&cache, "", "cmd_get") - before, 64);
+}
+
+#[test]
 fn client_that_must_read_memory_reports_why_it_cannot() {
     for protocol in [Protocol::Auto, Protocol::Binary] {
         let (_server, address) = Running::over_unmappable_memory("unreadable", "--shm -m 8");
@@ -315,12 +369,18 @@ fn client_follows_servers_with_and_without_readable_memory() {
     let name = "followed";
     let over_own_memory = |name: &str| Running::unix(name, "--shm -m 8");
     let over_unmappable_memory = |name: &str| Running::over_unmappable_memory(name, "--shm -m 8");
+    let over_symmetric_memory = |name: &str| Running::over_symmetric_memory(name, "--shm -m 8");
     let (mut server, address) = over_own_memory(name);
     let cache = Client::new([&address], Options { failures_max: u32::MAX, ..with_time_limit() });
     let cache = cache.expect("an address");
-    for (round, is_readable) in [true, false, true, false, false, true].into_iter().enumerate() {
+    for round in 0..12 {
         drop(server);
-        (server, _) = if is_readable { over_own_memory(name) } else { over_unmappable_memory(name) };
+        let is_readable = round % 3 != 1;
+        (server, _) = match round % 5 {
+            _ if !is_readable => over_unmappable_memory(name),
+            0 | 1 => over_own_memory(name),
+            _ => over_symmetric_memory(name),
+        };
         assert!(value_after_restart(&cache, b"key").is_none(), "the new server is empty: {round}");
         let stored = pattern(round, 1_000);
         cache.set(b"key", &stored, Ttl::NEVER).expect("stored");

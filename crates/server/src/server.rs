@@ -32,7 +32,7 @@ use crate::flash::FlashTier;
 use crate::openshmem::{self, StartedJob};
 use crate::settings::{AcceptMode, Engine, ListenerSettings, Settings};
 use crate::shared::{Phase, ProcessRequest, Shared, TlsContexts};
-use crate::shm::ShmSettings;
+use crate::shm::{SharedMemory, ShmSettings};
 use crate::threads::Threads;
 use crate::watch::{Watchers, encoded, topic};
 use crate::worker::ListenerEntry;
@@ -94,7 +94,7 @@ impl Server {
         let users = settings.auth_file.as_deref().map(Credentials::load).transpose()?;
         let sasl_file = settings.sasl_file.as_deref().filter(|_| settings.sasl);
         let sasl_users = sasl_file.map(Credentials::load).transpose()?;
-        // In a job clients map nothing, and the other PEs open this process's files.
+        // In a job the other PEs open this process's files.
         if settings.shm.is_some() && settings.openshmem.is_none() {
             process::protection::forbid_access_by_own_user()?;
         }
@@ -324,7 +324,7 @@ fn job(settings: &Settings, process: Option<&dyn Process>) -> Result<Option<Star
 
 fn make_store(settings: &Settings, flash: Option<&FlashTier>, job: Option<&StartedJob>) -> Result<Store> {
     let store = Store::open(StoreOptions {
-        given: job.map(StartedJob::region),
+        given: job.map(StartedJob::region).transpose()?,
         memory_bytes: settings.memory_bytes,
         memory_bytes_max: settings.memory_bytes_max,
         backing: settings.backing.clone(),
@@ -455,14 +455,10 @@ fn not_kept(error: &KeepError, file: &Path) -> String {
 fn share_region(store: &Store, shm: &ShmSettings) -> Result<()> {
     let sharing =
         store.share_region().context("cannot open the memory so that clients can only read it (--shm)")?;
-    let Some(sharing) = sharing else {
-        tracing::info!(
-            "the memory is not a file that clients could map (--shm): they get channels, and read by requests"
-        );
-        return Ok(());
-    };
+    // In a job clients may get channels alone.
+    let Some(sharing) = sharing else { return Ok(()) };
     ensure!(
-        (sharing == Sharing::ReadOnly) == shm.is_kept,
+        (sharing == Sharing::Sealed) == (shm.memory == SharedMemory::Sealed),
         "the memory is shared in another way than --shm admits clients for"
     );
     shm.log_protection();

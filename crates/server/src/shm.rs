@@ -9,6 +9,7 @@ use fabcache_layout::channel::{
 use fabcache_transport::{Credentials, Kind, Link};
 use nix::unistd::{Group, Uid, User};
 
+use crate::openshmem::PROVIDER;
 use crate::options::{Options, size};
 use crate::process::peer;
 
@@ -35,6 +36,17 @@ const UNLISTED_CLIENT: &str = "shared memory is not for this user; see --shm-use
 const WRITING_CLIENT: &str =
     "this user could write the server's memory file (-e); see --shm-same-user and --shm-users";
 
+/// The memory that clients get for reading, if they can map it at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// A memory file of the server's own, which is sealed.
+    Sealed,
+    /// A file that outlives the server (`-e`).
+    Kept,
+    /// The symmetric heap of a job (`--fabric openshmem`), whose region has this server's shard of the keys.
+    Symmetric,
+}
+
 /// What `--shm` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmSettings {
@@ -44,8 +56,8 @@ pub struct ShmSettings {
     pub users: Vec<u32>,
     /// Groups whose processes may share memory.
     pub groups: Vec<u32>,
-    /// The region is a file that outlives the server (`-e`). Otherwise it is sealed.
-    pub is_kept: bool,
+    /// The memory that they get.
+    pub memory: SharedMemory,
     /// Users that are refused because they could write the region.
     pub writers: Vec<u32>,
 }
@@ -70,11 +82,19 @@ impl ShmSettings {
             }
             return Ok(None);
         }
-        let is_kept = options.memory_file.is_some();
+        let memory = if options.memory_file.is_some() {
+            SharedMemory::Kept
+        } else if options.fabric.as_deref() == Some(PROVIDER) {
+            SharedMemory::Symmetric
+        } else {
+            SharedMemory::Sealed
+        };
+        let is_kept = memory == SharedMemory::Kept;
         let trusts_writers = options.shm_same_user.unwrap_or(false);
         if trusts_writers && !is_kept {
             bail!(
-                "--shm-same-user needs the memory file (-e): give it too, or leave --shm-same-user out; no client can write other memory"
+                "--shm-same-user needs the memory file (-e): give it too, or leave --shm-same-user out; other memory needs no such \
+                 trust"
             );
         }
         let own = own_user(options)?;
@@ -86,7 +106,7 @@ impl ShmSettings {
             users.push(own);
         }
         let writers = if is_kept && !trusts_writers { vec![own, ROOT] } else { Vec::new() };
-        let settings = ShmSettings { shape: shape(options)?, users, groups, is_kept, writers };
+        let settings = ShmSettings { shape: shape(options)?, users, groups, memory, writers };
         settings.check_anybody_is_admitted()?;
         Ok(Some(settings))
     }
@@ -124,19 +144,26 @@ impl ShmSettings {
 
     /// Returns the protection of the region against its clients, as `stats fabcache` names it.
     pub fn protection(&self) -> &'static str {
-        if self.is_kept { "kept" } else { "sealed" }
+        match self.memory {
+            SharedMemory::Sealed => "sealed",
+            SharedMemory::Kept => "kept",
+            SharedMemory::Symmetric => "symmetric",
+        }
     }
 
     /// Logs how the region is protected against its clients.
     pub fn log_protection(&self) {
-        match (self.is_kept, self.writers.is_empty()) {
-            (false, _) => tracing::info!("shared memory is sealed: clients cannot write it"),
-            (true, false) => {
+        match (self.memory, self.writers.is_empty()) {
+            (SharedMemory::Sealed, _) => tracing::info!("shared memory is sealed: clients cannot write it"),
+            (SharedMemory::Symmetric, _) => tracing::info!(
+                "clients map the symmetric heap, for reading: only the job, the heap's owner and root can write it"
+            ),
+            (SharedMemory::Kept, false) => {
                 tracing::info!(
                     "shared memory is kept in a file (-e): clients that could write it are refused"
                 );
             }
-            (true, true) => tracing::warn!(
+            (SharedMemory::Kept, true) => tracing::warn!(
                 "shared memory is kept in a file (-e): clients of the server's user can write it, and are trusted \
                  (--shm-same-user)"
             ),

@@ -29,18 +29,23 @@ fn socket(scratch: &Scratch, pe: usize) -> PathBuf {
 
 impl Job {
     fn start(name: &str, pes: usize, flags: &str) -> Job {
-        Job::on_hosts(name, pes, flags, true)
+        Job::start_as(LocalProcess::start(pes), name, flags)
     }
 
     /// Starts jobs that read each other's memory in different ways, one after the other: by loads, by OpenSHMEM, not at all.
     fn of_each_way(name: &str, pes: usize) -> impl Iterator<Item = Job> {
-        let ways = [("", true), ("--openshmem-one-sided=true", false), ("--openshmem-one-sided=false", true)];
-        ways.into_iter().map(move |(flags, are_on_one_host)| Job::on_hosts(name, pes, flags, are_on_one_host))
+        type Start = fn(usize) -> Vec<LocalProcess>;
+        let ways: [(Start, &str); 3] = [
+            (LocalProcess::start, ""),
+            (LocalProcess::start_apart, "--openshmem-one-sided=true"),
+            (LocalProcess::start, "--openshmem-one-sided=false"),
+        ];
+        ways.into_iter().map(move |(start, flags)| Job::start_as(start(pes), name, flags))
     }
 
-    fn on_hosts(name: &str, pes: usize, flags: &str, are_on_one_host: bool) -> Job {
+    fn start_as(processes: Vec<LocalProcess>, name: &str, flags: &str) -> Job {
         let scratch = Scratch::new(name);
-        let started = start(pes, are_on_one_host, |pe| {
+        let started = start(processes, |pe| {
             let socket = socket(&scratch, pe);
             format!("-l 127.0.0.1 -p -1 -s {} -m 24 -t 2 --openshmem-name pe{pe} {flags}", socket.display())
         });
@@ -80,12 +85,11 @@ impl Drop for Job {
 
 /// Starts all PEs of a job. Returns for each what came of it, and the job's memory.
 fn start(
-    pes: usize,
-    are_on_one_host: bool,
+    processes: Vec<LocalProcess>,
     flags: impl Fn(usize) -> String,
 ) -> Vec<(anyhow::Result<LocalServer>, Vec<LocalJob>)> {
     thread::scope(|scope| {
-        let starting: Vec<_> = LocalProcess::start(pes, are_on_one_host)
+        let starting: Vec<_> = processes
             .into_iter()
             .enumerate()
             .map(|(pe, process)| {
@@ -276,12 +280,12 @@ fn tcp_clients_get_the_shard_of_their_pe() {
 
 #[test]
 fn stopped_pe_delays_no_other() {
-    stop_a_pe(&Job::on_hosts("stopped", 3, "--openshmem-timeout 300", false));
+    stop_a_pe(&Job::start_as(LocalProcess::start_apart(3), "stopped", "--openshmem-timeout 300"));
 }
 
 #[test]
 fn stopped_pe_delays_no_other_with_mutexes() {
-    stop_a_pe(&Job::on_hosts("stopped-mutex", 3, "--openshmem-timeout 300 --openshmem-mutex", false));
+    stop_a_pe(&Job::start_as(LocalProcess::start_apart(3), "stopped-mutex", "--openshmem-timeout 300 --openshmem-mutex"));
 }
 
 /// A PE that was stopped at the wrong time holds a mutex.
@@ -382,14 +386,37 @@ fn clients_that_leave_or_are_slow_harm_no_other() {
     slow.read_exact(&mut first).expect("it is served");
 }
 
+/// Clients that map the heap could forge items if they knew a secret of the checksums.
+#[test]
+fn heaps_that_clients_map_have_no_secrets() {
+    let job = Job::start_as(LocalProcess::start_on_files(3), "secrets", "--shm");
+    let is_shared = |pe: usize| job.server(pe).shared().store.region().is_some();
+    assert!((0..3).all(is_shared), "clients map each heap");
+    let secrets: Vec<_> = (0..3).map(|pe| job.server(pe).shared().store.secret().clone()).collect();
+    for (pe, memory) in (0..3).flat_map(|pe| job.memory.iter().map(move |memory| (pe, memory.memory(pe)))) {
+        let mut bytes = vec![0; memory.len() as usize];
+        memory.copy_out(0, &mut bytes);
+        for (of, secret) in secrets.iter().enumerate() {
+            let is_there = bytes.chunks_exact(8).any(|word| secret.0.starts_with(word));
+            assert!(!is_there, "the heap of PE {pe} has the secret of PE {of}");
+        }
+    }
+    // They were exchanged: a key of another PE is read one-sided.
+    let (key, mut c) = (job.key_of(1, "key"), job.client(0));
+    c.request(format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    c.request(format!("get {key}\r\n"), format!("VALUE {key} 0 1\r\n1\r\nEND\r\n"));
+    assert_eq!(c.stat("fabcache", "openshmem_one_sided_reads"), "1");
+}
+
 #[test]
 fn jobs_that_cannot_work_are_refused_in_all_pes() {
     let scratch = Scratch::new("refused");
     let flags = |pe: usize, rest: &str| format!("-s {} -p 0 {rest}", socket(&scratch, pe).display());
-    let unequal = start(2, true, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m {}", 16 + pe)));
+    let pes = || LocalProcess::start(2);
+    let unequal = start(pes(), |pe| flags(pe, &format!("--openshmem-name pe{pe} -m {}", 16 + pe)));
     let mutex =
-        start(2, true, |pe| flags(pe, &format!("--openshmem-name pe{pe} -m 16 --openshmem-mutex={}", pe == 1)));
-    let twice = start(2, true, |pe| flags(pe, "--openshmem-name same -m 16"));
+        start(pes(), |pe| flags(pe, &format!("--openshmem-name pe{pe} -m 16 --openshmem-mutex={}", pe == 1)));
+    let twice = start(pes(), |pe| flags(pe, "--openshmem-name same -m 16"));
     for (started, expected) in
         [(unequal, "equal options"), (mutex, "--openshmem-mutex=true"), (twice, "both called same")]
     {

@@ -11,7 +11,7 @@ use std::path::Path;
 use common::process::start;
 use common::{Scratch, connect, connect_unix, serve, try_serve, wait_until};
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION, SHARD_REGION};
 use fabcache_testbed::local::LocalServer;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -92,7 +92,8 @@ fn unsupported_shm_versions_are_refused_with_the_supported_ones() {
     let _server = serve(&format!("-s {} --shm", path.display()));
     let versions = format!("channels of version {CHANNEL_VERSION}, and a region of version {FORMAT_VERSION}");
     let why = format!("CLIENT_ERROR this server's memory has formats of other versions: {versions}\r\n");
-    for others in [(CHANNEL_VERSION, FORMAT_VERSION + 1), (0, FORMAT_VERSION), (0, 0)] {
+    let others = [FORMAT_VERSION + 1, SHARD_REGION].map(|region| (CHANNEL_VERSION, region));
+    for others in others.into_iter().chain([(0, FORMAT_VERSION), (0, 0)]) {
         connect_unix(&path).request(format!("shm attach {} {}\r\n", others.0, others.1), &why);
     }
 }
@@ -145,6 +146,30 @@ fn channel_is_handed_out_without_the_region_if_the_client_asks_for_that() {
         assert_eq!(stat("shm_refused"), "0");
         assert_eq!(stat("region"), if is_unmappable { "unshared" } else { "sealed" });
     }
+}
+
+#[test]
+fn shard_is_handed_out_if_the_client_asks_for_that() {
+    let scratch = Scratch::new("shard");
+    let path = scratch.path("socket");
+    let flags = format!("-t 1 -s {} --shm -m 8", path.display());
+    let attach = |region: u64| format!("shm attach {CHANNEL_VERSION} {region}\r\n");
+    let connect = || UnixStream::connect(&path).expect("it listens");
+    let _server = LocalServer::over_symmetric_memory(&flags).expect("a server");
+    let client = connect();
+    let only = "SHARD the server's memory has a part of the keys that it answers for\r\n".to_owned();
+    assert_eq!(line_and_descriptors(&client, &attach(FORMAT_VERSION)), (only, 0));
+    // As a client that knows no such answer does.
+    assert_eq!(line_and_descriptors(&client, "mn\r\n"), ("MN\r\n".into(), 0));
+    let (line, descriptors) = line_and_descriptors(&client, &attach(SHARD_REGION));
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let ["SHM", bytes, _, "shard", offset] = words[..] else { panic!("{line}") };
+    assert_eq!((bytes.parse(), descriptors), (Ok(8 << 20), 2), "{line}");
+    assert!(offset.parse::<u64>().is_ok_and(|offset| offset > 0), "{line}: after the links");
+    let (line, descriptors) = line_and_descriptors(&connect(), &attach(NO_REGION));
+    assert!(line.starts_with("SHM 0 ") && descriptors == 1, "{line}");
+    let stat = |name| connect_unix(&path).stat("fabcache", name);
+    assert_eq!([stat("region"), stat("shm_attached"), stat("shm_channel_only")], ["symmetric", "2", "1"]);
 }
 
 #[test]

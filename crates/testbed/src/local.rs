@@ -43,7 +43,19 @@ impl LocalServer {
     /// # Errors
     /// As [`LocalServer::start`].
     pub fn over_unmappable_memory(flags: &str) -> Result<Self> {
-        let process = LocalProcess::start(1, true).pop().context("a job of one")?;
+        Self::alone(LocalProcess::start(1), flags)
+    }
+
+    /// Starts a server with these flags over memory of which clients map a part: as the only PE of a job.
+    ///
+    /// # Errors
+    /// As [`LocalServer::start`].
+    pub fn over_symmetric_memory(flags: &str) -> Result<Self> {
+        Self::alone(LocalProcess::start_on_files(1), flags)
+    }
+
+    fn alone(mut job: Vec<LocalProcess>, flags: &str) -> Result<Self> {
+        let process = job.pop().context("a job of one")?;
         Self::start_in(&format!("--fabric openshmem --openshmem-name alone {flags}"), Some(&process))
     }
 

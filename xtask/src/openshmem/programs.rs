@@ -11,11 +11,11 @@ pub const TESTS: &[Test] = &[Test {
         (
             "2 PEs over tcp",
             Part::Without(
-                &["increments_count", "others_go_on_while", "killed_pe", "starts::", "idle_pes"],
+                &["increments_count", "others_go_on_while", "killed_pe", "starts::", "idle_pes", "direct::"],
                 ONCE,
             ),
         ),
     ],
 }];
 
-const ONCE: &str = "runs with 4 PEs, and takes long or does not depend on transports";
+const ONCE: &str = "runs with 4 PEs, and takes long, does not depend on transports, or needs shared memory";

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel};
-use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION, SHARD_REGION};
 use fabcache_layout::reader::Protection;
 use fabcache_protocol::binary::RESPONSE;
 
-use super::items::Items;
+use super::items::{Extent, Items};
 use super::stream::ShmStream;
 use crate::error::{AttachError, Failure};
 use crate::message::Encoding;
@@ -21,6 +21,10 @@ use crate::socket::{Socket, exchange, request_line};
 const SHARED: &str = "SHM";
 /// A word of the answer: the region is a file without seals.
 const KEPT: &str = "kept";
+/// Another: the region is a part of the file, from the offset that follows, and has a shard of the keys.
+const SHARD: &str = "shard";
+/// The start of the answer of a server whose region has a shard only.
+const SHARD_ONLY: &str = "SHARD ";
 /// The start of the answer of a server that has a channel but cannot hand out its region. The reason follows.
 const CHANNEL_ONLY: &str = "CHANNEL ";
 
@@ -35,7 +39,8 @@ pub struct Attached {
 
 /// Asks for shared memory over an idle socket, in binary packets where the server speaks these. `known` is the region
 /// of an earlier connection to the same server, if there was one: two connections to a region share its mapping. From a
-/// server that cannot hand out its region it gets the channel alone, unless it `must_read`.
+/// PE of a job it gets a shard. From a server that cannot hand out its region it gets the channel alone, unless it
+/// `must_read`.
 ///
 /// # Errors
 /// The socket broke, the deadline passed, or the server's answer is invalid.
@@ -45,7 +50,10 @@ pub fn attach(
     must_read: bool,
     deadline: Instant,
 ) -> Result<Attached, AttachError> {
-    let (line, descriptors) = request(socket, FORMAT_VERSION, deadline)?;
+    let (mut line, mut descriptors) = request(socket, FORMAT_VERSION, deadline)?;
+    if line.starts_with(SHARD_ONLY) {
+        (line, descriptors) = request(socket, SHARD_REGION, deadline)?;
+    }
     let Some(why) = line.strip_prefix(CHANNEL_ONLY).map(|why| why.trim().to_owned()) else {
         return with_region(&socket.socket, known, &line, descriptors);
     };
@@ -66,12 +74,11 @@ fn with_region(
     descriptors: Vec<OwnedFd>,
 ) -> Result<Attached, AttachError> {
     let (numbers, [region, channel]) = shared(line, descriptors)?;
-    let Numbers { region_bytes, clock_ns, is_kept } = numbers;
-    let protection = if is_kept { Protection::Kept } else { Protection::Sealed };
+    let Numbers { extent, clock_ns } = numbers;
     let clock = RegionClock::answered(clock_ns, precise_monotonic_ns());
     let items = match known {
         Some(known) if known.is_of(region.as_fd())? => Arc::clone(known),
-        _ => Arc::new(Items::open(region.as_fd(), region_bytes, protection, clock)?),
+        _ => Arc::new(Items::open(region.as_fd(), extent, clock)?),
     };
     let channel = Channel::open(channel.as_fd())?;
     let stream = ShmStream::new(channel, Arc::clone(socket), Some(Arc::clone(&items)));
@@ -80,9 +87,8 @@ fn with_region(
 
 /// What the line of an answer with descriptors states.
 struct Numbers {
-    region_bytes: u64,
+    extent: Extent,
     clock_ns: u64,
-    is_kept: bool,
 }
 
 /// Parses an answer with `N` descriptors.
@@ -99,8 +105,19 @@ fn shared<const N: usize>(
     else {
         return Err(Failure::protocol(line.as_bytes()).into());
     };
-    let is_kept = words.any(|word| word == KEPT);
-    Ok((Numbers { region_bytes, clock_ns, is_kept }, descriptors))
+    let mut extent = Extent { bytes: region_bytes, protection: Protection::Sealed, shard_at: None };
+    while let Some(word) = words.next() {
+        match word {
+            KEPT => extent.protection = Protection::Kept,
+            SHARD => {
+                let offset = words.next().and_then(|word| word.parse().ok());
+                extent.shard_at = Some(offset.ok_or_else(|| Failure::protocol(line.as_bytes()))?);
+                extent.protection = Protection::Kept;
+            }
+            _ => {}
+        }
+    }
+    Ok((Numbers { extent, clock_ns }, descriptors))
 }
 
 /// Returns the answer to a request for a channel and a region of this version, and its descriptors.

@@ -15,6 +15,17 @@ use crate::bounds::{ACCESSES_PER_REPORT, KEYS_FORESEEN_MAX};
 use crate::read_result::ReadResult;
 use crate::region_clock::{RegionClock, monotonic_ns, precise_monotonic_ns};
 
+/// The part of a file that is a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Its length.
+    pub bytes: u64,
+    /// How the file is protected.
+    pub protection: Protection,
+    /// Where it begins, if it has a shard of the keys that its server answers for; else it begins the file.
+    pub shard_at: Option<u64>,
+}
+
 /// One server's region.
 #[derive(Debug)]
 pub struct Items {
@@ -23,6 +34,8 @@ pub struct Items {
     file: (u64, u64),
     /// The region's clock, as the attachment left it.
     clock: RegionClock,
+    /// It has a shard: the server may have a key that is not there.
+    is_shard: bool,
     /// The number of readers created.
     readers: AtomicU64,
 }
@@ -38,8 +51,10 @@ pub struct Reader {
     random: u32,
     /// Reads to report to the server.
     accesses: Vec<(KeyHash, u8)>,
-    /// How many of the next keys are read at once instead of prefetched: keys were found on flash.
+    /// How many of the next keys are read at once instead of prefetched: the server had to be asked for keys.
     reads_at_once: u16,
+    /// The region is a shard.
+    is_shard: bool,
 }
 
 /// Keys that will be read soon and are not prefetched yet.
@@ -58,11 +73,11 @@ struct PrefetchHint {
 pub struct ReadTicket {
     reader: u64,
     number: u64,
-    /// Whether to read the key now, so that requests for keys on flash overlap.
+    /// Whether to read the key now, so that requests to the server overlap.
     pub reads_at_once: bool,
 }
 
-/// After a key was found on flash, so many more are read at once.
+/// After a key was found on flash, or not in a shard, so many more are read at once.
 const READS_AT_ONCE: u16 = 64;
 
 impl PrefetchHint {
@@ -94,14 +109,11 @@ impl Items {
     ///
     /// # Errors
     /// The region has another version, lacks this protection, or the system fails.
-    pub fn open(
-        file: BorrowedFd<'_>,
-        bytes: u64,
-        protection: Protection,
-        clock: RegionClock,
-    ) -> io::Result<Items> {
-        let region = Arc::new(Region::map(file, bytes, protection)?);
-        let items = Items { region, file: identity(file)?, clock, readers: AtomicU64::new(0) };
+    pub fn open(file: BorrowedFd<'_>, extent: Extent, clock: RegionClock) -> io::Result<Items> {
+        let Extent { bytes, protection, shard_at } = extent;
+        let region = Arc::new(Region::map_part(file, shard_at.unwrap_or(0), bytes, protection)?);
+        let is_shard = shard_at.is_some();
+        let items = Items { region, file: identity(file)?, clock, is_shard, readers: AtomicU64::new(0) };
         // Reject an unreadable region now.
         items.reader(0).map(|_| items)
     }
@@ -140,6 +152,7 @@ impl Items {
             random,
             accesses,
             reads_at_once: 0,
+            is_shard: self.is_shard,
         }))
     }
 }
@@ -156,14 +169,20 @@ impl Reader {
             return ReadResult::Gone;
         }
         let outcome = self.mapped.get_into(key, value);
-        if matches!(outcome, ReadOutcome::Fallback(FallbackReason::OnFlash)) {
+        let is_elsewhere = match outcome {
+            ReadOutcome::Fallback(FallbackReason::OnFlash) => true,
+            ReadOutcome::Miss(_) => self.is_shard,
+            _ => false,
+        };
+        if is_elsewhere {
             self.reads_at_once = READS_AT_ONCE;
         }
         let random = self.random();
-        found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key))
+        let read = found(&outcome, random, &mut self.accesses, || self.mapped.reader().hash(key));
+        or_elsewhere(read, self.is_shard)
     }
 
-    /// Records a key that will be read soon: it is prefetched together with others, unless keys are found on flash.
+    /// Records a key that will be read soon: it is prefetched together with others, unless the server must be asked for many.
     pub fn prefetch(&mut self, key: &[u8]) -> ReadTicket {
         if self.reads_at_once > 0 {
             self.reads_at_once -= 1;
@@ -193,9 +212,10 @@ impl Reader {
         if !self.begin() {
             return (0..count).for_each(|number| take(number, ReadResult::Gone, &mut Vec::new()));
         }
-        let Reader { mapped, random, accesses, .. } = self;
+        let Reader { mapped, random, accesses, is_shard, .. } = self;
         mapped.get_many(count, key, |number, hash, outcome, value| {
-            take(number, found(&outcome, next_random(random), accesses, || hash), value);
+            let read = found(&outcome, next_random(random), accesses, || hash);
+            take(number, or_elsewhere(read, *is_shard), value);
         });
     }
 
@@ -239,6 +259,12 @@ fn found(
         }
     }
     result
+}
+
+/// Returns what a read is worth: the keys that are not in a shard may be another server's, which this one asks.
+#[inline]
+fn or_elsewhere(read: ReadResult, is_shard: bool) -> ReadResult {
+    if is_shard && matches!(read, ReadResult::Miss) { ReadResult::FALLBACK } else { read }
 }
 
 fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {

@@ -34,10 +34,18 @@ impl Running {
 
     /// Starts a server on a Unix socket, over memory that clients cannot map, and returns its address.
     pub fn over_unmappable_memory(name: &str, flags: &str) -> (Running, String) {
+        Running::unix_by(name, flags, |flags| LocalServer::over_unmappable_memory(flags).expect("a server"))
+    }
+
+    /// Starts a server on a Unix socket, over memory of which clients map a part, and returns its address.
+    pub fn over_symmetric_memory(name: &str, flags: &str) -> (Running, String) {
+        Running::unix_by(name, flags, |flags| LocalServer::over_symmetric_memory(flags).expect("a server"))
+    }
+
+    fn unix_by(name: &str, flags: &str, start: fn(&str) -> LocalServer) -> (Running, String) {
         let path = std::env::temp_dir().join(format!("fabcache-{name}-{}", std::process::id()));
         let path = path.display();
-        let server = LocalServer::over_unmappable_memory(&format!("-t 1 -s {path} {flags}"));
-        (Running(server.expect("a server")), format!("unix://{path}"))
+        (Running(start(&format!("-t 1 -s {path} {flags}"))), format!("unix://{path}"))
     }
 
     /// Starts a server on a Unix socket, and returns its address.

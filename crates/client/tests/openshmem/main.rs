@@ -4,6 +4,7 @@ mod alike;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
+mod direct;
 mod failures;
 mod jobs;
 mod shards;

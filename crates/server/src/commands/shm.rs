@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use fabcache_layout::KeyHash;
 use fabcache_layout::channel::CHANNEL_VERSION;
-use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION, SHARD_REGION};
 use fabcache_protocol::Accesses;
 use fabcache_protocol::{Encoding, Refusal};
 use fabcache_store::hints::Access;
@@ -12,13 +12,15 @@ use fabcache_transport::Kind;
 use fabcache_transport::shm::NewChannel;
 
 use super::{Context, Session, Upgrade, UpgradeOffer, refused, saved};
+use crate::shm::{SharedMemory, ShmSettings};
 
 /// Usually other processes of the server's user have sent descriptors to processes that do not receive them.
 pub const NOT_HANDED_OVER: Refusal =
     Refusal::Server("memory cannot be handed over now; too many descriptors may be on their way");
 
-/// Why clients get no region.
-const NO_FILE: &str = "the server's memory is not a file that clients could map";
+/// The answers to clients that request the region and get something else if they request it.
+const CHANNEL_ONLY: &str = "CHANNEL the server's memory is not a file that clients could map\r\n";
+const SHARD_ONLY: &str = "SHARD the server's memory has a part of the keys that it answers for\r\n";
 
 static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -28,8 +30,8 @@ static OTHER_VERSIONS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Shares memory with the client, if it may use it and supports these versions of its format. Without a file for the
-/// region, the answer is that the client may request a channel alone. That is a line in any protocol, as the answer
-/// with descriptors is.
+/// region, the answer is that the client may request a channel alone; in a job, that it may request a shard. That is a
+/// line in any protocol, as the answer with descriptors is.
 pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u64, encoding: &Encoding<'_>) {
     let refuse = |why| {
         let user = session.credentials.map(|who| who.user);
@@ -41,15 +43,17 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
         Some(_) if session.info.kind != Kind::Unix => {
             refuse("memory is shared with clients that come by a Unix socket only")
         }
-        Some(_) if channel != CHANNEL_VERSION || !matches!(region, FORMAT_VERSION | NO_REGION) => {
-            refuse(&OTHER_VERSIONS)
-        }
+        Some(shm) if channel != CHANNEL_VERSION || !is_offered(shm, region) => refuse(&OTHER_VERSIONS),
         Some(shm) => {
             let with_region = region != NO_REGION;
             match shm.check(session.credentials, &session.groups) {
                 Err(why) => refuse(why),
                 Ok(()) if with_region && ctx.shared.store.region().is_none() => {
-                    ctx.out.extend_from_slice(format!("CHANNEL {NO_FILE}\r\n").as_bytes());
+                    ctx.out.extend_from_slice(CHANNEL_ONLY.as_bytes());
+                    return;
+                }
+                Ok(()) if region == FORMAT_VERSION && shm.memory == SharedMemory::Symmetric => {
+                    ctx.out.extend_from_slice(SHARD_ONLY.as_bytes());
                     return;
                 }
                 Ok(()) => match NewChannel::create(&shm.shape) {
@@ -70,16 +74,26 @@ pub fn attach(ctx: &mut Context, session: &mut Session, channel: u64, region: u6
     encoding.reply(&refused(refusal), &mut ctx.out);
 }
 
+/// Returns whether clients may request what has this version.
+fn is_offered(shm: &ShmSettings, region: u64) -> bool {
+    matches!(region, FORMAT_VERSION | NO_REGION)
+        || region == SHARD_REGION && shm.memory == SharedMemory::Symmetric
+}
+
 /// The line that goes with the descriptors: bytes of the region, the nanoseconds of its clock, and `kept` if the region
-/// is a file without seals. With the channel alone, the region has 0 bytes.
+/// is a file without seals, or `shard` and where the region begins in the file. With the channel alone, the region has 0
+/// bytes.
 pub fn attached(ctx: &Context, with_region: bool) -> String {
     let store = &ctx.shared.store;
     if !with_region {
         return format!("SHM 0 {}\r\n", store.clock_ns());
     }
-    let is_kept = ctx.shared.settings.shm.as_ref().is_some_and(|shm| shm.is_kept);
-    let kept = if is_kept { " kept" } else { "" };
-    format!("SHM {} {}{kept}\r\n", store.region_bytes(), store.clock_ns())
+    let more = match ctx.shared.settings.shm.as_ref().map(|shm| shm.memory) {
+        Some(SharedMemory::Kept) => " kept".to_owned(),
+        Some(SharedMemory::Symmetric) => format!(" shard {}", store.region_offset()),
+        Some(SharedMemory::Sealed) | None => String::new(),
+    };
+    format!("SHM {} {}{more}\r\n", store.region_bytes(), store.clock_ns())
 }
 
 /// Counts reads that the server did not see as if it had served them.

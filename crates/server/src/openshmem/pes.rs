@@ -287,7 +287,7 @@ impl Pes {
         regions: Vec<Option<RemoteRegion>>,
         mapped: Vec<Option<MappedRegion>>,
     ) -> Result<Pes> {
-        let StartedJob { heap, plan, names, mapping } = job;
+        let StartedJob { heap, plan, names, mapping, .. } = job;
         let (own, pes) = (heap.pe(), heap.pes());
         let (first_threads, threads) = (settings.threads, settings.threads + SPARE_THREADS);
         let assignment = Arc::new(Assignment {

@@ -11,7 +11,7 @@ use fabcache_layout::checksum::Secret;
 use fabcache_layout::format::{FORMAT_VERSION, HEADER_BYTES};
 use fabcache_layout::header;
 use fabcache_layout::reader::region_clock::{RegionClock, precise_monotonic_ns};
-use fabcache_shmem::{Process, RemoteHeaps, SymmetricHeap};
+use fabcache_shmem::{HeapFile, Process, RemoteHeaps, SymmetricHeap};
 use fabcache_store::Store;
 use fabcache_store::backing::Given;
 use fabcache_transport::openshmem::HeapPlan;
@@ -43,6 +43,8 @@ pub struct StartedJob {
     pub names: Vec<String>,
     /// Which PE has a key.
     pub mapping: Mapping,
+    /// The region's file; none if no client may or can map it.
+    file: Option<HeapFile>,
 }
 
 fn plan(settings: &Settings, openshmem: &OpenShmemSettings, pes: usize) -> HeapPlan {
@@ -76,7 +78,10 @@ impl StartedJob {
         let mapping = Mapping::new(&Distribution::Ketama, &addresses, |_| true);
         let plan = plan(settings, openshmem, process.pes());
         let heap = process.allocate(plan.bytes())?;
-        let started = StartedJob { heap, plan, names, mapping };
+        let mut started = StartedJob { heap, plan, names, mapping, file: None };
+        if settings.shm.is_some() {
+            started.open_file();
+        }
         started.report(openshmem);
         Ok(started)
     }
@@ -93,8 +98,29 @@ impl StartedJob {
         );
     }
 
+    /// Opens the file of the region, for clients to map. The server does this before it changes its user.
+    fn open_file(&mut self) {
+        let region = self.plan.region();
+        match self.heap.file(region.start, region.end - region.start) {
+            Ok(file) => self.file = Some(file),
+            Err(why) => tracing::info!(
+                "clients cannot map the symmetric heap (--shm), and read by requests through channels: {why}"
+            ),
+        }
+    }
+
     /// Returns the memory for the store.
-    pub fn region(&self) -> Given {
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn region(&self) -> Result<Given> {
+        let given = self.given();
+        let Some(HeapFile { file, offset }) = &self.file else { return Ok(given) };
+        let file = file.try_clone().context("cannot open the symmetric heap for clients (--shm)")?;
+        Ok(given.with_file(file, *offset))
+    }
+
+    fn given(&self) -> Given {
         let region = self.plan.region();
         let owner = Arc::new(Arc::clone(&self.heap));
         // SAFETY: the heap stays allocated until the process ends, and was zeroed. Only `Pes` accesses it besides, the parts
@@ -113,6 +139,11 @@ impl StartedJob {
             RegionCard { secret: store.secret().clone(), clock_ns: store.clock_ns(), grace: store.grace() };
         let texts = exchange(heaps, &cards, |pe| self.parts_of_card(pe)[0].clone(), &card.to_bytes())?;
         let arrived_ns = precise_monotonic_ns();
+        // Clients that map the heap must not know the secrets.
+        for pe in 0..self.heap.pes() {
+            let card = self.parts_of_card(pe)[0].clone();
+            cards.copy_in(card.start, &vec![0; (card.end - card.start) as usize]);
+        }
         let range = self.plan.region();
         let region = |pe: usize, text: &[u8]| {
             let RegionCard { secret, clock_ns, grace } = RegionCard::from_bytes(text)?;
