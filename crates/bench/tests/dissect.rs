@@ -4,11 +4,13 @@
 mod common;
 
 use common::{TestServer, run};
-use fabcache_bench::dissect::{Dissect, HOPS, TOTAL, noise_name, table};
+use fabcache_bench::dissect::{Dissect, HOPS, ONE_SIDED, TOTAL, noise_name, table};
 use fabcache_bench::dummy::{Dummy, Listen, Settings};
 use fabcache_bench::results::Sample;
 use fabcache_bench::target::Target;
 use fabcache_client::Protocol;
+use fabcache_shmem::local::LocalProcess;
+use fabcache_testbed::local::LocalServer;
 
 fn dissect() -> Dissect {
     let standard = Dissect::standard(true, true, 20).expect("a length");
@@ -51,6 +53,49 @@ fn each_transport_has_its_hops() {
     }
     let text = table(&results);
     assert!(text.contains("shm, GET of 64 bytes") && text.contains("shm, SET of 20000 bytes"), "{text}");
+}
+
+/// Starts a job of two PEs, with these flags too; returns them and the path of a PE's socket.
+fn job(name: &str, flags: &str) -> (Vec<LocalServer>, String) {
+    let socket =
+        |pe: usize| std::env::temp_dir().join(format!("fabcache-bench-{name}-{pe}-{}", std::process::id()));
+    let servers = std::thread::scope(|scope| {
+        let starting: Vec<_> = LocalProcess::start_on_files(2)
+            .into_iter()
+            .enumerate()
+            .map(|(pe, process)| {
+                let flags = format!(
+                    "--fabric openshmem --openshmem-name pe{pe} -t 1 -m 32 --shm -s {} {flags}",
+                    socket(pe).display()
+                );
+                scope.spawn(move || LocalServer::start_in(&flags, Some(&process)).expect("it starts"))
+            })
+            .collect();
+        starting.into_iter().map(|started| started.join().expect("no panic")).collect()
+    });
+    (servers, socket(0).display().to_string())
+}
+
+#[test]
+fn job_has_the_hop_to_the_other_pe() {
+    let hops = ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "forward_ns"];
+    for (transport, flags, reads) in [("shm", "", 1.0), ("unix", "--openshmem-one-sided=false", 0.0)] {
+        let (servers, socket) = job(transport, flags);
+        let url = format!("{transport}://{socket}").parse().expect("a URL");
+        let target = Target::new(transport, &[url], Protocol::Auto).expect("it is up");
+        let results = run(&Dissect { sizes: vec![20_000], ..dissect() }, &[&target]).expect("right answers");
+        assert_eq!(results.samples.len(), 4, "two operations, two rounds");
+        for sample in &results.samples {
+            assert_hops(sample, &hops);
+            let expected = if sample.case.operation == "get" { reads } else { 0.0 };
+            // At most one in twenty finds the item while it moves.
+            assert!((sample.figures[ONE_SIDED] - expected).abs() < 0.05, "{:?}", sample.figures);
+        }
+        let text = table(&results);
+        assert!(text.contains(&format!("{:.0}% by reads of its memory", 100.0 * reads)), "{text}");
+        // Each waits for the others.
+        std::thread::scope(|scope| servers.into_iter().for_each(|server| drop(scope.spawn(|| drop(server)))));
+    }
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use std::hint::spin_loop;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fabcache_layout::channel::{CHANNEL_VERSION, Channel, ProtocolError, SpinPolicy};
-use fabcache_layout::format::FORMAT_VERSION;
+use fabcache_layout::format::NO_REGION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
@@ -37,14 +37,14 @@ enum Wanted {
 }
 
 impl ChannelClient {
-    /// Requests memory at a Unix socket.
+    /// Requests a channel at a Unix socket, and a region of this version or none.
     ///
     /// # Errors
     /// The server cannot be reached, or shares no memory.
-    pub fn attach(path: &Path, timeout: Duration) -> Result<ChannelClient> {
+    pub fn attach(path: &Path, region: u64, timeout: Duration) -> Result<ChannelClient> {
         let mut socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(timeout))?;
-        socket.write_all(format!("shm attach {CHANNEL_VERSION} {FORMAT_VERSION}\r\n").as_bytes())?;
+        socket.write_all(format!("shm attach {CHANNEL_VERSION} {region}\r\n").as_bytes())?;
         let mut answer = [0; ANSWER_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -56,7 +56,8 @@ impl ChannelClient {
                 descriptors.extend(received);
             }
         }
-        let Ok([_region, channel]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        let expected = 1 + usize::from(region != NO_REGION);
+        let Some(channel) = descriptors.pop().filter(|_| descriptors.len() + 1 == expected) else {
             bail!("no memory is shared: {}", String::from_utf8_lossy(&answer[..len]).trim_end());
         };
         let channel = Channel::open(channel.as_fd()).context("the channel")?;
@@ -171,6 +172,7 @@ fn broken(error: ProtocolError) -> io::Error {
 mod tests {
     use fabcache_client::{Protocol, Ttl};
     use fabcache_layout::channel::Shape;
+    use fabcache_layout::format::FORMAT_VERSION;
 
     use super::super::raw::Raw;
     use super::super::{Call, store};
@@ -220,7 +222,7 @@ mod tests {
             }
         }
         let path = Path::new(other.urls()[0].strip_prefix("unix://").expect("a path"));
-        let error = ChannelClient::attach(path, timeout).err().expect("it shares no memory");
+        let error = ChannelClient::attach(path, FORMAT_VERSION, timeout).err().expect("it shares no memory");
         assert!(format!("{error:#}").contains("no memory is shared"), "{error:#}");
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{HOPS, TOTAL, noise_name};
+use super::{HOPS, ONE_SIDED, TOTAL, noise_name};
 use crate::results::{Case, Results};
 
 /// Characters of the bar of a whole call.
@@ -27,6 +27,14 @@ pub fn table(results: &Results) -> String {
                     let _ =
                         writeln!(text, "  {:<10} {}", hop.trim_end_matches("_ns"), told(ns, noise, whole));
                 }
+            }
+            let one_sided = of(ONE_SIDED);
+            if one_sided.is_finite() {
+                let reads = 100.0 * one_sided;
+                let _ = writeln!(
+                    text,
+                    "  forwarded to another PE: {reads:.0}% by reads of its memory, the rest by messages"
+                );
             }
             let misses: u64 = results.rounds(&target.name, case).map(|sample| sample.misses).sum();
             if misses > 0 {
@@ -77,6 +85,7 @@ mod tests {
             ("server_noise_ns", 100.0),
             ("store_ns", 500.0),
             (TOTAL, 40_000.0),
+            (ONE_SIDED, 0.995),
         ];
         results.samples = vec![Sample {
             target: "unix".into(),
@@ -94,6 +103,7 @@ mod tests {
             "protocol within noise +-0.50",
             &format!("server 10.50 us +-0.10 26.2% {}", "#".repeat(13)),
             "store 0.50 us 1.2% #",
+            "forwarded to another PE: 100% by reads of its memory, the rest by messages",
         ];
         assert_eq!(lines, expected);
     }

@@ -21,13 +21,17 @@
 //! | the client library's get from the dummy's region | client |
 //! | the client library's get from the server's region | server: what differs there |
 //!
-//! - `requests.rs`, `memory.rs`: the stages of requests, and of reads.
+//! A PE of an OpenSHMEM job is asked for another PE's key, and for one of its own a stage before: the difference is the hop
+//! to the other PE.
+//!
+//! - `requests.rs`, `memory.rs`, `job.rs`: the stages of requests, of reads, and of requests to a PE.
 //! - `raw.rs`, `channel.rs`: bytes over sockets and through channels.
 //! - `store.rs`: the store by itself, and the store whose region the dummy shares.
 //! - `figure.rs`: bars.
 
 mod channel;
 mod figure;
+mod job;
 mod memory;
 mod raw;
 mod requests;
@@ -49,6 +53,7 @@ use crate::target::Target;
 use fabcache_testbed::statistics::median;
 
 pub use figure::table;
+use job::Job;
 
 /// Calls per round and stage: with `quick`, and otherwise.
 const ITERATIONS: [u64; 2] = [100, 2_000];
@@ -62,8 +67,18 @@ const STORED_BYTES_MAX: u64 = 16 << 20;
 const ITEMS_MAX: u64 = 1_000;
 
 /// Names of hops among a sample's figures, in the order of a call's path.
-pub const HOPS: [&str; 7] =
-    ["client_ns", "transport_ns", "protocol_ns", "server_ns", "store_ns", "lookup_ns", "copy_ns"];
+pub const HOPS: [&str; 8] = [
+    "client_ns",
+    "transport_ns",
+    "protocol_ns",
+    "server_ns",
+    "store_ns",
+    "forward_ns",
+    "lookup_ns",
+    "copy_ns",
+];
+/// The name of the share of the requests to other PEs that were reads of their memory.
+pub const ONE_SIDED: &str = "one_sided";
 /// The name of their sum.
 pub const TOTAL: &str = "total_ns";
 /// The end of the names of the hops' noise ([`noise_name`]).
@@ -156,7 +171,9 @@ impl Experiment for Dissect {
         ensure!(self.iterations >= TURNS, "--iterations {}: at least {TURNS}", self.iterations);
         let value_bytes = case.number("value_bytes").unwrap_or_default() as usize;
         let call = Call { items: &self.items, sets, value_bytes, verify: self.verify };
-        if target.shares_memory() && !sets {
+        if let Some(job) = Job::of(target)? {
+            job::prepare(self, call, target, &job)
+        } else if target.shares_memory() && !sets {
             memory::prepare(self, call, target)
         } else {
             requests::prepare(self, call, target)

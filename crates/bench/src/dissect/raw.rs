@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fabcache_client::ServerEndpoint;
+use fabcache_layout::format::{FORMAT_VERSION, NO_REGION};
 
 use super::channel::ChannelClient;
 use crate::dummy::{ECHO, RecordedCall};
@@ -38,7 +39,16 @@ impl Raw {
     /// It cannot be reached.
     pub fn to_dummy(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
         let head = call.answer[..HEAD_BYTES.min(call.answer.len())].to_vec();
-        Ok(Raw { head, ..Raw::connect(url, call, key, timeout)? })
+        Ok(Raw { head, ..Raw::connect(url, call, key, FORMAT_VERSION, timeout)? })
+    }
+
+    /// Connects to a server, as [`Raw::to_dummy`] does. Through shared memory it takes the channel alone.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn to_server(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
+        let head = call.answer[..HEAD_BYTES.min(call.answer.len())].to_vec();
+        Ok(Raw { head, ..Raw::connect(url, call, key, NO_REGION, timeout)? })
     }
 
     /// Connects to an echo, which returns the right number of bytes without reading the request.
@@ -46,13 +56,13 @@ impl Raw {
     /// # Errors
     /// It cannot be reached.
     pub fn to_echo(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
-        let mut raw = Raw::connect(url, call, key, timeout)?;
+        let mut raw = Raw::connect(url, call, key, FORMAT_VERSION, timeout)?;
         let lengths = [call.request.len() as u64, call.answer.len() as u64].map(u64::to_le_bytes);
         raw.stream.write_all(&[&[ECHO], &lengths[0][..], &lengths[1][..]].concat())?;
         Ok(raw)
     }
 
-    fn connect(url: &Url, call: &RecordedCall, key: &[u8], timeout: Duration) -> Result<Raw> {
+    fn connect(url: &Url, call: &RecordedCall, key: &[u8], region: u64, timeout: Duration) -> Result<Raw> {
         let stream: Box<dyn Stream> = match &url.address.place {
             ServerEndpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
@@ -64,7 +74,7 @@ impl Raw {
                 bail!("{} uses the fabric, which has no sockets", url)
             }
             ServerEndpoint::Unix(path) if url.shared_memory => {
-                Box::new(ChannelClient::attach(path, timeout)?)
+                Box::new(ChannelClient::attach(path, region, timeout)?)
             }
             ServerEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path)?;

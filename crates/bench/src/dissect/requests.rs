@@ -7,7 +7,7 @@ use fabcache_client::{Client, Protocol, Ttl};
 
 use super::raw::Raw;
 use super::{Buffers, Call, Dissect, add_hops, in_turn, split_store, store};
-use crate::dummy::{Child, Dummy, Listen, Settings, SharedMemoryDummy, record_call};
+use crate::dummy::{Child, Dummy, Listen, RecordedCall, Settings, SharedMemoryDummy, record_call};
 use crate::experiment::Rounds;
 use crate::fill::fill;
 use crate::limits::Limits;
@@ -32,7 +32,7 @@ struct Stages<'e> {
 }
 
 /// The dummy: a child process or a thread.
-enum Peer {
+pub enum Peer {
     Process(#[allow(dead_code, reason = "it ends when dropped")] Child),
     Thread(#[allow(dead_code, reason = "it ends when dropped")] Dummy),
     Sharing(#[allow(dead_code, reason = "it ends when dropped")] SharedMemoryDummy),
@@ -45,32 +45,15 @@ enum Peer {
 pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> Result<Box<dyn Rounds + 'e>> {
     let keys = dissect.keys(call.value_bytes);
     let to_server = target.client()?;
-    let shares = target.shares_memory();
-    let (dummy, url) = if shares {
-        let dummy = SharedMemoryDummy::start(store::shared(&call, &to_server, keys)?, dissect.cpus())?;
-        let url = dummy.url().parse()?;
-        (Peer::Sharing(dummy), url)
-    } else {
-        start(dissect, target).context("the dummy")?
-    };
+    let (dummy, url) = stand_in(dissect, &call, target, &to_server, keys)?;
     let stand_in = Target::new("the dummy", std::slice::from_ref(&url), target.protocol)?;
     let to_dummy = stand_in.client()?;
     for client in [&to_dummy, &to_server] {
         fill(client, call.items, 0..keys, |_| call.value_bytes)?;
     }
-    let (mut key, mut value) = (Vec::new(), Vec::new());
-    call.items.key(0, &mut key);
-    call.items.value(0, call.value_bytes, &mut value);
     // Requests through shared memory are binary packets.
-    let protocol = if shares { Protocol::Binary } else { target.protocol };
-    let heard = record_call(protocol, (0, call.value_bytes as u32), |client| {
-        if call.sets {
-            client.set(&key, &value, Ttl::NEVER)?;
-        } else {
-            client.get(&key)?;
-        }
-        Ok(())
-    })?;
+    let protocol = if target.shares_memory() { Protocol::Binary } else { target.protocol };
+    let (heard, mut key) = recorded(&call, protocol)?;
     let store_ns = store::is_ours(&to_server).then(|| store::measure(&call, &to_server, keys)).transpose()?;
     let mut echo = Raw::to_echo(&url, &heard, &key, target.timeout)?;
     let mut raw = Raw::to_dummy(&url, &heard, &key, target.timeout)?;
@@ -94,6 +77,44 @@ pub fn prepare<'e>(dissect: &'e Dissect, call: Call<'e>, target: &'e Target) -> 
         to_server,
         _dummy: dummy,
     }))
+}
+
+/// Returns the bytes of the call for item 0, and the key.
+///
+/// # Errors
+/// The client library fails.
+pub fn recorded(call: &Call<'_>, protocol: Protocol) -> Result<(RecordedCall, Vec<u8>)> {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    call.items.key(0, &mut key);
+    call.items.value(0, call.value_bytes, &mut value);
+    let heard = record_call(protocol, (0, call.value_bytes as u32), |client| {
+        if call.sets {
+            client.set(&key, &value, Ttl::NEVER)?;
+        } else {
+            client.get(&key)?;
+        }
+        Ok(())
+    })?;
+    Ok((heard, key))
+}
+
+/// Starts a dummy in place of the target; one that shares memory has a store with as many items as the server.
+///
+/// # Errors
+/// It does not come up.
+pub fn stand_in(
+    dissect: &Dissect,
+    call: &Call<'_>,
+    target: &Target,
+    to_server: &Client,
+    keys: u64,
+) -> Result<(Peer, Url)> {
+    if !target.shares_memory() {
+        return start(dissect, target).context("the dummy");
+    }
+    let dummy = SharedMemoryDummy::start(store::shared(call, to_server, keys)?, dissect.cpus())?;
+    let url = dummy.url().parse()?;
+    Ok((Peer::Sharing(dummy), url))
 }
 
 /// Starts a dummy that is reached over the target's transport.
