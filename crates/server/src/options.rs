@@ -324,6 +324,10 @@ options! {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_mutex: Option<bool>,
 
+    /// Leave the links to PEs of this host to the threads below, also while workers are awake: for PEs with CPUs to spare
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
+    openshmem_offload: Option<bool>,
+
     /// Threads that share the other PEs; two more take over from one that waits for a stopped PE [default: 1]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "N", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_threads: Option<u32>,

@@ -285,7 +285,11 @@ fn stopped_pe_delays_no_other() {
 
 #[test]
 fn stopped_pe_delays_no_other_with_mutexes() {
-    stop_a_pe(&Job::start_as(LocalProcess::start_apart(3), "stopped-mutex", "--openshmem-timeout 300 --openshmem-mutex"));
+    stop_a_pe(&Job::start_as(
+        LocalProcess::start_apart(3),
+        "stopped-mutex",
+        "--openshmem-timeout 300 --openshmem-mutex",
+    ));
 }
 
 /// A PE that was stopped at the wrong time holds a mutex.

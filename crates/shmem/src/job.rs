@@ -143,7 +143,6 @@ impl Heap {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
         assert!(is_inside, "{len} bytes at {offset} lie outside of a heap of {} bytes", self.bytes);
     }
-
 }
 
 impl SymmetricHeap for Heap {

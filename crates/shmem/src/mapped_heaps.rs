@@ -57,6 +57,15 @@ impl RemoteHeaps for MappedHeaps {
         self.of(pe).store(offset, word, Ordering::Relaxed);
     }
 
+    fn compare_swap(&mut self, pe: usize, offset: u64, expected: u64, new: u64) -> u64 {
+        let order = Ordering::Relaxed;
+        self.of(pe).compare_exchange(offset, expected, new, order, order).unwrap_or_else(|word| word)
+    }
+
+    fn atomic_set(&mut self, pe: usize, offset: u64, word: u64) {
+        self.put_word(pe, offset, word);
+    }
+
     fn fence(&mut self) {
         fence(Ordering::Release);
     }

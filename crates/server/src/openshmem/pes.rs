@@ -293,7 +293,9 @@ impl Pes {
         let assignment = Arc::new(Assignment {
             of: (0..pes).map(|pe| AtomicUsize::new(pe % first_threads)).collect(),
             threads: (0..threads).map(|_| ThreadState::default()).collect(),
-            near: (0..pes).map(|pe| pe != own && heap.mapped(pe, 0, 0).is_some()).collect(),
+            near: (0..pes)
+                .map(|pe| pe != own && !settings.offload && heap.mapped(pe, 0, 0).is_some())
+                .collect(),
             heap: Arc::clone(&heap),
             plan,
         });
@@ -339,7 +341,7 @@ impl Pes {
         self.own
     }
 
-    /// Returns whether a PE is of this host: its heap is mapped here, and this one's there.
+    /// Returns whether workers drive the links to a PE while they are awake: its heap is mapped here, and this one's there.
     pub fn is_near(&self, pe: usize) -> bool {
         self.assignment.near[pe]
     }

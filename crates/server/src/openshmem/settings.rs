@@ -33,6 +33,8 @@ pub struct OpenShmemSettings {
     pub shape: LinkShape,
     /// The name by which keys are mapped to this PE; none for the host's.
     pub name: Option<String>,
+    /// Whether workers leave the links to PEs of the host to these threads.
+    pub offload: bool,
     /// The threads that access other PEs' memory.
     pub threads: usize,
     /// A PE that shows no sign of life for so long is taken to be stopped.
@@ -56,6 +58,7 @@ impl OpenShmemSettings {
                 ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
                 ("--openshmem-buffer", options.openshmem_buffer.is_some()),
                 ("--openshmem-mutex", options.openshmem_mutex.is_some()),
+                ("--openshmem-offload", options.openshmem_offload.is_some()),
                 ("--openshmem-threads", options.openshmem_threads.is_some()),
                 ("--openshmem-one-sided", options.openshmem_one_sided.is_some()),
                 ("--openshmem-timeout", options.openshmem_timeout.is_some()),
@@ -110,8 +113,16 @@ impl OpenShmemSettings {
         if let Some(name) = &name {
             check_name(name).context("--openshmem-name")?;
         }
-        let one_sided = options.openshmem_one_sided;
-        Ok(Some(OpenShmemSettings { shape, name, threads: threads as usize, timeout, one_sided, sleep_max }))
+        Ok(Some(OpenShmemSettings {
+            shape,
+            name,
+            // A mutex that a stopped PE holds would block a worker.
+            offload: options.openshmem_offload.unwrap_or(false) || shape.has_mutexes,
+            threads: threads as usize,
+            timeout,
+            one_sided: options.openshmem_one_sided,
+            sleep_max,
+        }))
     }
 }
 
@@ -149,7 +160,9 @@ mod tests {
         assert!(settings.fabric.is_none() && settings.has_remote_readers());
         let openshmem = settings.openshmem.expect("it is on");
         assert_eq!((openshmem.shape.slots, openshmem.threads, openshmem.one_sided), (16, 1, None));
-        assert!(!openshmem.shape.has_mutexes);
+        assert!(!openshmem.shape.has_mutexes && !openshmem.offload);
+        let offload = of("--fabric openshmem --openshmem-offload").expect("valid").openshmem;
+        assert!(offload.expect("it is on").offload);
         let line = "--fabric openshmem --openshmem-slots 64 --openshmem-slot-size 1000 --openshmem-buffer 1m \
                     --openshmem-name node7:5 --openshmem-threads 3 --openshmem-one-sided=false --openshmem-timeout 500 \
                     --openshmem-sleep 5 --openshmem-mutex";
@@ -158,6 +171,7 @@ mod tests {
         let expected = OpenShmemSettings {
             shape,
             name: Some("node7:5".into()),
+            offload: true,
             threads: 3,
             timeout: Duration::from_millis(500),
             one_sided: Some(false),

@@ -736,7 +736,7 @@ mod tests {
         let flags = prop::sample::select(
             "-p -U -a -B -c -b -m -I -M -k -L -t -R -C -F -X -W -A -D -Y -S -Z -u -d -P -r -o -f -n -N -v --memory-max \
              --stall-timeout --flash=/x:1g --flash --flash-segment --flash-write-mb-s --flash-dwpd --flash-item-size --accept --engine --cpus --eviction --log-format --config --threads=1 -M=false -s --fabric --fabric=tcp --fabric-peers --fabric-receives \
-             --fabric=openshmem --openshmem-name=a --openshmem-slots --openshmem-slot-size --openshmem-buffer --openshmem-mutex --openshmem-threads \
+             --fabric=openshmem --openshmem-name=a --openshmem-slots --openshmem-slot-size --openshmem-buffer --openshmem-mutex --openshmem-offload --openshmem-threads \
              --openshmem-one-sided=false --openshmem-timeout --openshmem-sleep"
                 .split_whitespace()
                 .collect::<Vec<_>>(),

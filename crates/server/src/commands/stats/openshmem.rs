@@ -32,6 +32,7 @@ pub fn settings(settings: &OpenShmemSettings, report: &mut Report<'_>) {
     report.stat("openshmem_slot_size", settings.shape.slot_bytes);
     report.stat("openshmem_buffer", settings.shape.buffer_bytes);
     report.stat("openshmem_mutex", if settings.shape.has_mutexes { "yes" } else { "no" });
+    report.stat("openshmem_offload", if settings.offload { "yes" } else { "no" });
     report.stat("openshmem_threads", settings.threads);
     let one_sided = match settings.one_sided {
         None => "auto",
