@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     let status = match run(line, &mut foreground, &mut job) {
         Ok(()) => 0,
         Err(error) => {
+            if let Some(membership) = &mut job {
+                membership.ends_with_all |= error.is::<openshmem::AgreedError>();
+            }
             match foreground {
                 Some(foreground) => Foreground::failed(foreground, &error),
                 // In one piece, as other processes of a job may write at the same time. Without a reader of stderr, the exit
@@ -49,14 +52,14 @@ fn main() -> ExitCode {
 /// This process's part of an OpenSHMEM job.
 struct Membership {
     job: Job,
-    /// The other PEs have stopped as well.
-    have_all_left: bool,
+    /// The other PEs end as well, by [`Job::finish`].
+    ends_with_all: bool,
 }
 
 impl Membership {
     /// Ends the process, as the job requires it.
     fn end(self, status: u8) -> ! {
-        if self.have_all_left { self.job.finish(status.into()) } else { self.job.leave(status.into()) }
+        if self.ends_with_all { self.job.finish(status.into()) } else { self.job.leave(status.into()) }
     }
 }
 
@@ -88,7 +91,7 @@ fn run(
     let inherited = inherited()?;
     // Before the signals: it replaces their handlers.
     let job = settings.openshmem.is_some().then(Job::start).transpose()?;
-    *membership = job.map(|job| Membership { job, have_all_left: false });
+    *membership = job.map(|job| Membership { job, ends_with_all: false });
     let (order_sender, orders) = channel();
     // Before the start, which takes the items over and may serve a client: a signal from then on stops cleanly.
     signals::become_orders(order_sender.clone())?;
@@ -112,7 +115,7 @@ fn run(
     let pes = server.shared().pes.clone();
     let stopped = server.run_until_stopped(reloading, stopping);
     if let (Some(membership), Some(pes)) = (membership, pes) {
-        membership.have_all_left = pes.have_all_left();
+        membership.ends_with_all = pes.have_all_left();
     }
     stopped
 }

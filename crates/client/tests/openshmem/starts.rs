@@ -10,15 +10,22 @@ use crate::jobs::pes;
 /// A job that cannot start ends sooner.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Runs a job whose PEs fail with such an error. The launcher ends all when the first has ended, so some may not say it.
+/// Runs a job whose PEs agree on such an error: all say it before the first ends, upon which the launcher ends the others.
 #[track_caller]
-fn fails_with(options: &JobOptions, error: &str) {
+fn all_fail_with(options: &JobOptions, error: &str) {
+    assert_eq!(fails_with(options, error), pes(), "each PE says it");
+}
+
+/// Runs a job whose PEs fail with such an error. Returns how many say it: the launcher ends all when the first has ended.
+#[track_caller]
+fn fails_with(options: &JobOptions, error: &str) -> usize {
     let ended = options.run(TIME_MAX).unwrap_or_else(|error| panic!("{error:#}"));
     let (status, output) = (ended.status, ended.output);
     assert!(!status.success(), "{status}{output}");
     assert!(ended.left.is_empty(), "{:?} are left", ended.left);
     let errors = output.lines().filter(|line| line.contains("fabcached: ") && line.contains(error)).count();
     assert!((1..=pes()).contains(&errors), "{errors} PEs say {error:?}{output}");
+    errors
 }
 
 fn job() -> JobOptions {
@@ -29,13 +36,13 @@ fn job() -> JobOptions {
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn unequal_options_are_refused() {
     let unequal = job().server_of(pes() - 1, "-m 40");
-    fails_with(&unequal, "the PEs of a job need equal options");
+    all_fail_with(&unequal, "the PEs of a job need equal options");
 }
 
 #[test]
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn equal_names_are_refused() {
-    fails_with(&job().names(Names::Same), "PE 0 and PE 1 are both called everyone");
+    all_fail_with(&job().names(Names::Same), "PE 0 and PE 1 are both called everyone");
 }
 
 #[test]
@@ -49,7 +56,7 @@ fn names_are_of_the_host_and_port_unless_given() {
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn too_small_heaps_are_reported() {
     let small = job().server("-m 64").environment("SHMEM_SYMMETRIC_HEAP_SIZE", "16m");
-    fails_with(&small, "SHMEM_SYMMETRIC_HEAP_SIZE (now 16m)");
+    all_fail_with(&small, "SHMEM_SYMMETRIC_HEAP_SIZE (now 16m)");
 }
 
 #[test]

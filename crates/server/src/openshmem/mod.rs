@@ -36,5 +36,5 @@ pub use mapped_reads::{MappedRead, MappedReads};
 pub use pes::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
 pub use source::{PeHooks, PeSource};
-pub use start::{StartedJob, heap_bytes, join};
+pub use start::{AgreedError, StartedJob, heap_bytes, join};
 pub use threads::start;

@@ -1,5 +1,7 @@
 //! The start of a job: what its PEs agree on, and the memory that they share.
 
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +34,24 @@ const REGION_CARD_BYTES: u64 = 256;
 /// … and whether words arrive whole.
 const VERDICT_BYTES: u64 = 64;
 
+/// An error that all PEs of a job have: they can meet before they end.
+#[derive(Debug)]
+pub struct AgreedError(anyhow::Error);
+
+impl AgreedError {
+    fn new(error: impl Into<anyhow::Error>) -> AgreedError {
+        AgreedError(error.into())
+    }
+}
+
+impl Display for AgreedError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl Error for AgreedError {}
+
 /// A job whose PEs agree, and its heap.
 #[derive(Debug)]
 pub struct StartedJob {
@@ -61,23 +81,22 @@ impl StartedJob {
     /// Agrees with the other PEs of the job, and allocates the heap; collective.
     ///
     /// # Errors
-    /// Options differ, names are equal, or the heap is too small: in all PEs alike.
+    /// Options differ, names are equal, or the heap is too small: an [`AgreedError`]. Or a PE does not come.
     pub fn agree(
         process: &dyn Process,
         settings: &Settings,
         openshmem: &OpenShmemSettings,
     ) -> Result<StartedJob> {
         let name = name_of(settings, openshmem)?;
-        let cards = process.allocate(FIRST_CARD_BYTES * process.pes() as u64)?;
+        let cards = process.allocate(FIRST_CARD_BYTES * process.pes() as u64).map_err(AgreedError::new)?;
         let place = |pe: usize| pe as u64 * FIRST_CARD_BYTES..(pe as u64 + 1) * FIRST_CARD_BYTES;
         let text = format!("{name}\n{}", equal_options(settings, openshmem));
         let texts = exchange(&mut *cards.open()?, &cards.memory(0, cards.bytes()), place, text.as_bytes())?;
-        let names = agreed(&texts)?;
-        let addresses: Vec<Address> = names.iter().map(|name| check_name(name)).collect::<Result<_>>()?;
+        let (names, addresses) = agreed(&texts).map_err(AgreedError::new)?;
         // A PE that does not respond keeps its keys: others would not know its items.
         let mapping = Mapping::new(&Distribution::Ketama, &addresses, |_| true);
         let plan = plan(settings, openshmem, process.pes());
-        let heap = process.allocate(plan.bytes())?;
+        let heap = process.allocate(plan.bytes()).map_err(AgreedError::new)?;
         let mut started = StartedJob { heap, plan, names, mapping, file: None };
         if settings.shm.is_some() {
             started.open_file();
@@ -145,7 +164,7 @@ impl StartedJob {
             cards.copy_in(card.start, &vec![0; (card.end - card.start) as usize]);
         }
         let range = self.plan.region();
-        let region = |pe: usize, text: &[u8]| {
+        let mut region = |pe: usize, text: &[u8]| {
             let RegionCard { secret, clock_ns, grace } = RegionCard::from_bytes(text)?;
             let mut header = [0; HEADER_BYTES as usize];
             heaps.get(pe, range.start, &mut header);
@@ -159,12 +178,9 @@ impl StartedJob {
                 range: range.clone(),
             })
         };
-        let mut region = region;
         Ok(texts.iter().enumerate().map(|(pe, text)| region(pe, text)).collect())
     }
-}
 
-impl StartedJob {
     /// Returns the two parts of a PE's card.
     fn parts_of_card(&self, pe: usize) -> [Range<u64>; 2] {
         let card = self.plan.card(pe);
@@ -276,8 +292,8 @@ fn equal_options(settings: &Settings, openshmem: &OpenShmemSettings) -> String {
     )
 }
 
-/// Returns the names of all PEs from their cards, which all PEs have.
-fn agreed(cards: &[Vec<u8>]) -> Result<Vec<String>> {
+/// Returns the names of all PEs, and what addresses these are, from their cards, which all PEs have.
+fn agreed(cards: &[Vec<u8>]) -> Result<(Vec<String>, Vec<Address>)> {
     let (mut names, mut addresses): (Vec<String>, Vec<Address>) = Default::default();
     let mut first = "";
     for (pe, card) in cards.iter().enumerate() {
@@ -303,7 +319,7 @@ fn agreed(cards: &[Vec<u8>]) -> Result<Vec<String>> {
         names.push(name.to_owned());
         addresses.push(address);
     }
-    Ok(names)
+    Ok((names, addresses))
 }
 
 const _: () = assert!(NAME_BYTES_MAX + 512 < FIRST_CARD_BYTES as usize);
@@ -316,8 +332,8 @@ mod tests {
     fn pes_that_disagree_are_named() {
         let cards =
             |cards: &[&str]| agreed(&cards.iter().map(|card| card.as_bytes().to_vec()).collect::<Vec<_>>());
-        assert_eq!(cards(&["a\n-m 5", "b\n-m 5"]).expect("equal"), ["a", "b"]);
-        let of = |result: Result<Vec<String>>| format!("{:#}", result.expect_err("unequal"));
+        assert_eq!(cards(&["a\n-m 5", "b\n-m 5"]).expect("equal").0, ["a", "b"]);
+        let of = |result: Result<_>| format!("{:#}", result.map(|_| ()).expect_err("unequal"));
         let unequal = of(cards(&["a\n-m 5", "b\n-m 5", "c\n-m 6"]));
         assert!(unequal.contains("PE 0 (a) has -m 5") && unequal.contains("PE 2 (c) has -m 6"), "{unequal}");
         let port = of(cards(&["a\n-m 5", "a:11211\n-m 5"]));
