@@ -341,7 +341,7 @@ options! {
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_timeout: Option<u32>,
 
-    /// Milliseconds that an idle PE sleeps at most before it looks for messages [default: 100]
+    /// Milliseconds that an idle PE sleeps at most before it looks for messages from other hosts [default: 100]
     #[arg(long, allow_negative_numbers = true, value_parser = count::<u32>, value_name = "MS", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_sleep: Option<u32>,
 

@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -224,12 +223,12 @@ impl Server {
     pub fn stop(self) -> Result<()> {
         if let Some(pes) = &self.shared.pes {
             // Before the links end: the others need not wait for answers.
-            pes.is_leaving.store(true, Ordering::Relaxed);
+            pes.enter(openshmem::JobPhase::Leaving);
         }
         self.shared.enter(Phase::Draining);
         let background = self.threads.join_workers();
         if let Some(pes) = &self.shared.pes {
-            pes.is_stopping.store(true, Ordering::Relaxed);
+            pes.enter(openshmem::JobPhase::Stopping);
             pes.wait_for_threads();
         }
         drop(self.life);

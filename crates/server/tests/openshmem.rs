@@ -74,13 +74,17 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Each waits for the others.
-        thread::scope(|scope| {
-            for server in self.servers.drain(..) {
-                scope.spawn(|| drop(server));
-            }
-        });
+        stop(self.servers.drain(..));
     }
+}
+
+/// Stops servers. Each waits for the others.
+fn stop(servers: impl Iterator<Item = LocalServer>) {
+    thread::scope(|scope| {
+        for server in servers {
+            scope.spawn(|| drop(server));
+        }
+    });
 }
 
 /// Starts all PEs of a job. Returns for each what came of it, and the job's memory.
@@ -360,6 +364,58 @@ fn stop_a_pe(job: &Job) {
         c.hear_until("END\r\n") == format!("VALUE {} 0 1\r\n2\r\nEND\r\n", keys[2])
     });
     c.request(format!("incr {} 5\r\n", keys[2]), "7\r\n");
+}
+
+/// A stop waits for no PE that does not respond, nor for a thread that waits for its memory.
+#[test]
+fn stopped_pe_delays_no_stop() {
+    let mut job = Job::start("silent", 3, "--openshmem-timeout 300");
+    let key = job.key_of(2, "key");
+    let mut c = job.client(0);
+    c.request(format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    job.memory.iter().for_each(|memory| memory.stop(2, true));
+    c.request(format!("get {key}\r\n"), "END\r\n");
+    for pe in 0..2 {
+        let pes = job.server(pe).shared().pes.as_ref().expect("a job");
+        wait_until("the PE is silent", || pes.is_silent(2));
+    }
+    let began = Instant::now();
+    stop(job.servers.drain(..2));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    job.memory.iter().for_each(|memory| memory.stop(2, false));
+}
+
+/// Heartbeats are too rare here to hide a message that wakes nobody.
+#[test]
+fn sleeping_threads_are_woken() {
+    let soon = |what: &str, call: &mut dyn FnMut()| {
+        let began = Instant::now();
+        call();
+        assert!(began.elapsed() < Duration::from_secs(3), "{what}: {:?}", began.elapsed());
+    };
+    let mut started = None;
+    soon("the start", &mut || {
+        let job = Job::start("asleep", 3, "--openshmem-timeout 100000 --openshmem-one-sided=false");
+        let mut c = job.client(0);
+        for owner in 0..3 {
+            c.request(format!("set {} 0 0 1\r\n1\r\n", job.key_of(owner, "key")), "STORED\r\n");
+        }
+        started = Some(job);
+    });
+    let job = started.expect("started");
+    for round in 0..5 {
+        // Long enough for all threads to sleep.
+        thread::sleep(Duration::from_millis(100));
+        for pe in 0..3 {
+            let key = job.key_of((pe + 1) % 3, "key");
+            soon("a request", &mut || {
+                job.client(pe).request(format!("incr {key} 1\r\n"), format!("{}\r\n", round + 2));
+            });
+        }
+    }
+    thread::sleep(Duration::from_millis(100));
+    let mut job = Some(job);
+    soon("the stop", &mut || drop(job.take()));
 }
 
 #[test]

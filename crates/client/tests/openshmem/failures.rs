@@ -19,6 +19,8 @@ const SOON: Duration = Duration::from_secs(2);
 const BOUNDED: Duration = Duration::from_secs(7);
 /// Until a PE that shows no sign of life is taken to be stopped: more than its time of 2 s.
 const NOTICED: Duration = Duration::from_millis(3_500);
+/// A stop does not wait for a PE that does not respond, as it does for others.
+const STOPPED: Duration = Duration::from_secs(6);
 const KEYS: usize = 5;
 
 /// What became of a change.
@@ -246,7 +248,7 @@ fn others_go_on_after_a_kill_with_recovery() {
     for pe in &running {
         job.signal(*pe, Signal::TERM);
     }
-    let ended = job.wait(Duration::from_secs(30));
+    let ended = job.wait(STOPPED);
     assert!(ended.is_some(), "the others do not stop{}", job.output_tail());
     assert!(job.processes().is_empty(), "{:?} are left", job.processes());
 }

@@ -16,9 +16,11 @@ const STOPPED: Duration = Duration::from_secs(10);
 /// Far more than the CPU time that a PE takes to become idle.
 const SETTLED: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(5);
-/// CPU time of an idle PE a second. On a quiet machine it is less than half; beside other programs, whatever it touches is no
-/// longer in the caches.
-const IDLE_CPU_TIME_MAX: Duration = Duration::from_millis(2);
+/// CPU time of an idle PE a second, woken by all others …
+const IDLE_CPU_TIME_MAX: Duration = Duration::from_millis(1);
+/// … and without, where it polls ten times a second: each time takes about 0.1 ms of a virtual machine's CPU, whose caches it finds
+/// empty.
+const POLLING_CPU_TIME_MAX: Duration = Duration::from_millis(4);
 
 /// Returns the files in shared memory that the PEs have mapped, under names that still lead to them.
 fn shared_files(job: &Job) -> BTreeSet<PathBuf> {
@@ -76,5 +78,7 @@ fn idle_pes_take_no_cpu_time() {
     let a_second = |(after, before): (Duration, Duration)| (after - before).div_f64(IDLE.as_secs_f64());
     let taken: Vec<Duration> = times().into_iter().zip(before).map(a_second).collect();
     report(&format!("idle PEs take {taken:?} of CPU time a second"));
-    assert!(taken.iter().all(|taken| *taken < IDLE_CPU_TIME_MAX), "{taken:?}");
+    let polls = std::env::var_os("UCX_TLS").is_some();
+    let time_max = if polls { POLLING_CPU_TIME_MAX } else { IDLE_CPU_TIME_MAX };
+    assert!(taken.iter().all(|taken| *taken < time_max), "{taken:?}");
 }

@@ -33,7 +33,7 @@ mod threads;
 mod words;
 
 pub use mapped_reads::{MappedRead, MappedReads};
-pub use pes::{Completion, DirectGet, Gathering, InFlight, Operation, Pes};
+pub use pes::{Completion, DirectGet, Gathering, InFlight, JobPhase, Operation, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
 pub use source::{PeHooks, PeSource};
 pub use start::{AgreedError, StartedJob, heap_bytes, join};

@@ -10,7 +10,7 @@ use fabcache_transport::openshmem::{ClientLink, HeapPlan, Progress, ServerLink, 
 
 use super::answers::{Answers, push_end};
 use super::gets::OneSidedGets;
-use super::pes::{Completion, Operation, Pes};
+use super::pes::{Completion, JobPhase, Operation, Pes};
 
 /// Bytes of requests beyond which no more are taken from the queue, until some are sent.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -87,7 +87,7 @@ impl Pe {
 
     /// Returns whether the link from it must be opened.
     fn must_open(&self, pes: &Pes) -> bool {
-        (!self.is_serving || self.server.has_ended()) && !pes.is_leaving.load(Ordering::Relaxed)
+        (!self.is_serving || self.server.has_ended()) && pes.phase() == JobPhase::Running
     }
 
     /// Sends and receives what is there, both ways. Returns whether there was anything.
@@ -106,7 +106,7 @@ impl Pe {
     fn try_progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> Result<bool> {
         let mut any = self.server.progress(heaps)?;
         if self.must_open(pes) {
-            self.open(pes, heaps);
+            any |= self.open(pes, heaps);
         }
         let progress = self.client.progress(heaps, &mut self.answers.received)?;
         any |= progress != Progress::Nothing;
@@ -129,12 +129,13 @@ impl Pe {
         Ok(any)
     }
 
-    /// Opens the link from it.
-    fn open(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) {
+    /// Opens the link from it. Returns whether that succeeded.
+    fn open(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         match self.server.open(heaps) {
             Ok(link) => {
                 pes.listener.add(link);
                 (self.is_serving, self.has_reported) = (true, false);
+                return true;
             }
             // Tried again with the next progress.
             Err(error) if !std::mem::replace(&mut self.has_reported, true) => {
@@ -142,6 +143,7 @@ impl Pe {
             }
             Err(_) => {}
         }
+        false
     }
 
     /// Returns whether requests for it are taken from the queue.

@@ -1,8 +1,8 @@
 //! The other PEs of the job, as workers and progress threads share them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -21,6 +21,20 @@ use crate::worker::inbox::{Answer, Ticket};
 /// How long a stop waits for the threads.
 const STOP_TIME_MAX: Duration = LEAVE_TIME_MAX.saturating_add(Duration::from_secs(2));
 const STOP_PAUSE: Duration = Duration::from_millis(2);
+
+const NO_PANIC_IN_PHASE: &str = "no thread panics while it holds the phase";
+
+/// How far the stop of this server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum JobPhase {
+    /// It serves.
+    Running,
+    /// It stops: others are told, and links that end are not opened again.
+    Leaving,
+    /// And no worker needs the threads any more.
+    Stopping,
+}
 
 /// What becomes of the answer to a forwarded request.
 #[derive(Debug)]
@@ -157,6 +171,8 @@ pub struct ThreadState {
     pub busy_with: AtomicUsize,
     /// Since when, in milliseconds of the job's clock.
     pub busy_since_ms: AtomicU64,
+    /// It accesses nothing any more.
+    pub has_ended: AtomicBool,
 }
 
 /// Which thread has each PE.
@@ -260,12 +276,11 @@ pub struct Pes {
     pub left: Box<[AtomicBool]>,
     /// Whether a PE broke the rules.
     pub lost: Box<[AtomicBool]>,
-    /// This server stops: others are told, and links that end are not opened again.
-    pub is_leaving: AtomicBool,
-    /// No worker needs the threads any more.
-    pub is_stopping: AtomicBool,
-    /// Threads that have ended.
-    pub ended: AtomicUsize,
+    /// Changed under this lock, with which threads without PEs wait for it.
+    phase: Mutex<JobPhase>,
+    has_phase_changed: Condvar,
+    /// A copy for those that do not wait.
+    phase_number: AtomicU8,
     started: Instant,
     /// Requests for other PEs.
     pub forwarded: AtomicU64,
@@ -326,9 +341,9 @@ impl Pes {
             silent: flags(),
             left: flags(),
             lost: flags(),
-            is_leaving: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
-            ended: AtomicUsize::new(0),
+            phase: Mutex::new(JobPhase::Running),
+            has_phase_changed: Condvar::new(),
+            phase_number: AtomicU8::new(JobPhase::Running as u8),
             started: Instant::now(),
             forwarded: AtomicU64::new(0),
             direct_reads: AtomicU64::new(0),
@@ -401,12 +416,53 @@ impl Pes {
         }
     }
 
-    /// Waits until the threads have ended; not for one that an access to another PE's memory blocks.
+    /// Returns the phase of this server.
+    #[inline]
+    pub fn phase(&self) -> JobPhase {
+        match self.phase_number.load(Ordering::Relaxed) {
+            number if number == JobPhase::Running as u8 => JobPhase::Running,
+            number if number == JobPhase::Leaving as u8 => JobPhase::Leaving,
+            _ => JobPhase::Stopping,
+        }
+    }
+
+    /// Begins a phase, and wakes the threads.
+    pub fn enter(&self, phase: JobPhase) {
+        *self.phase.lock().expect(NO_PANIC_IN_PHASE) = phase;
+        self.phase_number.store(phase as u8, Ordering::Relaxed);
+        self.has_phase_changed.notify_all();
+        for thread in 0..self.assignment.threads.len() {
+            self.heap.wake(self.assignment.sleep_word(thread));
+        }
+    }
+
+    /// Waits for a phase after this one, for this time at most.
+    pub fn wait_for_phase_after(&self, phase: JobPhase, time: Duration) {
+        let now = self.phase.lock().expect(NO_PANIC_IN_PHASE);
+        // Whether the time is over makes no difference to the caller.
+        let waited = self.has_phase_changed.wait_timeout_while(now, time, |now| *now == phase);
+        drop(waited.expect(NO_PANIC_IN_PHASE));
+    }
+
+    /// Waits until the threads have ended; not for one that waits for a silent PE's memory.
     pub fn wait_for_threads(&self) {
         let until = Instant::now() + STOP_TIME_MAX;
-        while self.ended.load(Ordering::Acquire) < self.assignment.threads.len() && Instant::now() < until {
+        let is_waiting = |thread: &ThreadState| {
+            let pe = thread.busy_with.load(Ordering::Relaxed).checked_sub(1);
+            let is_silent =
+                |pe: usize| self.silent[pe].load(Ordering::Relaxed) && !self.left[pe].load(Ordering::Relaxed);
+            !thread.has_ended.load(Ordering::Acquire) && !pe.is_some_and(is_silent)
+        };
+        while self.assignment.threads.iter().any(is_waiting) && Instant::now() < until {
             std::thread::sleep(STOP_PAUSE);
         }
+    }
+
+    /// Returns the word that another PE changes as long as it runs.
+    #[inline]
+    pub fn heartbeat(&self, pe: usize) -> u64 {
+        let range = self.plan.heartbeat(pe);
+        self.heap.memory(range.start, range.end - range.start).load(0, Ordering::Relaxed)
     }
 
     /// Returns the state of a PE in a word.
@@ -433,9 +489,16 @@ impl Pes {
         self.assignment.wake(pe);
     }
 
-    /// Returns whether all other PEs have left the job.
+    /// Returns whether each other PE has left the job, or does not respond.
+    pub fn are_all_gone(&self) -> bool {
+        self.others().all(|pe| self.silent[pe].load(Ordering::Relaxed))
+    }
+
+    /// Returns whether all other PEs have left the job, and no thread accesses their memory.
     pub fn have_all_left(&self) -> bool {
-        self.others().all(|pe| self.left[pe].load(Ordering::Relaxed))
+        let have_threads_ended =
+            self.assignment.threads.iter().all(|thread| thread.has_ended.load(Ordering::Acquire));
+        have_threads_ended && self.others().all(|pe| self.left[pe].load(Ordering::Relaxed))
     }
 }
 

@@ -22,7 +22,8 @@ const THREADS_MAX: u32 = (SLEEPERS_MAX - SPARE_THREADS) as u32;
 /// Several times what a scheduler lets a busy process wait.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// An idle thread that wakes this often takes less than a thousandth of a CPU, of a virtual machine as well.
+/// An idle thread that wakes this often takes about a thousandth of a CPU: a wake costs 0.1 ms on a virtual machine, whose caches it
+/// finds empty.
 const DEFAULT_SLEEP_MAX: Duration = Duration::from_millis(100);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -41,7 +42,7 @@ pub struct OpenShmemSettings {
     pub timeout: Duration,
     /// Whether items are read from other PEs' memory; if not given, from that which is mapped into this process.
     pub one_sided: Option<bool>,
-    /// The longest sleep between two looks at what other PEs have written.
+    /// The longest sleep of a thread that not all PEs wake.
     pub sleep_max: Duration,
 }
 

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!   progress of each PE ── something? ── yes: again
-//!                             └ no: spin (SpinPolicy), then sleep, the longer the pause; an operation wakes it
+//!                             └ no: spin (SpinPolicy), then sleep; an operation wakes it, and so does a PE that has its heap
+//!                               mapped. If another one does not, the sleep is the longer the pause
 //! ```
 //! Each PE writes a *heartbeat* into all heaps, where it is read locally: reading a stopped PE's memory would block.
 
@@ -18,24 +19,34 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use fabcache_layout::channel::SpinPolicy;
 use fabcache_shmem::{MappedHeaps, RemoteHeaps, sleep};
+use fabcache_transport::openshmem::SLEEPERS_MAX;
 
-use super::pes::Pes;
+use super::pes::{JobPhase, Pes, ThreadState};
 
 /// Threads beyond those of the option, which take over the PEs of threads that an access blocks.
 pub const SPARE_THREADS: usize = 2;
 
-/// Heartbeats in the time after which a PE without one is taken to be stopped.
-const BEATS_PER_TIMEOUT: u32 = 8;
+/// Heartbeats in the time after which a PE without one is taken to be stopped. An idle thread that all other PEs wake does
+/// nothing else.
+const BEATS_PER_TIMEOUT: u32 = 4;
 /// The shortest sleep.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// A sleep takes this part of the time since there was last something to do: a message waits for little longer than the pause
 /// before it took.
 const SLEEP_PART: u32 = 8;
-/// How long a stop waits for the other PEs to stop as well.
+/// How long a stop waits for the other PEs to stop as well …
 pub const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
+/// … and the longest sleep meanwhile.
+const LEAVE_PAUSE: Duration = Duration::from_millis(20);
 
-/// The words of a heartbeat: its count, and whether the PE leaves.
-const LEAVING_AT: u64 = 8;
+/// A heartbeat is a word: the count, from this bit on, two flags, and the number of the thread that wrote it, so that it changes
+/// whichever thread writes it.
+const BEAT_SHIFT: u32 = 8;
+/// The PE leaves the job.
+const LEAVING: u64 = 1 << 7;
+/// The PE has the reader's heap mapped, and wakes its threads when it writes there.
+const WAKES: u64 = 1 << 6;
+const _: () = assert!(SLEEPERS_MAX as u64 <= WAKES);
 
 /// Starts the threads, and waits until each has its access to the other PEs.
 ///
@@ -47,7 +58,7 @@ pub fn start(pes: &Arc<Pes>) -> Result<()> {
     for number in 0..pes.assignment.threads.len() {
         let (pes, beats, sender) = (Arc::clone(pes), Arc::clone(&beats), sender.clone());
         let run = move || {
-            let _ended = EndedThread(&pes);
+            let _ended = EndedThread(&pes.assignment.threads[number]);
             run(&pes, &beats, number, &sender);
         };
         let thread = Builder::new().name(format!("openshmem-{number}")).spawn(run);
@@ -61,12 +72,12 @@ pub fn start(pes: &Arc<Pes>) -> Result<()> {
     Ok(())
 }
 
-/// Counts the end of a thread.
-struct EndedThread<'p>(&'p Pes);
+/// Notes the end of a thread.
+struct EndedThread<'p>(&'p ThreadState);
 
 impl Drop for EndedThread<'_> {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Release);
+        self.0.has_ended.store(true, Ordering::Release);
     }
 }
 
@@ -90,6 +101,8 @@ fn run(pes: &Pes, beats: &Mutex<Beats>, number: usize, ready: &Sender<Result<()>
         has_spun: false,
         beat_at: now,
         beats: 0,
+        phase: JobPhase::Running,
+        leaves_until: None,
     };
     thread.run(&mut *heaps, beats);
 }
@@ -108,29 +121,35 @@ struct ProgressThread<'p> {
     beat_at: Instant,
     /// Heartbeats so far.
     beats: u64,
+    /// The phase of the server that this thread has noticed.
+    phase: JobPhase,
+    /// It has told the others that this PE leaves, and waits until then for them to leave as well.
+    leaves_until: Option<Instant>,
 }
 
 impl ProgressThread<'_> {
     fn run(mut self, heaps: &mut dyn RemoteHeaps, beats: &Mutex<Beats>) {
         let pes = self.pes;
-        let mut leaves_at = None;
         loop {
-            let any = self.progress(heaps);
+            self.phase = pes.phase();
+            let mut any = self.progress(heaps);
             let now = Instant::now();
-            if now >= self.beat_at {
+            let is_due = now >= self.beat_at;
+            let must_tell = self.phase != JobPhase::Running && self.leaves_until.is_none();
+            if is_due || must_tell {
                 self.beat(heaps);
                 self.beat_at = now + pes.settings.timeout / BEATS_PER_TIMEOUT;
-                if let Ok(mut beats) = beats.try_lock() {
-                    beats.check(pes, self.number, now);
-                }
             }
-            if pes.is_leaving.load(Ordering::Relaxed) && leaves_at.is_none() {
-                // Tells the others at once.
-                self.beat(heaps);
-                leaves_at = Some(now + LEAVE_TIME_MAX);
+            if must_tell {
+                self.leaves_until = Some(now + LEAVE_TIME_MAX);
             }
-            let is_over = leaves_at.is_some_and(|until| pes.have_all_left() || now >= until);
-            if is_over && pes.is_stopping.load(Ordering::Relaxed) {
+            if (is_due || self.leaves_until.is_some())
+                && let Ok(mut beats) = beats.try_lock()
+            {
+                any |= beats.check(pes, self.number, now);
+            }
+            let is_over = self.leaves_until.is_some_and(|until| pes.are_all_gone() || now >= until);
+            if is_over && self.phase == JobPhase::Stopping {
                 return;
             }
             if any {
@@ -193,6 +212,9 @@ impl ProgressThread<'_> {
     /// Returns whether there is something to do for this thread, without access to other PEs' memory.
     fn has_work(&self) -> bool {
         let pes = self.pes;
+        if pes.phase() != self.phase {
+            return true;
+        }
         let is_polled = sleep::is_polled(pes.polling());
         self.own().any(|pe| match pes.is_silent(pe) {
             // Requests for it fail.
@@ -206,7 +228,9 @@ impl ProgressThread<'_> {
     /// Spins, and then sleeps.
     fn rest(&mut self, heaps: &mut dyn RemoteHeaps) {
         if self.own().next().is_none() {
-            return std::thread::sleep(self.pes.settings.timeout / 2);
+            // Not on a word: other PEs would wake it with each message.
+            let time = self.leaves_until.map_or(self.pes.settings.timeout / 2, |_| LEAVE_PAUSE);
+            return self.pes.wait_for_phase_after(self.phase, time);
         }
         // What near PEs write goes to a worker, which spins, or must be woken in any case.
         if !std::mem::replace(&mut self.has_spun, true)
@@ -224,9 +248,14 @@ impl ProgressThread<'_> {
             }
         }
         let began = Instant::now();
-        let until_beat = self.beat_at.saturating_duration_since(began);
-        let time = ((began - self.active_at) / SLEEP_PART).max(SLEEP_MIN);
-        let time = time.min(self.pes.settings.sleep_max).min(until_beat);
+        let mut time = self.beat_at.saturating_duration_since(began);
+        if !self.own().all(|pe| self.pes.heartbeat(pe) & WAKES != 0) {
+            let since_work = began - self.active_at;
+            time = time.min((since_work / SLEEP_PART).max(SLEEP_MIN)).min(self.pes.settings.sleep_max);
+        }
+        if self.leaves_until.is_some() {
+            time = time.min(LEAVE_PAUSE);
+        }
         let word = self.pes.assignment.sleep_word(self.number);
         sleep::sleep(word, time, &mut || self.has_work());
         self.spin = self.spin.after_sleep(began.elapsed());
@@ -235,18 +264,14 @@ impl ProgressThread<'_> {
     /// Shows the PEs of this thread that this one lives.
     fn beat(&mut self, heaps: &mut dyn RemoteHeaps) {
         self.beats += 1;
-        let line = self.pes.plan.heartbeat(self.pes.own()).start;
-        let is_leaving = self.pes.is_leaving.load(Ordering::Relaxed);
-        let (pes, beat) = (self.pes, self.beats << 8 | self.number as u64);
+        let word = self.pes.plan.heartbeat(self.pes.own()).start;
+        let leaving = if self.phase == JobPhase::Running { 0 } else { LEAVING };
+        let (pes, beat) = (self.pes, self.beats << BEAT_SHIFT | leaving | self.number as u64);
         for pe in pes.others() {
             if self.has(pe) {
-                self.access(pe, heaps, |heaps| {
-                    if is_leaving {
-                        heaps.put_word(pe, line + LEAVING_AT, 1);
-                    }
-                    // Another thread may have counted before: only a change is looked at.
-                    heaps.put_word(pe, line, beat);
-                });
+                let wakes = if pes.heap.mapped(pe, 0, 0).is_some() { WAKES } else { 0 };
+                // Another thread may have counted before: only a change is looked at.
+                self.access(pe, heaps, |heaps| heaps.put_word(pe, word, beat | wakes));
             }
         }
     }
@@ -267,21 +292,21 @@ impl Beats {
         Beats { last: vec![(0, now); pes.names().len()], has_reported_blocked: false, checked_at: now }
     }
 
-    /// Looks for PEs that show no sign of life, and for threads that an access blocks.
-    fn check(&mut self, pes: &Pes, thread: usize, now: Instant) {
+    /// Looks for PEs that show no sign of life, and for threads that an access blocks. Returns whether a PE has become silent, or
+    /// responds again.
+    fn check(&mut self, pes: &Pes, thread: usize, now: Instant) -> bool {
         let gap = now.saturating_duration_since(std::mem::replace(&mut self.checked_at, now));
         if gap > pes.settings.timeout / 2 {
             // This PE was stopped itself: what the others have written meanwhile may not have come yet.
             self.last.iter_mut().for_each(|(_, since)| *since = now);
         }
+        let mut any = false;
         for pe in pes.others() {
-            let range = pes.plan.heartbeat(pe);
-            let line = pes.heap.memory(range.start, range.end - range.start);
-            if line.load(LEAVING_AT, Ordering::Relaxed) != 0 {
+            let beat = pes.heartbeat(pe);
+            if beat & LEAVING != 0 {
                 pes.left[pe].store(true, Ordering::Relaxed);
             }
             let (last, since) = &mut self.last[pe];
-            let beat = line.load(0, Ordering::Relaxed);
             if beat != *last {
                 (*last, *since) = (beat, now);
             }
@@ -300,9 +325,13 @@ impl Beats {
                 } else {
                     tracing::info!(pe, name, "a PE responds again");
                 }
+                any = true;
+                // Its thread gives up what waits for it.
+                pes.assignment.wake(pe);
             }
         }
         self.take_over(pes, thread);
+        any
     }
 
     /// Takes over the PEs of threads that an access blocks, but for the one that it is about.

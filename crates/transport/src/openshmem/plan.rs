@@ -18,12 +18,13 @@ pub const SLOT_BYTES_MAX: u32 = MESSAGE_BYTES as u32;
 /// Staging or landing memory of a link at most: no more is in flight.
 pub const BUFFER_BYTES_MAX: u64 = 16 * PIECE_BYTES_MAX as u64;
 
-/// Bytes of a heartbeat; the rest of its line is free.
-const HEARTBEAT_BYTES: u64 = 16;
+/// Bytes of a heartbeat, a word; the rest of its line is free.
+const HEARTBEAT_BYTES: u64 = 8;
 /// Bytes of a word that counts threads, or on which one sleeps.
-pub const SLEEP_WORD_BYTES: u64 = 4;
+const SLEEP_WORD_BYTES: u64 = 4;
 /// Threads of a PE that can be woken.
-pub const SLEEPERS_MAX: usize = ((LINE_BYTES - HEARTBEAT_BYTES) / SLEEP_WORD_BYTES) as usize - 1;
+pub const SLEEPERS_MAX: usize = 12;
+const _: () = assert!(HEARTBEAT_BYTES + SLEEP_WORD_BYTES * (1 + SLEEPERS_MAX as u64) <= LINE_BYTES);
 
 /// Begins all messages: slots are written by one PE only, so it need not distinguish links.
 pub const TOKEN: u64 = 0;

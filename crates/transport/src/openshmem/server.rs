@@ -117,7 +117,8 @@ impl ServerLink {
         self.broken.is_none() && (self.reader.has_come() || self.pipe.has_news())
     }
 
-    /// Passes what has come to the worker, and what the worker sent to the client. Returns whether there was anything.
+    /// Passes what has come to the worker, and what the worker sent to the client. Returns whether there was anything, or the
+    /// client got a message.
     ///
     /// # Errors
     /// The client broke the protocol, now or before: the link is of no use any more, and its worker sees the end.
@@ -157,8 +158,7 @@ impl ServerLink {
         if self.outgoing.is_empty() && self.pipe.is_done() {
             self.end.leave();
         }
-        self.report(heaps);
-        Ok(any)
+        Ok(self.report(heaps) || any)
     }
 
     /// Takes all messages that have come. Returns whether there were any.
@@ -263,15 +263,17 @@ impl ServerLink {
         any
     }
 
-    /// Sends what is not part of the stream: credits, what was written, the last message.
-    fn report(&mut self, heaps: &mut dyn RemoteHeaps) {
+    /// Sends what is not part of the stream: credits, what was written, the last message. Returns whether there was anything.
+    fn report(&mut self, heaps: &mut dyn RemoteHeaps) -> bool {
         while let Some(buffer) = self.end.freed() {
             self.spare.push(buffer);
         }
-        let mut message = [0; SHORT_BYTES];
+        let (mut message, mut any) = ([0; SHORT_BYTES], false);
         while let Some(draft) = self.end.short(&mut message) {
             self.writer.write(heaps, &message[..draft.bytes()]);
             self.end.sent(draft);
+            any = true;
         }
+        any
     }
 }
