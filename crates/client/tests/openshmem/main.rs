@@ -1,6 +1,7 @@
 //! Clients of the PEs of an OpenSHMEM job. `FABCACHE_PES` says how many PEs, `UCX_TLS` over which transports of UCX.
 
 mod alike;
+mod attached;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
