@@ -1,15 +1,20 @@
 //! `cargo xtask torture`: one process writes at full rate while others read its region directly.
 //!
 //! Runs the program that `cargo test` runs briefly, built for release and for any number of reads. Then
-//! runs tests built without the guard that they are about; these must fail. With `--fabric` the readers
+//! tests built without the guard that they are about; these must fail. With `--fabric` the readers
 //! use a libfabric provider, and must detect wrong values when built without the checks for whole
-//! items.
+//! items. With `--openshmem` the PEs of a job are the readers, and the same holds.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use fabcache_testbed::fabric::ENVIRONMENT;
+use fabcache_testbed::openshmem::SERVER_VARIABLE;
 
+use crate::clients::install::make_packages_ready;
+use crate::openshmem::TCP;
+use crate::process::Interrupt;
 use crate::workspace;
 
 /// Guards that can be compiled out, and the tests that must then fail.
@@ -35,6 +40,9 @@ pub struct Args {
     /// Over this provider of libfabric instead, such as tcp;ofi_rxm; so many reads without the server in each scenario
     #[arg(long, value_name = "PROVIDER", conflicts_with = "readers")]
     fabric: Option<String>,
+    /// Between the PEs of OpenSHMEM jobs instead; so many reads in each scenario and arrangement
+    #[arg(long, conflicts_with_all = ["readers", "kill", "fabric"])]
+    openshmem: bool,
 }
 
 /// Builds the program and runs it.
@@ -47,6 +55,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if let Some(provider) = &args.fabric {
         return over_fabric(args, provider);
+    }
+    if args.openshmem {
+        return between_pes(args);
     }
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--quiet", "--release", "--package", "fabcache-store", "--test", "outside", "--"]);
@@ -103,13 +114,72 @@ fn over_fabric(args: &Args, provider: &str) -> Result<()> {
     for (without, test) in WITHOUT_CHECKS {
         let output =
             torture(without, WITHOUT_CHECKS_READS, test)?.output().context("cargo cannot be started")?;
-        let reported = [output.stdout, output.stderr].concat();
-        let reported = String::from_utf8_lossy(&reported);
-        let found = WRONG.iter().find(|wrong| reported.contains(*wrong));
-        let found = found.with_context(|| {
-            format!("{test} does not detect wrong values without the checks:\n{reported}")
-        })?;
-        println!("without {}: {test} says \"{found}\", as it must", without.join(", "));
+        must_detect(without, test, &output)?;
+    }
+    Ok(())
+}
+
+/// Checks that the test reported a wrong value.
+fn must_detect(without: &[&str], test: &str, output: &Output) -> Result<()> {
+    let reported = [&output.stdout[..], &output.stderr].concat();
+    let reported = String::from_utf8_lossy(&reported);
+    let found = WRONG.iter().find(|wrong| reported.contains(*wrong));
+    let found = found
+        .with_context(|| format!("{test} does not detect wrong values without the checks:\n{reported}"))?;
+    println!("without {}: {test} says \"{found}\", as it must", without.join(", "));
+    Ok(())
+}
+
+/// PEs, and what they read.
+struct Arrangement {
+    pes: usize,
+    /// UCX's transports; none for those that it chooses.
+    transports: Option<&'static str>,
+    /// What the names of the tests contain.
+    tests: &'static str,
+}
+
+/// Over tcp, long values may take so long that requests end without an answer.
+const ARRANGEMENTS: [Arrangement; 3] = [
+    Arrangement { pes: 2, transports: None, tests: "" },
+    Arrangement { pes: 4, transports: None, tests: "" },
+    Arrangement { pes: 2, transports: TCP, tests: "memory_is_short" },
+];
+
+/// Reads between the PEs of jobs, with all guards and then without. The servers read, and are built for release.
+fn between_pes(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::register()?;
+    make_packages_ready(&workspace::folder().join("tests/openshmem"), &interrupt)
+        .context("NOT RUN: OpenSHMEM is missing")?;
+    let torture =
+        |server: &Path, Arrangement { pes, transports, .. }: &Arrangement, reads: &str, test: &str| {
+            let mut cargo = workspace::cargo();
+            cargo.args(["test", "--quiet", "--package", "fabcache-client", "--test", "openshmem", "--"]);
+            cargo.args(["--ignored", "--test-threads=1", "--nocapture", test]);
+            cargo.env(SERVER_VARIABLE, server).env("FABCACHE_PES", pes.to_string());
+            cargo.env("FABCACHE_TORTURE_READS", reads);
+            match transports {
+                Some(transports) => cargo.env("UCX_TLS", transports),
+                None => cargo.env_remove("UCX_TLS"),
+            };
+            cargo
+        };
+    let server = workspace::build_server()?;
+    for arrangement in &ARRANGEMENTS {
+        println!("{} PEs over {}", arrangement.pes, arrangement.transports.unwrap_or("shared memory"));
+        let test = format!("one_sided::reads_are_right_while_{}", arrangement.tests);
+        let status = torture(&server, arrangement, &args.reads.to_string(), &test).status();
+        ensure!(
+            status.context("cargo cannot be started")?.success(),
+            "reading between PEs failed; see above"
+        );
+    }
+    for (without, test) in WITHOUT_CHECKS {
+        let server = workspace::build_server_without(without)?;
+        for arrangement in ARRANGEMENTS.iter().filter(|arrangement| test.contains(arrangement.tests)) {
+            let output = torture(&server, arrangement, WITHOUT_CHECKS_READS, test).output();
+            must_detect(without, test, &output.context("cargo cannot be started")?)?;
+        }
     }
     Ok(())
 }

@@ -53,6 +53,22 @@ pub fn build_server() -> Result<PathBuf> {
     Ok(build()?.join("fabcached"))
 }
 
+/// Builds the server for release without some guards, and returns its program. It lies where nothing else looks for a server.
+///
+/// # Errors
+/// The server does not build.
+pub fn build_server_without(guards: &[&str]) -> Result<PathBuf> {
+    let target = target().join("without/server");
+    let mut cargo = cargo();
+    cargo.args(["build", "--release", "--package", "fabcache-server", "--bin", "fabcached", "--target-dir"]);
+    // Linking takes longer with it than what the program is for.
+    cargo.arg(&target).env("CARGO_PROFILE_RELEASE_LTO", "off");
+    leave_out(&mut cargo, guards)?;
+    let status = cargo.status().context("cargo cannot be started")?;
+    ensure!(status.success(), "the server does not build without {}", guards.join(", "));
+    Ok(target.join("release/fabcached"))
+}
+
 /// Builds the command-line tool for release; returns its program.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ struct Arrangement {
 }
 
 /// UCX's transports between machines without RDMA. `self` is for a PE's own memory.
-const TCP: Option<&str> = Some("tcp,self");
+pub const TCP: Option<&str> = Some("tcp,self");
 
 const ARRANGEMENTS: &[Arrangement] = &[
     Arrangement { name: "2 PEs", pes: 2, transports: None, is_long: false },

@@ -11,11 +11,24 @@ pub const TESTS: &[Test] = &[Test {
         (
             "2 PEs over tcp",
             Part::Without(
-                &["increments_count", "others_go_on_while", "killed_pe", "starts::", "idle_pes", "direct::"],
+                &[
+                    "increments_count",
+                    "others_go_on_while",
+                    "killed_pe",
+                    "starts::",
+                    "idle_pes",
+                    "direct::",
+                    "while_the_index",
+                    LONG_VALUES,
+                ],
                 ONCE,
             ),
         ),
+        ("4 PEs over tcp", Part::Without(&[LONG_VALUES], SLOW)),
+        ("8 PEs over tcp", Part::Without(&[LONG_VALUES], SLOW)),
     ],
 }];
 
+const LONG_VALUES: &str = "while_values_are_long";
+const SLOW: &str = "long values may take so long over tcp that requests end without an answer";
 const ONCE: &str = "runs with 4 PEs, and takes long, does not depend on transports, or needs shared memory";

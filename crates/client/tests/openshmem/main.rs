@@ -8,7 +8,9 @@ mod counters;
 mod direct;
 mod failures;
 mod jobs;
+mod one_sided;
 mod shards;
 mod starts;
 mod stops;
+#[path = "../common/torture/mod.rs"]
 mod torture;

@@ -2,10 +2,10 @@
 
 use fabcache_client::{Client, CompletedRequest, FabricMode, Item, Outcome, RegisteredBuffer, Request};
 
-use crate::Scenario;
-use crate::ledger::{Before, COUNTERS, Ledger};
-use crate::value::{check, key};
-use crate::writers::{FLAGS, counter_key};
+use super::Scenario;
+use super::ledger::{Before, COUNTERS, Ledger};
+use super::value::{check, key};
+use super::writers::{FLAGS, counter_key};
 use fabcache_testbed::random::SplitMix64;
 use fabcache_testbed::wait::amount;
 

@@ -4,8 +4,8 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::Scenario;
-use crate::readers::Sort;
+use super::Scenario;
+use super::readers::Sort;
 
 /// Number of counters, besides the keys.
 pub const COUNTERS: usize = 6;
@@ -59,9 +59,10 @@ impl Drop for Stop<'_> {
 }
 
 impl Ledger {
-    pub fn new(scenario: Scenario) -> Ledger {
+    /// Returns a ledger of the keys of so many servers.
+    pub fn new(scenario: Scenario, servers: usize) -> Ledger {
         Ledger {
-            keys: (0..scenario.keys()).map(|_| KeyVersions::default()).collect(),
+            keys: (0..scenario.keys() * servers).map(|_| KeyVersions::default()).collect(),
             counters: (0..COUNTERS).map(|_| KeyVersions::default()).collect(),
             began: Instant::now(),
             flushes: AtomicU64::new(0),

@@ -2,9 +2,9 @@
 
 use fabcache_client::{Client, Outcome, Request, Ttl};
 
-use crate::Scenario;
-use crate::ledger::{COUNTERS, Ledger};
-use crate::value::{key, value};
+use super::Scenario;
+use super::ledger::{COUNTERS, Ledger};
+use super::value::{key, value};
 use fabcache_testbed::random::SplitMix64;
 use fabcache_testbed::wait::amount;
 
@@ -17,7 +17,7 @@ const FILLERS: usize = 50_000;
 /// The flags of all values.
 pub const FLAGS: u32 = 7;
 
-/// Stores each key once; if the index is to grow, fills it to just below the threshold.
+/// Stores each key once; if the index is to grow, fills it to just below the threshold. It has so many slots, in all servers.
 pub fn fill(scenario: Scenario, cache: &Client, ledger: &Ledger, index_slots: u64) {
     let numbers: Vec<usize> = (0..ledger.keys()).collect();
     for some in numbers.chunks(FILLED_AT_ONCE) {
