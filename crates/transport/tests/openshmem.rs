@@ -246,6 +246,27 @@ fn received(link: &mut dyn Link, len: usize) -> Vec<u8> {
     got
 }
 
+/// The client is woken after progress alone, and may sleep long.
+#[test]
+fn last_message_counts_as_progress() {
+    let plan = HeapPlan::new(2, SHAPE, 64, 0);
+    let job = LocalJob::new(2, plan.bytes());
+    let memory = |pe: usize| {
+        let job = job.clone();
+        move |at, len| job.part(pe, at, len)
+    };
+    let mut server =
+        ServerLink::new(&plan, 1, SERVER, memory(SERVER), Arc::new(Awake)).expect("a descriptor");
+    let mut client = ClientLink::new(&plan, 1, SERVER, memory(1));
+    let worker = server.open(&mut job.of(SERVER)).expect("a descriptor");
+    let opened = client.progress(&mut job.of(1), &mut Vec::new()).expect("the server keeps the rules");
+    assert_eq!(opened, Progress::Restarted);
+    assert!(!server.progress(&mut job.of(SERVER)).expect("the client keeps the rules"));
+    drop(worker);
+    assert!(server.progress(&mut job.of(SERVER)).expect("the client keeps the rules"));
+    assert!(client.has_come());
+}
+
 #[test]
 fn closed_links_open_again_with_nothing_of_before() {
     let job = Job::start(SHAPE, true);
