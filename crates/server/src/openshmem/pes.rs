@@ -432,7 +432,7 @@ impl Pes {
         self.phase_number.store(phase as u8, Ordering::Relaxed);
         self.has_phase_changed.notify_all();
         for thread in 0..self.assignment.threads.len() {
-            self.heap.wake(self.assignment.sleep_word(thread));
+            sleep::wake(None, [self.assignment.sleep_word(thread)]);
         }
     }
 
