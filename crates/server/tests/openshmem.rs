@@ -369,7 +369,8 @@ fn stop_a_pe(job: &Job) {
 /// A stop waits for no PE that does not respond, nor for a thread that waits for its memory.
 #[test]
 fn stopped_pe_delays_no_stop() {
-    let mut job = Job::start("silent", 3, "--openshmem-timeout 300");
+    let flags = "--openshmem-timeout 300 --openshmem-one-sided=true";
+    let mut job = Job::start_as(LocalProcess::start_apart(3), "silent", flags);
     let key = job.key_of(2, "key");
     let mut c = job.client(0);
     c.request(format!("set {key} 0 0 1\r\n1\r\n"), "STORED\r\n");
