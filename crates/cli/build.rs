@@ -1,4 +1,4 @@
-//! Links the program so that OpenSHMEM finds the end of its data, as that of the server.
+//! Links the program as the server, for OpenSHMEM.
 
 #[path = "../server/build.rs"]
 mod server;

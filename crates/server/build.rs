@@ -1,9 +1,10 @@
-//! Links the program so that OpenSHMEM finds the end of its data.
+//! Links the program so that OpenSHMEM takes no data of it for symmetric memory.
 
 /// Open MPI's liboshmem exchanges the addresses of all writable memory below the symbol `_end` with the other PEs, and expects
-/// equally many areas in each (oshmem/mca/memheap/base/memheap_base_static.c). Unless the program exports its own `_end`, the
-/// library's is used: below it lie buffers and stacks, whose number depends on where the kernel puts them, and PEs crash.
-const END_OF_DATA: [&str; 2] = ["-Wl,--undefined=_end", "-Wl,--export-dynamic-symbol=_end"];
+/// equally many areas in each (oshmem/mca/memheap/base/memheap_base_static.c): below the program's or the library's own `_end`
+/// may lie buffers and stacks, whose number depends on where the kernel puts them, and PEs then crash. Nothing lies below this
+/// one.
+const END_OF_DATA: [&str; 2] = ["-Wl,--defsym=_end=1", "-Wl,--export-dynamic-symbol=_end"];
 
 /// Passes the linker its arguments.
 pub fn main() {

@@ -175,6 +175,13 @@ impl OutputQueue {
         }
     }
 
+    /// Adds bytes without a copy.
+    pub fn push_long(&mut self, bytes: Vec<u8>) {
+        self.bytes += bytes.len() as u64;
+        self.of_all.add(bytes.len() as u64);
+        self.parts.push_back(OutputPart::Bytes(bytes));
+    }
+
     /// Adds a long value.
     pub fn push_value(&mut self, value: PinnedValue) {
         self.bytes += value.len();

@@ -146,7 +146,7 @@ impl PendingAnswer {
 }
 
 /// Copying a longer value takes longer than sending it in a part of its own.
-const COPIED_VALUE_BYTES_MAX: usize = 4 << 10;
+pub const COPIED_VALUE_BYTES_MAX: usize = 4 << 10;
 /// Room for what precedes most values.
 const VALUE_HEAD_BYTES: usize = 96;
 /// Room for what follows a value.

@@ -14,7 +14,7 @@ use fabcache_transport::Kind;
 use super::{Context, Flow, Role, Session, admin, execute, is_too_large, refused, retrieval, saved};
 use crate::bounds::{FORWARDED_BYTES_MAX, FORWARDED_TO_PE_MAX};
 use crate::openshmem::{Completion, DirectGet, Gathering, InFlight, MappedRead, Operation, Pes};
-use crate::tickets::{ForwardedBytes, PendingRequest};
+use crate::tickets::{COPIED_VALUE_BYTES_MAX, ForwardedBytes, PendingRequest};
 use crate::worker::inbox::{Answer, Ticket};
 
 /// The other PE did not answer, or was lost with the request under way.
@@ -172,12 +172,23 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
 }
 
 /// Answers a GET from the PE's region, if that is mapped here. Returns false if the PE must be asked.
-fn read_mapped(ctx: &mut Context, session: &Session, key: &[u8], encoding: &Encoding<'_>, pe: usize) -> bool {
+fn read_mapped(
+    ctx: &mut Context,
+    session: &mut Session,
+    key: &[u8],
+    encoding: &Encoding<'_>,
+    pe: usize,
+) -> bool {
     let Some(pes) = &ctx.shared.pes else { return false };
     let result = match ctx.mapped_reads.get(pes, pe, key) {
         MappedRead::Hit(item) => {
             encoding.value_head(&item, &mut ctx.out);
-            ctx.out.extend_from_slice(&ctx.mapped_reads.value);
+            if item.len > COPIED_VALUE_BYTES_MAX as u64 {
+                session.queue.push_bytes(&mut ctx.out);
+                session.queue.push_long(std::mem::take(&mut ctx.mapped_reads.value));
+            } else {
+                ctx.out.extend_from_slice(&ctx.mapped_reads.value);
+            }
             encoding.value_tail(&mut ctx.out);
             Ok(item.len)
         }

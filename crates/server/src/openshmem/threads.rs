@@ -189,12 +189,12 @@ impl ProgressThread<'_> {
 
     /// Makes progress with all PEs of this thread. Returns whether there was anything to do.
     fn progress(&mut self, heaps: &mut dyn RemoteHeaps) -> bool {
-        let (pes, mut any, mut has_pes) = (self.pes, false, false);
+        let (pes, mut any, mut has_far) = (self.pes, false, false);
         for pe in pes.others() {
             if !self.has(pe) {
                 continue;
             }
-            has_pes = true;
+            has_far |= !pes.is_near(pe);
             // Another thread may still be blocked with it.
             let Some(mut pe_state) = self.pes.links_to(pe) else { continue };
             if self.pes.is_silent(pe) {
@@ -203,7 +203,7 @@ impl ProgressThread<'_> {
             }
             any |= self.access(pe, heaps, |heaps| pe_state.progress(self.pes, heaps));
         }
-        if has_pes {
+        if has_far {
             heaps.progress();
         }
         any
@@ -274,6 +274,8 @@ impl ProgressThread<'_> {
                 self.access(pe, heaps, |heaps| heaps.put_word(pe, word, beat | wakes));
             }
         }
+        // Also for PEs that are near for this one, but not the reverse.
+        heaps.progress();
     }
 }
 
