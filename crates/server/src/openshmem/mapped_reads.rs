@@ -27,7 +27,7 @@ pub struct MappedRegion {
 pub enum MappedRead {
     /// The item; its value is in the caller's buffer.
     Hit(Item),
-    /// There is none.
+    /// The PE has no such item.
     Miss(Miss),
     /// The PE must be asked.
     AskPe,

@@ -7,13 +7,15 @@
 //!   client ─> worker (commands/forward.rs: whose key?) ── own ──> the store
 //!               │ another PE's: a ticket, and an Operation
 //!               v
-//!             Pe's queue ─> progress thread (threads.rs) ─> link ─> slots of that PE ─> its progress thread ─> its worker
-//!             Answer <───── answers.rs <─────────────────── link <─ slots of this PE <──────────────────────────┘
+//!             Pe's queue ─> driver ─────> link ─> slots of that PE ─> its driver ─> its worker
+//!             Answer <───── answers.rs <─ link <─ slots of this PE <──────────────────┘
 //! ```
+//! The driver of a link is a progress thread (`threads.rs`), or a worker if the PE is on this host (`source.rs`).
+//!
 //! - `settings.rs`: the options.
-//! - `start.rs`: what PEs agree on when the job starts.
-//! - `pes.rs`: the other PEs as workers see them; `pe.rs`: one of them as its thread does.
-//! - `threads.rs`: the threads that access other PEs' memory, and their sleep.
+//! - `start.rs`: what PEs agree on when the job starts; `exchange.rs`: how they exchange it.
+//! - `pes.rs`: the other PEs as workers see them; `pe.rs`: one of them as the driver of its links does.
+//! - `threads.rs`: the progress threads, their sleep, and the heartbeats; `source.rs`: links that workers drive.
 //! - `mapped_reads.rs`: a worker's GETs from the region of another PE of its host; `gets.rs`: a thread's from one elsewhere;
 //!   `words.rs`: whether words arrive whole from there.
 //! - `answers.rs`: where one answer ends and the next begins.

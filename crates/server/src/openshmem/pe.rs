@@ -1,4 +1,4 @@
-//! One other PE, as the thread that has it drives it: the link to its shard, and the link from it.
+//! One other PE, as the driver of its links uses it: the link to its shard, and the link from it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

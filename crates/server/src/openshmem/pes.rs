@@ -221,7 +221,7 @@ impl Wake for PeWake {
     }
 }
 
-/// Operations for one PE that its thread has not taken.
+/// Operations for one PE that the driver of its links has not taken.
 #[derive(Debug, Default)]
 pub struct Queue {
     operations: Mutex<VecDeque<Operation>>,

@@ -16,7 +16,7 @@ use crate::commands::Context;
 use crate::shared::Shared;
 use crate::worker::source::SourceHooks;
 
-/// One worker's way to drive the links to PEs of this host.
+/// Drives the links to PEs of this host, for one worker.
 #[derive(Debug)]
 pub struct PeSource {
     shared: Arc<Shared>,

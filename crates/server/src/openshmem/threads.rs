@@ -1,6 +1,7 @@
-//! The progress threads: only they access other PEs' memory, as that may block for as long as a PE sleeps.
+//! The progress threads: only they call OpenSHMEM, as an access by it may block for as long as a PE sleeps.
 //!
-//! Each PE is assigned to one thread. A thread that an access blocks keeps that PE, and the others take over the rest of its
+//! Workers drive the links to PEs of this host while one is awake (`source.rs`); these threads drive all others, and access
+//! the memory of PEs on other hosts. Each PE is assigned to one thread. A thread that an access blocks keeps that PE, and the others take over the rest of its
 //! PEs. There are a few more threads than the option says, for this case.
 //!
 //! ```text

@@ -10,8 +10,9 @@
 //!      staging <── get ──────────────────────────────────────────   long requests
 //!      landing <── put ──────────────────────────────────────────   long answers
 //! ```
-//! [`ClientLink`] and [`ServerLink`] access other PEs' memory, which may block: threads of their own drive them, never a
-//! worker. All messages lie in *slots* of the receiver's heap ([`fabcache_shmem::slots`]), a ring for each sender.
+//! [`ClientLink`] and [`ServerLink`] access the other PE's memory by the [`fabcache_shmem::RemoteHeaps`] of their caller. An
+//! access by OpenSHMEM may block, so only threads without clients make it. A worker drives a link if it has the PE's heap
+//! mapped. All messages lie in *slots* of the receiver's heap ([`fabcache_shmem::slots`]), a ring for each sender.
 //!
 //! A link whose worker closed it restarts, with the slots that follow:
 //! ```text
