@@ -1,4 +1,4 @@
-//! One thread's way to the other PEs' memory.
+//! One thread's access to the other PEs' memory.
 
 use std::marker::PhantomData;
 

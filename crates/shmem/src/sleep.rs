@@ -19,7 +19,7 @@ const ASLEEP: u32 = 1;
 pub fn sleep(word: &AtomicU32, time: Duration, has_work: &mut dyn FnMut() -> bool) {
     if may_sleep(word, has_work) {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        // Interrupted or late, it looks for work again.
+        // Interrupted or late, the caller polls again.
         let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
     }
     word.store(AWAKE, Ordering::Relaxed);
@@ -38,12 +38,12 @@ pub fn wake<'w>(polling: Option<&AtomicU32>, words: impl IntoIterator<Item = &'w
     }
 }
 
-/// Counts in a thread that polls for work from now on: those that sleep need not be woken for it.
+/// Counts a thread that polls for work from now on: those that sleep need not be woken for it.
 pub fn begin_polling(polling: &AtomicU32) {
     polling.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts it out. It then looks for work once more.
+/// Ends the count of a thread, which polls once more after this call.
 pub fn end_polling(polling: &AtomicU32) {
     polling.fetch_sub(1, Ordering::Relaxed);
     // Either this thread sees the work, or who made it sees that this thread does not poll.

@@ -19,8 +19,8 @@ use crate::differential;
 /// A server that sends nothing for this long has no answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What memcached is started with, too. No PE counts as stopped because the machine is busy. An item that is read one-sided
-/// counts as read some time later, and `mg KEY h` tells.
+/// The flags of the PEs; memory and limits are those of memcached. A busy machine makes no PE count as stopped. Reads go by
+/// messages, because `mg KEY h` shows a one-sided read later.
 const FLAGS: &str = "-m 256 -I 1m -c 1024 --openshmem-timeout 60000 --openshmem-one-sided=false";
 
 /// Compares the answers to so many commands.
