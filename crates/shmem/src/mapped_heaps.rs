@@ -20,11 +20,6 @@ impl MappedHeaps {
         MappedHeaps { pe: heap.pe(), heaps }
     }
 
-    /// Returns whether a PE's heap is mapped.
-    pub fn contains(&self, pe: usize) -> bool {
-        self.heaps[pe].is_some()
-    }
-
     fn of(&self, pe: usize) -> &Memory {
         self.heaps[pe].as_ref().expect("only mapped heaps are accessed")
     }

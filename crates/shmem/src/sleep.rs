@@ -43,7 +43,7 @@ pub fn begin_polling(polling: &AtomicU32) {
     polling.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Ends the count of a thread, which polls once more after this call.
+/// Stops counting a thread, which then polls a last time.
 pub fn end_polling(polling: &AtomicU32) {
     polling.fetch_sub(1, Ordering::Relaxed);
     // Either this thread sees the work, or who made it sees that this thread does not poll.
