@@ -69,6 +69,7 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("sleep_fence", &["work_is_seen_or_wakes_a_thread"]),
     ("sleep_wake_fence", &["work_is_seen_or_wakes_a_thread"]),
     ("polling_fence", &["work_is_seen_or_wakes_a_thread"]),
+    ("lock_is_work", &["work_behind_a_lock"]),
     ("slot_lock_acquire", &["mutex_orders"]),
     ("slot_unlock_fence", &["mutex_orders"]),
     ("slot_copy_first", &["slot_is_written_again_only_after_its_message_was_copied"]),

@@ -320,7 +320,7 @@ options! {
     #[file(deserialize_with = "size_text")]
     openshmem_buffer: Option<String>,
 
-    /// Guard each ring of slots with a mutex in symmetric memory, to compare with rings without one
+    /// Guard each ring of slots with a mutex in symmetric memory, to compare with rings without one; implies --openshmem-offload
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "BOOL", help_heading = "OpenSHMEM (--fabric openshmem)")]
     openshmem_mutex: Option<bool>,
 

@@ -81,7 +81,7 @@ impl ForwardedBytes {
     }
 
     /// Counts the request among the messages of its connection, while this lives.
-    pub fn is_message(&mut self, messages: &Arc<AtomicU64>) {
+    pub fn count_message(&mut self, messages: &Arc<AtomicU64>) {
         messages.fetch_add(1, Ordering::Relaxed);
         self.messages = Some(Arc::clone(messages));
     }

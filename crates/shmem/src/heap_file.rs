@@ -113,7 +113,7 @@ fn mapping(line: &str) -> Option<(Range<u64>, u64, FileNumbers)> {
 /// Returns whether the file has the memory at this offset: a reader's mapping shows what is written to the memory.
 fn shows(file: &File, offset: u64, memory: &Memory) -> io::Result<bool> {
     let mapping = Mapping::part_to_read(file.as_fd(), offset, memory.len())?;
-    // SAFETY: it is used before the mapping is dropped, and not written.
+    // SAFETY: it is used before the mapping is dropped, and not written; no PE shrinks the file.
     let shown = unsafe { mapping.memory() };
     let words = [0, (memory.len() - 8) & !7];
     let mut is_shown = true;

@@ -166,8 +166,9 @@ impl SymmetricHeap for Heap {
 
     fn memory(&self, offset: u64, len: u64) -> Memory {
         self.check(offset, len);
-        // SAFETY: the bytes are within the allocation, which stays until the process ends; its users agree that no reference
-        // into this part is made: other PEs write it at any time.
+        // SAFETY: the bytes are within the allocation, which stays until the process ends, and aligned: the base is at a page, and
+        // the offset a multiple of 64, which `Memory::new` checks. Its users make no reference into this part, as other PEs write
+        // it at any time.
         unsafe { Memory::new(self.address(offset), len) }
     }
 
@@ -176,7 +177,8 @@ impl SymmetricHeap for Heap {
         let base = self.mapped[pe]?;
         // SAFETY: the offset is within that PE's allocation, checked above, which is mapped here as a whole.
         let address = unsafe { base.add(offset as usize) };
-        // SAFETY: the bytes stay mapped until the process ends, and nothing refers into them; the PE writes them at any time.
+        // SAFETY: the bytes stay mapped until the process ends, and are aligned as in `memory`; nothing refers into them, as the PE
+        // writes them at any time.
         Some(unsafe { Memory::new(address, len) })
     }
 

@@ -25,7 +25,8 @@ impl MappedHeaps {
     }
 }
 
-/// A PE whose heap is not mapped is a panic in each access.
+/// A PE whose heap is not mapped is a panic in each access. Atomics are those of the CPU: a job whose rings have mutexes, which
+/// OpenSHMEM's atomics take, must not drive its links by this.
 impl RemoteHeaps for MappedHeaps {
     fn pe(&self) -> usize {
         self.pe

@@ -195,3 +195,37 @@ fn work_is_seen_or_wakes_a_thread() {
         assert!(!sleeps || is_woken || is_seen, "all threads miss the work");
     });
 }
+
+/// Work is made while two threads stop to poll, and look for it under a lock that only one of them gets.
+#[test]
+fn work_behind_a_lock_is_seen_or_wakes_a_thread() {
+    model(|| {
+        // Asleep, polling, work, and the lock that a look at the work takes.
+        let shared =
+            Arc::new((AtomicU32::new(1), AtomicU32::new(2), AtomicU32::new(0), loom::sync::Mutex::new(())));
+        let look = |shared: &(AtomicU32, AtomicU32, AtomicU32, loom::sync::Mutex<()>)| {
+            let (_, polling, work, lock) = shared;
+            end_polling(polling);
+            match lock.try_lock() {
+                Ok(_lock) => work.load(Ordering::Relaxed) == 1,
+                Err(_) => !fabcache_layout::sync::without("lock_is_work"),
+            }
+        };
+        let maker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (word, polling, work, _) = &*shared;
+                work.store(1, Ordering::Relaxed);
+                must_wake(Some(polling)) && end_sleep(word)
+            })
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || look(&shared))
+        };
+        let is_seen = look(&shared);
+        let is_woken = maker.join().expect("it wakes");
+        let is_seen_by_other = other.join().expect("it looks");
+        assert!(is_woken || is_seen || is_seen_by_other, "all threads miss the work");
+    });
+}

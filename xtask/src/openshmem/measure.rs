@@ -14,7 +14,7 @@ use crate::test_results::{Results, indented};
 /// It takes some seconds.
 const TIME_MAX: Duration = Duration::from_secs(180);
 /// The caches, and their flags.
-const CACHES: [(&str, &str); 2] = [("slots", ""), ("mutex", " --openshmem-mutex")];
+const CACHES: [(&str, &str); 2] = [("slots", " --openshmem-offload"), ("mutex", " --openshmem-mutex")];
 
 /// Measures two caches briefly, one of them with mutexes, beside OpenSHMEM and memcached.
 ///

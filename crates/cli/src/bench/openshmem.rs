@@ -1,4 +1,4 @@
-//! Measures caches over OpenSHMEM: `fabcache bench openshmem slots=fabcached 'mutex=fabcached --openshmem-mutex'`.
+//! Measures caches over OpenSHMEM: `fabcache bench openshmem 'slots=fabcached --openshmem-offload' 'mutex=fabcached --openshmem-mutex'`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

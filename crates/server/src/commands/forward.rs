@@ -125,11 +125,16 @@ fn forward(ctx: &mut Context, session: &mut Session, request: &Request<'_>, raw:
         }
         _ => None,
     };
-    if let Some(key) = direct
-        && read_mapped(ctx, session, key, &request.encoding, pe)
-    {
-        return Flow::Next;
-    }
+    let direct = match direct {
+        Some(key) if pes.mapped[pe].is_some() => {
+            if read_mapped(ctx, session, key, &request.encoding, pe) {
+                return Flow::Next;
+            }
+            // It goes by a message, behind which later ones go as well.
+            None
+        }
+        direct => direct,
+    };
     let value_bytes = match &request.command {
         Command::Store(store) if is_too_large(ctx, store.key, store.flags, store.value.len()) => {
             return refuse_too_large(ctx, session, request, store, pe);
@@ -261,7 +266,7 @@ fn submit(
 ) {
     let Forwarded { request, direct, strips_end, late } = forwarded;
     if direct.is_none() {
-        bytes.is_message(session.forwarded_messages.get_or_insert_default());
+        bytes.count_message(session.forwarded_messages.get_or_insert_default());
     }
     let ticket = issue(ctx, session, encoding, late, bytes);
     let completion = Completion::Ticket(ticket, InFlight::count(ctx.forwarded_to(pe)));
@@ -304,7 +309,7 @@ fn refuse_too_large(
         }
         let delete = quiet_delete(store.key);
         let mut bytes = ForwardedBytes::uncounted(&ctx.forwarded_bytes);
-        bytes.is_message(session.forwarded_messages.get_or_insert_default());
+        bytes.count_message(session.forwarded_messages.get_or_insert_default());
         let ticket = issue(ctx, session, &request.encoding, Some(UNKNOWN_OUTCOME), bytes);
         let in_flight = InFlight::count(ctx.forwarded_to(pe));
         let refuse = move |_| {

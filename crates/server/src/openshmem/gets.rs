@@ -16,7 +16,7 @@ use fabcache_layout::reader::{ReadOutcome, Remote, Value, next_random};
 use fabcache_protocol::{Accesses, Item, Reply};
 use fabcache_shmem::RemoteHeaps;
 
-use super::pes::Operation;
+use super::operation::Operation;
 use crate::worker::inbox::Answer;
 
 /// GETs at once: those that arrived together share a read of the region's status line.

@@ -8,7 +8,8 @@ use fabcache_layout::reader::{Hit, Mapped, Miss, ReadOutcome, Validation, next_r
 use fabcache_protocol::Item;
 
 use super::gets::{ACCESSES_PER_REPORT, report};
-use super::pes::{Completion, Operation, Pes};
+use super::operation::{Completion, Operation};
+use super::pes::Pes;
 
 /// Longer values go by messages, in parts: copying one at once would delay the worker's other clients.
 const VALUE_BYTES_MAX: usize = 2 << 20;
@@ -64,7 +65,10 @@ impl MappedReads {
         }
         let Some(reader) = reader else { return MappedRead::AskPe };
         let read = reader.get(key, &mut self.value);
-        if reader.accesses.len() >= ACCESSES_PER_REPORT {
+        if reader.accesses.len() >= ACCESSES_PER_REPORT && pes.queues[pe].has_any() {
+            // A PE that takes nothing learns nothing.
+            reader.accesses.clear();
+        } else if reader.accesses.len() >= ACCESSES_PER_REPORT {
             let request = report(&mut reader.accesses);
             pes.submit(
                 pe,

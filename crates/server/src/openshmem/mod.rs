@@ -26,6 +26,7 @@ mod exchange;
 pub mod fuzzing;
 mod gets;
 mod mapped_reads;
+mod operation;
 mod pe;
 mod pes;
 mod settings;
@@ -35,7 +36,8 @@ mod threads;
 mod words;
 
 pub use mapped_reads::{MappedRead, MappedReads};
-pub use pes::{Completion, DirectGet, Gathering, InFlight, JobPhase, Operation, Pes};
+pub use operation::{Completion, DirectGet, Gathering, InFlight, Operation};
+pub use pes::{JobPhase, Pes};
 pub use settings::{OpenShmemSettings, PROVIDER};
 pub use source::{PeHooks, PeSource};
 pub use start::{AgreedError, StartedJob, heap_bytes, join};

@@ -10,7 +10,8 @@ use fabcache_transport::openshmem::{ClientLink, HeapPlan, Progress, ServerLink, 
 
 use super::answers::{Answers, push_end};
 use super::gets::OneSidedGets;
-use super::pes::{Completion, JobPhase, Operation, Pes};
+use super::operation::{Completion, Operation};
+use super::pes::{JobPhase, Pes};
 
 /// Bytes of requests beyond which no more are taken from the queue, until some are sent.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -24,6 +25,13 @@ struct Pending {
     /// None if it was given up: its answer is discarded.
     completion: Option<Completion>,
     strips_end: bool,
+}
+
+impl Pending {
+    /// Returns whether somebody waits for the answer.
+    fn is_awaited(&self) -> bool {
+        self.completion.as_ref().is_some_and(Completion::is_awaited)
+    }
 }
 
 /// One other PE.
@@ -93,6 +101,8 @@ impl Pe {
     /// Sends and receives what is there, both ways. Returns whether there was anything.
     pub fn progress(&mut self, pes: &Pes, heaps: &mut dyn RemoteHeaps) -> bool {
         self.try_progress(pes, heaps).unwrap_or_else(|error| {
+            // Answers may have been sent before.
+            pes.wake_threads_of(self.number);
             pes.lost[self.number].store(true, Ordering::Relaxed);
             tracing::error!(
                 pe = self.number,
@@ -115,7 +125,8 @@ impl Pe {
         }
         if progress == Progress::Restarted {
             // Requests under way on the last link are lost.
-            pes.unanswered.fetch_add(self.pending.len() as u64, Ordering::Relaxed);
+            let lost = self.pending.iter().filter(|pending| pending.is_awaited()).count();
+            pes.unanswered.fetch_add(lost as u64, Ordering::Relaxed);
             self.first = self.first.wrapping_add(self.pending.len() as u32);
             self.pending.clear();
             self.answers.clear();
@@ -247,11 +258,13 @@ impl Pe {
         }
         let mut count = 0;
         for pending in &mut self.pending {
-            count += u64::from(pending.completion.take().is_some());
+            count += u64::from(pending.is_awaited());
+            pending.completion = None;
         }
         let queue = &pes.queues[self.number];
         if queue.has_any() {
-            count += queue.take(usize::MAX).len() as u64;
+            let taken = queue.take(usize::MAX);
+            count += taken.iter().filter(|operation| operation.completion.is_awaited()).count() as u64;
         }
         pes.unanswered.fetch_add(count, Ordering::Relaxed);
         count > 0

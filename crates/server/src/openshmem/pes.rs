@@ -1,6 +1,7 @@
 //! The other PEs of the job, as workers and progress threads share them.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
@@ -12,11 +13,11 @@ use fabcache_transport::openshmem::{HeapPlan, OpenShmemListener, SLEEPERS_MAX, W
 
 use super::gets::{OneSidedGets, RemoteRegion};
 use super::mapped_reads::MappedRegion;
+use super::operation::Operation;
 use super::pe::Pe;
 use super::settings::OpenShmemSettings;
 use super::start::StartedJob;
 use super::threads::{LEAVE_TIME_MAX, SPARE_THREADS};
-use crate::worker::inbox::{Answer, Ticket};
 
 /// How long a stop waits for the threads.
 const STOP_TIME_MAX: Duration = LEAVE_TIME_MAX.saturating_add(Duration::from_secs(2));
@@ -34,134 +35,6 @@ pub enum JobPhase {
     Leaving,
     /// And no worker needs the threads any more.
     Stopping,
-}
-
-/// What becomes of the answer to a forwarded request.
-#[derive(Debug)]
-pub enum Completion {
-    /// A client gets it. A ticket that is dropped reports a failure.
-    Ticket(Ticket, InFlight),
-    /// It is one of several.
-    Part(Part),
-    /// Nobody waits for it.
-    Unawaited,
-}
-
-/// One of several requests that have one answer in common. Dropped, it has failed.
-#[derive(Debug)]
-pub struct Part {
-    gathering: Arc<Gathering>,
-    has_succeeded: bool,
-}
-
-/// Requests to several PEs.
-pub struct Gathering {
-    left: AtomicUsize,
-    failed: AtomicUsize,
-    end: Mutex<Option<Box<GatheringEnd>>>,
-}
-
-/// Called with the number of requests that failed.
-type GatheringEnd = dyn FnOnce(usize) + Send;
-
-impl std::fmt::Debug for Gathering {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gathering").field("left", &self.left).finish_non_exhaustive()
-    }
-}
-
-impl Gathering {
-    /// Returns `count` parts, at least one; `end` is called when all have completed.
-    pub fn parts(count: usize, end: Box<GatheringEnd>) -> Vec<Part> {
-        let gathering = Arc::new(Gathering {
-            left: AtomicUsize::new(count),
-            failed: AtomicUsize::new(0),
-            end: Mutex::new(Some(end)),
-        });
-        (0..count).map(|_| Part { gathering: Arc::clone(&gathering), has_succeeded: false }).collect()
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.has_succeeded {
-            self.gathering.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        if self.gathering.left.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(end) = self.gathering.end.lock().ok().and_then(|mut end| end.take())
-        {
-            end(self.gathering.failed.load(Ordering::Relaxed));
-        }
-    }
-}
-
-impl Completion {
-    /// Passes on an answer that this PE has made.
-    pub fn complete_with(self, answer: Answer) {
-        match self {
-            Completion::Ticket(ticket, _) => ticket.complete(answer),
-            Completion::Part(mut part) => part.has_succeeded = true,
-            Completion::Unawaited => {}
-        }
-    }
-
-    /// Passes the PE's answer on.
-    pub fn complete(self, answer: &[u8]) {
-        match self {
-            Completion::Ticket(ticket, _) => ticket.complete(Answer::Forwarded(answer.to_vec())),
-            Completion::Part(mut part) => part.has_succeeded = is_success(answer),
-            Completion::Unawaited => {}
-        }
-    }
-}
-
-/// Returns whether an answer to an order is that it was carried out.
-fn is_success(answer: &[u8]) -> bool {
-    match answer {
-        // A quiet one is answered only by errors.
-        [] => true,
-        // The status of a packet.
-        [fabcache_protocol::binary::RESPONSE, _, _, _, _, _, status @ ..] => status.starts_with(&[0, 0]),
-        line => line == b"OK\r\n",
-    }
-}
-
-/// A request under way to a PE, counted while this lives.
-#[derive(Debug)]
-pub struct InFlight(Arc<AtomicU64>);
-
-impl InFlight {
-    /// Counts it in.
-    pub fn count(requests: &Arc<AtomicU64>) -> InFlight {
-        requests.fetch_add(1, Ordering::Relaxed);
-        InFlight(Arc::clone(requests))
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A GET that needs no more than the item and its value.
-#[derive(Debug)]
-pub struct DirectGet {
-    /// The key.
-    pub key: Box<[u8]>,
-}
-
-/// A request for another PE.
-#[derive(Debug)]
-pub struct Operation {
-    /// The request, as the client sent it.
-    pub request: Vec<u8>,
-    /// The key, if the item may be read from the PE's memory instead.
-    pub direct: Option<DirectGet>,
-    /// The answer's last line, `END`, is not the client's: more keys of the line follow.
-    pub strips_end: bool,
-    /// What becomes of the answer.
-    pub completion: Completion,
 }
 
 /// What others see of a progress thread.
@@ -203,8 +76,17 @@ impl Assignment {
 
     /// Wakes the thread that has a PE, unless a worker does its work.
     pub fn wake(&self, pe: usize) {
-        let polling = self.near[pe].then(|| self.polling());
-        sleep::wake(polling, [self.sleep_word(self.of[pe].load(Ordering::Relaxed))]);
+        self.wake_unless(self.near[pe].then(|| self.polling()), pe);
+    }
+
+    /// Wakes the thread that has a PE.
+    pub fn wake_thread_of(&self, pe: usize) {
+        self.wake_unless(None, pe);
+    }
+
+    fn wake_unless(&self, polling: Option<&AtomicU32>, pe: usize) {
+        // The thread is looked up after the fence: another may have taken the PE over.
+        sleep::wake(polling, iter::once_with(|| self.sleep_word(self.of[pe].load(Ordering::Relaxed))));
     }
 }
 
@@ -305,12 +187,13 @@ impl Pes {
         let StartedJob { heap, plan, names, mapping, .. } = job;
         let (own, pes) = (heap.pe(), heap.pes());
         let (first_threads, threads) = (settings.threads, settings.threads + SPARE_THREADS);
+        let near = |pe: usize| pe != own && !settings.offload && heap.mapped(pe, 0, 0).is_some();
+        // No access to another host delays the spare thread that has the near PEs.
+        let thread = |pe: usize| if near(pe) { first_threads } else { pe % first_threads };
         let assignment = Arc::new(Assignment {
-            of: (0..pes).map(|pe| AtomicUsize::new(pe % first_threads)).collect(),
+            of: (0..pes).map(|pe| AtomicUsize::new(thread(pe))).collect(),
             threads: (0..threads).map(|_| ThreadState::default()).collect(),
-            near: (0..pes)
-                .map(|pe| pe != own && !settings.offload && heap.mapped(pe, 0, 0).is_some())
-                .collect(),
+            near: (0..pes).map(near).collect(),
             heap: Arc::clone(&heap),
             plan,
         });
@@ -354,6 +237,15 @@ impl Pes {
     /// Returns the number of this PE.
     pub fn own(&self) -> usize {
         self.own
+    }
+
+    /// Returns whether there is work for these near PEs. Links that another thread has are work: it may have looked before the work
+    /// was made, and its maker woke nobody, as a thread was awake.
+    pub fn has_near_work(&self, near: &[usize]) -> bool {
+        let has_work = |pe: usize| {
+            self.states[pe].is_some() && self.links_to(pe).is_none_or(|links| links.has_work(self))
+        };
+        near.iter().any(|pe| !self.is_silent(*pe) && has_work(*pe))
     }
 
     /// Returns whether workers drive the links to a PE while they are awake: its heap is mapped here, and this one's there.
@@ -480,7 +372,7 @@ impl Pes {
 
     /// Forwards an operation to another PE.
     pub fn submit(&self, pe: usize, operation: Operation) {
-        self.forwarded.fetch_add(1, Ordering::Relaxed);
+        self.forwarded.fetch_add(operation.completion.is_awaited().into(), Ordering::Relaxed);
         let queue = &self.queues[pe];
         let mut operations = queue.lock();
         operations.push_back(operation);
@@ -499,27 +391,5 @@ impl Pes {
         let have_threads_ended =
             self.assignment.threads.iter().all(|thread| thread.has_ended.load(Ordering::Acquire));
         have_threads_ended && self.others().all(|pe| self.left[pe].load(Ordering::Relaxed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    #[test]
-    fn gathering_ends_with_its_last_part() {
-        let (sender, ended) = channel();
-        let mut parts = Gathering::parts(4, Box::new(move |failed| sender.send(failed).expect("awaited")));
-        for answer in [&b""[..], b"OK\r\n", b"\x81\x08\0\0\0\0\0\0\0\0\0\0"] {
-            assert!(ended.try_recv().is_err());
-            Completion::Part(parts.pop().expect("four")).complete(answer);
-        }
-        drop(parts);
-        assert_eq!(ended.try_recv(), Ok(1));
-        for failure in [&b"SERVER_ERROR no\r\n"[..], b"\x81\x08\0\0\0\0\0\x81\0\0\0\0", b"\x81"] {
-            assert!(!is_success(failure), "{}", failure.escape_ascii());
-        }
     }
 }

@@ -53,22 +53,7 @@ impl OpenShmemSettings {
     /// Something given does not make sense; the error names it and says what would.
     pub fn new(options: &Options) -> Result<Option<OpenShmemSettings>> {
         if options.fabric.as_deref() != Some(PROVIDER) {
-            let lone = [
-                ("--openshmem-name", options.openshmem_name.is_some()),
-                ("--openshmem-slots", options.openshmem_slots.is_some()),
-                ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
-                ("--openshmem-buffer", options.openshmem_buffer.is_some()),
-                ("--openshmem-mutex", options.openshmem_mutex.is_some()),
-                ("--openshmem-offload", options.openshmem_offload.is_some()),
-                ("--openshmem-threads", options.openshmem_threads.is_some()),
-                ("--openshmem-one-sided", options.openshmem_one_sided.is_some()),
-                ("--openshmem-timeout", options.openshmem_timeout.is_some()),
-                ("--openshmem-sleep", options.openshmem_sleep.is_some()),
-            ];
-            // With another fabric, or none, the other options may still be in a file.
-            if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
-                bail!("{option} needs --fabric {PROVIDER}: give it too, or leave {option} out");
-            }
+            reject_lone_options(options)?;
             return Ok(None);
         }
         for (option, given) in [
@@ -114,10 +99,14 @@ impl OpenShmemSettings {
         if let Some(name) = &name {
             check_name(name).context("--openshmem-name")?;
         }
+        ensure!(
+            !shape.has_mutexes || options.openshmem_offload != Some(false),
+            "--openshmem-mutex needs --openshmem-offload, as a mutex that a stopped PE holds would block a worker: leave \
+             --openshmem-offload=false out"
+        );
         Ok(Some(OpenShmemSettings {
             shape,
             name,
-            // A mutex that a stopped PE holds would block a worker.
             offload: options.openshmem_offload.unwrap_or(false) || shape.has_mutexes,
             threads: threads as usize,
             timeout,
@@ -125,6 +114,27 @@ impl OpenShmemSettings {
             sleep_max,
         }))
     }
+}
+
+/// Checks that none of the options is given without `--fabric openshmem`.
+fn reject_lone_options(options: &Options) -> Result<()> {
+    let lone = [
+        ("--openshmem-name", options.openshmem_name.is_some()),
+        ("--openshmem-slots", options.openshmem_slots.is_some()),
+        ("--openshmem-slot-size", options.openshmem_slot_size.is_some()),
+        ("--openshmem-buffer", options.openshmem_buffer.is_some()),
+        ("--openshmem-mutex", options.openshmem_mutex.is_some()),
+        ("--openshmem-offload", options.openshmem_offload.is_some()),
+        ("--openshmem-threads", options.openshmem_threads.is_some()),
+        ("--openshmem-one-sided", options.openshmem_one_sided.is_some()),
+        ("--openshmem-timeout", options.openshmem_timeout.is_some()),
+        ("--openshmem-sleep", options.openshmem_sleep.is_some()),
+    ];
+    // With another fabric, or none, the other options may still be in a file.
+    if let (Some((option, _)), None) = (lone.iter().find(|(_, given)| *given), &options.fabric) {
+        bail!("{option} needs --fabric {PROVIDER}: give it too, or leave {option} out");
+    }
+    Ok(())
 }
 
 /// Checks that a PE's name is a server's address to clients that map keys by it.
@@ -187,6 +197,10 @@ mod tests {
         for (line, named) in [
             ("--openshmem-slots 16", "--openshmem-slots needs --fabric openshmem"),
             ("--openshmem-mutex", "--openshmem-mutex needs --fabric openshmem"),
+            (
+                "--fabric openshmem --openshmem-mutex --openshmem-offload=false",
+                "leave --openshmem-offload=false out",
+            ),
             ("--fabric openshmem --openshmem-slots 12", "power of two"),
             ("--fabric openshmem --openshmem-slot-size 64k", "8192"),
             ("--fabric openshmem --openshmem-buffer 1k", "buffer"),

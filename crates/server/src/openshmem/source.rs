@@ -60,6 +60,14 @@ impl PeSource {
             sleep::end_polling(self.polling());
         }
     }
+
+    /// Leaves the links to the other workers and the threads.
+    fn leave(&mut self) {
+        if self.is_polling {
+            self.end_polling();
+            self.near.iter().for_each(|pe| self.pes().assignment.wake(*pe));
+        }
+    }
 }
 
 impl Source for PeSource {
@@ -101,10 +109,7 @@ impl Source for PeSource {
     }
 
     fn has_events(&self) -> bool {
-        let pes = self.pes();
-        self.near
-            .iter()
-            .any(|pe| !pes.is_silent(*pe) && pes.links_to(*pe).is_some_and(|links| links.has_work(pes)))
+        self.pes().has_near_work(&self.near)
     }
 
     fn links(&self) -> usize {
@@ -117,13 +122,13 @@ impl Source for PeSource {
 
     fn close(&mut self) {
         self.is_closed = true;
-        self.end_polling();
+        self.leave();
     }
 }
 
 impl Drop for PeSource {
     fn drop(&mut self) {
-        self.end_polling();
+        self.leave();
     }
 }
 

@@ -142,8 +142,9 @@ impl StartedJob {
     fn given(&self) -> Given {
         let region = self.plan.region();
         let owner = Arc::new(Arc::clone(&self.heap));
-        // SAFETY: the heap stays allocated until the process ends, and was zeroed. Only `Pes` accesses it besides, the parts
-        // before the region; other PEs write these parts only, and read the region.
+        // SAFETY: the heap stays allocated until the process ends, and is zero: the search for its file has probed words of the
+        // region, and left 0. Besides the store, `Pes`, its threads and the workers access the parts before the region, and other
+        // PEs write these parts only; they, and clients of this host, read the region.
         unsafe { Given::new(self.heap.address(region.start), region.end - region.start, owner) }
     }
 

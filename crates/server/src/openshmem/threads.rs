@@ -136,18 +136,23 @@ impl ProgressThread<'_> {
             let mut any = self.progress(heaps);
             let now = Instant::now();
             let is_due = now >= self.beat_at;
-            let must_tell = self.phase != JobPhase::Running && self.leaves_until.is_none();
-            if is_due || must_tell {
+            let must_announce = self.phase != JobPhase::Running && self.leaves_until.is_none();
+            if is_due || must_announce {
                 self.beat(heaps);
                 self.beat_at = now + pes.settings.timeout / BEATS_PER_TIMEOUT;
             }
-            if must_tell {
+            if must_announce {
                 self.leaves_until = Some(now + LEAVE_TIME_MAX);
             }
             if (is_due || self.leaves_until.is_some())
                 && let Ok(mut beats) = beats.try_lock()
             {
-                any |= beats.check(pes, self.number, now);
+                let seen = beats.check(pes, self.number, now);
+                any |= seen.has_news;
+                if seen.has_taken_over {
+                    // The other thread may not have shown for a while that this PE lives.
+                    self.beat_at = now;
+                }
             }
             let is_over = self.leaves_until.is_some_and(|until| pes.are_all_gone() || now >= until);
             if is_over && self.phase == JobPhase::Stopping {
@@ -222,6 +227,7 @@ impl ProgressThread<'_> {
             true => pes.queues[pe].has_any(),
             // A worker does it.
             false if is_polled && pes.is_near(pe) => false,
+            false if pes.is_near(pe) => pes.has_near_work(&[pe]),
             false => pes.links_to(pe).is_some_and(|links| links.has_work(pes)),
         })
     }
@@ -230,7 +236,8 @@ impl ProgressThread<'_> {
     fn rest(&mut self, heaps: &mut dyn RemoteHeaps) {
         if self.own().next().is_none() {
             // Not on a word: other PEs would wake it with each message.
-            let time = self.leaves_until.map_or(self.pes.settings.timeout / 2, |_| LEAVE_PAUSE);
+            let pause = self.pes.settings.timeout / BEATS_PER_TIMEOUT;
+            let time = self.leaves_until.map_or(pause, |_| LEAVE_PAUSE);
             return self.pes.wait_for_phase_after(self.phase, time);
         }
         // What near PEs write goes to a worker, which spins, or must be woken in any case.
@@ -280,6 +287,15 @@ impl ProgressThread<'_> {
     }
 }
 
+/// What a check of the heartbeats has changed.
+#[derive(Clone, Copy, Debug)]
+struct Changes {
+    /// A PE has become silent, or responds again.
+    has_news: bool,
+    /// The thread has taken over PEs of others.
+    has_taken_over: bool,
+}
+
 /// What was seen of the other PEs' heartbeats.
 #[derive(Debug)]
 struct Beats {
@@ -295,15 +311,14 @@ impl Beats {
         Beats { last: vec![(0, now); pes.names().len()], has_reported_blocked: false, checked_at: now }
     }
 
-    /// Looks for PEs that show no sign of life, and for threads that an access blocks. Returns whether a PE has become silent, or
-    /// responds again.
-    fn check(&mut self, pes: &Pes, thread: usize, now: Instant) -> bool {
+    /// Looks for PEs that show no sign of life, and for threads that an access blocks.
+    fn check(&mut self, pes: &Pes, thread: usize, now: Instant) -> Changes {
         let gap = now.saturating_duration_since(std::mem::replace(&mut self.checked_at, now));
         if gap > pes.settings.timeout / 2 {
             // This PE was stopped itself: what the others have written meanwhile may not have come yet.
             self.last.iter_mut().for_each(|(_, since)| *since = now);
         }
-        let mut any = false;
+        let mut has_news = false;
         for pe in pes.others() {
             let beat = pes.heartbeat(pe);
             if beat & LEAVING != 0 {
@@ -328,19 +343,18 @@ impl Beats {
                 } else {
                     tracing::info!(pe, name, "a PE responds again");
                 }
-                any = true;
-                // Its thread gives up what waits for it.
-                pes.assignment.wake(pe);
+                has_news = true;
+                // Its thread gives up what waits for it; workers do not.
+                pes.assignment.wake_thread_of(pe);
             }
         }
-        self.take_over(pes, thread);
-        any
+        Changes { has_news, has_taken_over: self.take_over(pes, thread) }
     }
 
-    /// Takes over the PEs of threads that an access blocks, but for the one that it is about.
-    fn take_over(&mut self, pes: &Pes, thread: usize) {
+    /// Takes over the PEs of threads that an access blocks, but for the one that it is about. Returns whether there were any.
+    fn take_over(&mut self, pes: &Pes, thread: usize) -> bool {
         let limit_ms = (pes.settings.timeout / 4).as_millis() as u64;
-        let mut blocked = 0;
+        let (mut blocked, mut any) = (0, false);
         for (number, state) in pes.assignment.threads.iter().enumerate() {
             let with = state.busy_with.load(Ordering::Relaxed);
             let since_ms = state.busy_since_ms.load(Ordering::Relaxed);
@@ -351,6 +365,7 @@ impl Beats {
             for pe in pes.others().filter(|pe| pe + 1 != with) {
                 let of = &pes.assignment.of[pe];
                 if of.compare_exchange(number, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    any = true;
                     tracing::debug!(pe, thread, "a thread takes over another's PE");
                 }
             }
@@ -362,5 +377,6 @@ impl Beats {
             );
         }
         self.has_reported_blocked &= is_last;
+        any
     }
 }

@@ -206,20 +206,7 @@ impl Worker {
                     ReadyEvent::Completion(completion) => self.take_completion(completion),
                 }
             }
-            let waiting = self.runnable.len();
-            self.finish_flash_reads();
-            self.return_tickets();
-            self.continue_needing_memory();
-            let answered = self.runnable.split_off(waiting);
-            for _ in 0..runnable {
-                if let Some(index) = self.runnable.pop_front() {
-                    self.serve_queued(index);
-                }
-            }
-            // Once for all their answers.
-            for index in answered {
-                self.serve_queued(index);
-            }
+            self.serve_runnable(runnable);
             if self.serve_sources() {
                 self.serve_answered();
             }
@@ -425,8 +412,26 @@ impl Worker {
         }
     }
 
+    /// Gives the first `count` connections of the run queue their turn, and those whose answers have come.
+    fn serve_runnable(&mut self, count: usize) {
+        let waiting = self.runnable.len();
+        self.finish_flash_reads();
+        self.return_tickets();
+        self.continue_needing_memory();
+        let answered = self.runnable.split_off(waiting);
+        for _ in 0..count {
+            if let Some(index) = self.runnable.pop_front() {
+                self.serve_queued(index);
+            }
+        }
+        // Once for all their answers.
+        for index in answered {
+            self.serve_queued(index);
+        }
+    }
+
     /// Sends the answers that have come.
-    fn serve_answered(&mut self) {
+    pub(super) fn serve_answered(&mut self) {
         let waiting = self.runnable.len();
         self.return_tickets();
         for index in self.runnable.split_off(waiting) {

@@ -248,7 +248,9 @@ impl Worker {
                 }
                 if source.has_events() {
                     (state.is_ready, state.had_event) = (true, true);
-                    self.serve_source(at);
+                    if self.serve_source(at) {
+                        self.serve_answered();
+                    }
                 }
             }
         }

@@ -13,7 +13,7 @@ pub fn own(pes: &Pes, mapped_reads: u64, report: &mut Report<'_>) {
         ("openshmem_pes", pes.names().len() as u64),
         ("openshmem_heap_bytes", pes.plan.bytes()),
         ("openshmem_link_bytes", shape.bytes_for_each_pe() * pes.names().len() as u64),
-        ("openshmem_requests", pes.forwarded.load(Ordering::Relaxed)),
+        ("openshmem_requests", pes.forwarded.load(Ordering::Relaxed) + mapped_reads),
         ("openshmem_one_sided_reads", pes.direct_reads.load(Ordering::Relaxed) + mapped_reads),
         ("openshmem_unanswered", pes.unanswered.load(Ordering::Relaxed)),
     ] {
