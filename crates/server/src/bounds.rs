@@ -187,7 +187,7 @@ pub const FABRIC_GRACE: Duration = Duration::from_millis(2);
 pub const FABRIC_LEASE: Duration = Duration::from_millis(1);
 
 /// Bytes of long values of one worker on their way to other PEs of an OpenSHMEM job, beyond which no further one is begun.
-pub const FORWARDED_BYTES_MAX: u64 = 64 << 20;
+pub const FORWARDED_BYTES_MAX: u64 = 8 << 20;
 
 /// Requests of one worker to one other PE that are not answered: a quarter of its tickets, so that a PE that does not respond
 /// leaves enough for others.

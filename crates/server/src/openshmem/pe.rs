@@ -185,7 +185,7 @@ impl Pe {
         let queue = &pes.queues[self.number];
         let mut any = false;
         if queue.has_any() && self.takes_requests() {
-            for operation in queue.take(OPERATIONS_MAX) {
+            for operation in queue.take(OPERATIONS_MAX, UNSENT_BYTES_MAX) {
                 self.execute(operation, pes, heaps);
             }
             self.run_gets(pes, heaps);
@@ -202,6 +202,10 @@ impl Pe {
         if self.sent == self.unsent.len() {
             self.unsent.clear();
             self.unsent.shrink_to(UNSENT_BYTES_MAX);
+            self.sent = 0;
+        } else if self.sent >= UNSENT_BYTES_MAX {
+            // While more requests come than are sent, it would never be empty.
+            self.unsent.drain(..self.sent);
             self.sent = 0;
         }
         any
@@ -263,7 +267,7 @@ impl Pe {
         }
         let queue = &pes.queues[self.number];
         if queue.has_any() {
-            let taken = queue.take(usize::MAX);
+            let taken = queue.take(usize::MAX, usize::MAX);
             count += taken.iter().filter(|operation| operation.completion.is_awaited()).count() as u64;
         }
         pes.unanswered.fetch_add(count, Ordering::Relaxed);

@@ -120,10 +120,16 @@ impl Queue {
         self.has_any.load(Ordering::Relaxed)
     }
 
-    /// Takes the first operations, at most so many.
-    pub fn take(&self, most: usize) -> Vec<Operation> {
+    /// Takes the first operations, at most so many; those behind the first only as long as their requests have fewer bytes together.
+    pub fn take(&self, most: usize, bytes: usize) -> Vec<Operation> {
         let mut operations = self.lock();
-        let count = operations.len().min(most);
+        let mut sum = 0usize;
+        let fits = |operation: &Operation| {
+            let before = sum;
+            sum = sum.saturating_add(operation.request.len());
+            before < bytes
+        };
+        let count = operations.iter().take(most).map(fits).take_while(|fits| *fits).count();
         let taken = operations.drain(..count).collect();
         self.has_any.store(!operations.is_empty(), Ordering::Relaxed);
         taken
@@ -391,5 +397,30 @@ impl Pes {
         let have_threads_ended =
             self.assignment.threads.iter().all(|thread| thread.has_ended.load(Ordering::Acquire));
         have_threads_ended && self.others().all(|pe| self.left[pe].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::operation::Completion;
+    use super::*;
+
+    #[test]
+    fn long_requests_are_taken_one_by_one() {
+        let queue = Queue::default();
+        let operation = |bytes: usize| Operation {
+            request: vec![0; bytes],
+            direct: None,
+            strips_end: false,
+            completion: Completion::Unawaited,
+        };
+        queue.lock().extend([9, 3, 4, 4, 4, 0, 0, 0].map(operation));
+        let mut take =
+            || queue.take(3, 8).iter().map(|operation| operation.request.len()).collect::<Vec<_>>();
+        assert_eq!(take(), [9]);
+        assert_eq!(take(), [3, 4, 4]);
+        assert_eq!(take(), [4, 0, 0]);
+        assert_eq!(take(), [0]);
+        assert!(take().is_empty() && !queue.has_any());
     }
 }
