@@ -287,7 +287,7 @@ impl ProgressThread<'_> {
     }
 }
 
-/// What a check of the heartbeats has changed.
+/// The changes that a check of the heartbeats has found.
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     /// A PE has become silent, or responds again.
