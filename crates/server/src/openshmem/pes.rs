@@ -415,8 +415,7 @@ mod tests {
             completion: Completion::Unawaited,
         };
         queue.lock().extend([9, 3, 4, 4, 4, 0, 0, 0].map(operation));
-        let mut take =
-            || queue.take(3, 8).iter().map(|operation| operation.request.len()).collect::<Vec<_>>();
+        let take = || queue.take(3, 8).iter().map(|operation| operation.request.len()).collect::<Vec<_>>();
         assert_eq!(take(), [9]);
         assert_eq!(take(), [3, 4, 4]);
         assert_eq!(take(), [4, 0, 0]);
