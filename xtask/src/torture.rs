@@ -3,7 +3,7 @@
 //! Runs the program that `cargo test` runs briefly, built for release and for any number of reads. Then
 //! tests built without the guard that they are about; these must fail. With `--fabric` the readers
 //! use a libfabric provider, and must detect wrong values when built without the checks for whole
-//! items. With `--openshmem` the PEs of a job are the readers, and the same holds.
+//! items. With `--openshmem` the PEs of a job are the readers, and must detect dead items over tcp.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -174,12 +174,13 @@ fn between_pes(args: &Args) -> Result<()> {
             "reading between PEs failed; see above"
         );
     }
-    for (without, test) in WITHOUT_CHECKS {
-        let server = workspace::build_server_without(without)?;
-        for arrangement in ARRANGEMENTS.iter().filter(|arrangement| test.contains(arrangement.tests)) {
-            let output = torture(&server, arrangement, WITHOUT_CHECKS_READS, test).output();
-            must_detect(without, test, &output.context("cargo cannot be started")?)?;
-        }
+    // A read by loads is too short for a change within it to be likely: its guards have loom models. Long values, which show the
+    // other guards of reads by getmem, are too slow over tcp: `--fabric` reads them in the same way.
+    let (without, test) = WITHOUT_CHECKS[0];
+    let server = workspace::build_server_without(without)?;
+    for arrangement in ARRANGEMENTS.iter().filter(|arrangement| arrangement.transports == TCP) {
+        let output = torture(&server, arrangement, WITHOUT_CHECKS_READS, test).output();
+        must_detect(without, test, &output.context("cargo cannot be started")?)?;
     }
     Ok(())
 }
