@@ -253,33 +253,43 @@ fn channel_reason(cache: &Client) -> String {
     }
 }
 
+/// From nothing to several times the staging memory of a channel.
+const LENGTHS: [usize; 6] = [0, 1, 900, 5_000, 70_000, 3_000_000];
+
+fn key(len: usize) -> Vec<u8> {
+    format!("key{len}").into_bytes()
+}
+
+/// Stores and reads an item of each length.
+fn store_and_read(cache: &Client) {
+    for len in LENGTHS {
+        cache.set_with_flags(&key(len), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
+        let item = cache.get(&key(len)).expect("read").expect("there");
+        assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
+    }
+}
+
 #[test]
 fn channel_alone_carries_reads_too() {
     for protocol in [Protocol::Auto, Protocol::Binary] {
         let flags = "--shm -m 64 -I 8m --shm-staging 256k";
         let (_server, address) = Running::over_unmappable_memory("channel-only", flags);
         let cache = Client::new([&address], Options { protocol, ..with_time_limit() }).expect("an address");
-        let lens = [0, 1, 900, 5_000, 70_000, 3_000_000];
-        let key = |len: usize| format!("key{len}").into_bytes();
-        for len in lens {
-            cache.set_with_flags(&key(len), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
-            let item = cache.get(&key(len)).expect("read").expect("there");
-            assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
-        }
+        store_and_read(&cache);
         assert!(channel_reason(&cache).contains("not a file"), "{protocol:?}");
         let mut found = Vec::new();
         assert_eq!(cache.try_fast(&key(1), &mut found).expect("a key"), FastGet::Unknown);
-        let many = cache.get_many(&lens.map(key)).expect("keys");
+        let many = cache.get_many(&LENGTHS.map(key)).expect("keys");
         assert!(many.failed.is_empty(), "{:?}", many.failed);
-        for (item, len) in many.items.iter().zip(lens) {
+        for (item, len) in many.items.iter().zip(LENGTHS) {
             assert!(item.as_ref().is_some_and(|item| item.value == pattern(len, len)), "{len}");
         }
-        let stores = lens.map(|len| cache.iset(key(len), pattern(len + 1, len), Ttl::NEVER));
-        let reads = lens.map(|len| cache.iget(key(len), Vec::new()));
+        let stores = LENGTHS.map(|len| cache.iset(key(len), pattern(len + 1, len), Ttl::NEVER));
+        let reads = LENGTHS.map(|len| cache.iget(key(len), Vec::new()));
         for mut store in stores {
             assert_eq!(store.wait().result.expect("answered"), Outcome::Stored);
         }
-        for (mut read, len) in reads.into_iter().zip(lens) {
+        for (mut read, len) in reads.into_iter().zip(LENGTHS) {
             let completed = read.wait();
             assert!(
                 matches!(completed.result, Ok(Outcome::Found { flags: 0, .. })),
@@ -288,7 +298,7 @@ fn channel_alone_carries_reads_too() {
             );
             assert!(completed.value == pattern(len + 1, len), "a get sees the earlier set: {len}");
         }
-        assert_eq!(stat(&cache, "", "cmd_get"), 3 * lens.len() as u64, "the server saw each read once");
+        assert_eq!(stat(&cache, "", "cmd_get"), 3 * LENGTHS.len() as u64, "the server saw each read once");
         assert_eq!(stat(&cache, "fabcache", "accesses_outside"), 0);
         // One connection for the blocking calls, and that of the non-blocking ones.
         for counter in ["shm_attached", "shm_channel_only"] {
@@ -304,20 +314,14 @@ fn shard_is_read_and_other_keys_are_requested() {
         let (_server, address) = Running::over_symmetric_memory("shard", "--shm -m 64 -I 8m");
         let options = Options { protocol, shared_memory: SharedMemory::Required, ..with_time_limit() };
         let cache = Client::new([&address], options).expect("an address");
-        let lens = [0, 1, 900, 5_000, 70_000, 3_000_000];
-        let key = |len: usize| format!("key{len}").into_bytes();
-        for len in lens {
-            cache.set_with_flags(&key(len), &pattern(len, len), Ttl::NEVER, 9).expect("stored");
-            let item = cache.get(&key(len)).expect("read").expect("there");
-            assert!(item.value == pattern(len, len) && item.flags == 9 && item.cas > 0, "{len}");
-        }
+        store_and_read(&cache);
         assert_eq!(cache.transports(), [Some(Transport::SharedMemory)]);
         let requests = || stat(&cache, "", "cmd_get");
         let mut found = Vec::new();
         assert!(matches!(cache.try_fast(&key(1), &mut found), Ok(FastGet::Found { flags: 9, .. })));
         // A batch of stores, then reads in flight.
-        let reads = lens.map(|len| cache.iget(key(len), Vec::new()));
-        for (mut read, len) in reads.into_iter().zip(lens) {
+        let reads = LENGTHS.map(|len| cache.iget(key(len), Vec::new()));
+        for (mut read, len) in reads.into_iter().zip(LENGTHS) {
             assert!(
                 read.wait().item().is_ok_and(|item| item.is_some_and(|item| item.value == pattern(len, len)))
             );

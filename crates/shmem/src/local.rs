@@ -81,10 +81,10 @@ impl LocalJob {
             let file = rustix::fs::memfd_create("symmetric-heap", MemfdFlags::CLOEXEC).expect("a descriptor");
             rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).expect("it is ours");
             rustix::fs::ftruncate(&file, bytes).expect("memory");
-            let (anywhere, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+            let (anywhere, len) = (std::ptr::null_mut(), bytes as usize);
+            let access = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-            let base =
-                unsafe { rustix::mm::mmap(anywhere, bytes as usize, access, MapFlags::SHARED, &file, 0) };
+            let base = unsafe { rustix::mm::mmap(anywhere, len, access, MapFlags::SHARED, &file, 0) };
             // It stays open, as the mapping stays.
             let _ = file.into_raw_fd();
             NonNull::new(base.expect("memory").cast()).expect("a mapping is not at address 0")

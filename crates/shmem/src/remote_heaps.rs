@@ -132,6 +132,11 @@ pub trait SymmetricHeap: Send + Sync + Debug {
     /// They lie outside of the heap.
     fn mapped(&self, pe: usize, offset: u64, len: u64) -> Option<Memory>;
 
+    /// Returns whether this process has a PE's heap mapped.
+    fn is_mapped(&self, pe: usize) -> bool {
+        self.mapped(pe, 0, 0).is_some()
+    }
+
     /// A PE's aligned 4-byte word at an offset, if this process has its heap mapped. It is accessed by atomics only.
     ///
     /// # Panics

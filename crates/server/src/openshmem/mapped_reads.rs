@@ -65,15 +65,8 @@ impl MappedReads {
         }
         let Some(reader) = reader else { return MappedRead::AskPe };
         let read = reader.get(key, &mut self.value);
-        if reader.accesses.len() >= ACCESSES_PER_REPORT && pes.queues[pe].has_any() {
-            // A PE that takes nothing learns nothing.
-            reader.accesses.clear();
-        } else if reader.accesses.len() >= ACCESSES_PER_REPORT {
-            let request = report(&mut reader.accesses);
-            pes.submit(
-                pe,
-                Operation { request, direct: None, strips_end: false, completion: Completion::Unawaited },
-            );
+        if reader.accesses.len() >= ACCESSES_PER_REPORT {
+            reader.report(pes, pe);
         }
         read
     }
@@ -106,6 +99,16 @@ impl MappedReader {
             ReadOutcome::Miss(miss) => MappedRead::Miss(miss),
             ReadOutcome::Stale(_) | ReadOutcome::Fallback(_) | ReadOutcome::Gone => MappedRead::AskPe,
         }
+    }
+
+    /// Reports reads to their PE. One that takes nothing from its queue learns nothing.
+    fn report(&mut self, pes: &Pes, pe: usize) {
+        if pes.queues[pe].has_any() {
+            return self.accesses.clear();
+        }
+        let request = report(&mut self.accesses);
+        let completion = Completion::Unawaited;
+        pes.submit(pe, Operation { request, direct: None, strips_end: false, completion });
     }
 
     /// Notes a read that the PE must learn of.

@@ -193,7 +193,7 @@ impl Pes {
         let StartedJob { heap, plan, names, mapping, .. } = job;
         let (own, pes) = (heap.pe(), heap.pes());
         let (first_threads, threads) = (settings.threads, settings.threads + SPARE_THREADS);
-        let near = |pe: usize| pe != own && !settings.offload && heap.mapped(pe, 0, 0).is_some();
+        let near = |pe: usize| pe != own && !settings.offload && heap.is_mapped(pe);
         // No access to another host delays the spare thread that has the near PEs.
         let thread = |pe: usize| if near(pe) { first_threads } else { pe % first_threads };
         let assignment = Arc::new(Assignment {

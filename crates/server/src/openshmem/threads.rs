@@ -277,7 +277,7 @@ impl ProgressThread<'_> {
         let (pes, beat) = (self.pes, self.beats << BEAT_SHIFT | leaving | self.number as u64);
         for pe in pes.others() {
             if self.has(pe) {
-                let wakes = if pes.heap.mapped(pe, 0, 0).is_some() { WAKES } else { 0 };
+                let wakes = if pes.heap.is_mapped(pe) { WAKES } else { 0 };
                 // Another thread may have counted before: only a change is looked at.
                 self.access(pe, heaps, |heaps| heaps.put_word(pe, word, beat | wakes));
             }

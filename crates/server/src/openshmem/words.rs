@@ -39,8 +39,8 @@ pub fn arrive_whole(
         scope.spawn(|| change(&own, &is_over));
         let (pe, pes) = (heaps.pe(), heaps.pes());
         // Mapped memory is read by loads of this process, which are whole.
-        let far = others(pe, pes).into_iter().filter(|other| heap.mapped(*other, 0, 0).is_none());
-        let are_whole = far.into_iter().all(|other| are_whole_of(heaps, other, page.start));
+        let mut far = others(pe, pes).into_iter().filter(|other| !heap.is_mapped(*other));
+        let are_whole = far.all(|other| are_whole_of(heaps, other, page.start));
         let agreed = agree(heaps, are_whole);
         is_over.store(true, Ordering::Relaxed);
         agreed
