@@ -1,7 +1,5 @@
 //! Clients of `--shm` read the keys of their PE from the heap, and request those of other PEs.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use fabcache_client::{Client, FastGet, Options, Protocol, Request, SharedMemory, Transport, Ttl};
@@ -10,10 +8,7 @@ use fabcache_testbed::openshmem::{Job, JobOptions};
 use rustix::process::Signal;
 
 use crate::common::process::{stat, wait_until};
-use crate::common::versions::{StopWhenDropped, floors, read, write};
-use crate::jobs::{
-    Owners, amount, options, pes, start, started_patient, through, through_all, unix, until_done,
-};
+use crate::jobs::{Owners, amount, options, pes, read_under_load, start, started_patient, through_all, unix};
 
 const KEYS: usize = 20;
 const LENGTHS: [usize; 6] = [0, 1, 100, 5_000, 100_000, 700_000];
@@ -132,27 +127,8 @@ fn requests_in_flight_find_the_writes_before_them() {
 #[test]
 #[ignore = "needs OpenSHMEM: cargo xtask openshmem"]
 fn direct_reads_are_right_under_load() {
-    let reads = amount(4_000, 200_000) as u64;
     let job = started_patient("-m 16 --shm");
-    let ledgers: Vec<_> = (0..job.pes()).map(|pe| floors(&format!("through{pe}"))).collect();
-    let hits: Vec<AtomicU64> = (0..job.pes()).map(|_| AtomicU64::new(0)).collect();
-    let (ended, ledgers) = (&AtomicBool::new(false), &ledgers);
-    thread::scope(|scope| {
-        for (pe, hits) in hits.iter().enumerate() {
-            let writer = through(&job, pe);
-            scope.spawn(move || write(&writer, &ledgers[pe], ended));
-            let client = reader(&job, pe);
-            let ledger = &ledgers[(pe + 1) % ledgers.len()];
-            scope.spawn(move || {
-                read(&client, pe as u64, ledger, ended, || {
-                    hits.fetch_add(1, Ordering::Relaxed);
-                });
-            });
-        }
-        let _stop = StopWhenDropped(ended);
-        let done = || hits.iter().map(|hits| hits.load(Ordering::Relaxed).min(reads)).sum();
-        until_done(reads * job.pes() as u64, done);
-    });
+    read_under_load(&job, |pe| reader(&job, pe), |pe| vec![(pe + 1) % job.pes()]);
 }
 
 /// The memory stays mapped, but nobody maintains it.

@@ -1,5 +1,6 @@
 //! The jobs of the tests, and their clients.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,8 @@ use fabcache_client::distribution::Mapping;
 use fabcache_client::{Address, Client, Distribution, Options};
 use fabcache_testbed::openshmem::{Job, JobOptions};
 use fabcache_testbed::wait::time_max;
+
+use crate::common::versions::{StopWhenDropped, floors, read, write};
 
 /// Returns the number of PEs.
 pub fn pes() -> usize {
@@ -54,6 +57,33 @@ pub fn through(job: &Job, pe: usize) -> Client {
 /// Returns a client of each PE's socket.
 pub fn through_all(job: &Job) -> Vec<Client> {
     (0..job.pes()).map(|pe| through(job, pe)).collect()
+}
+
+/// Writes keys through each PE, and verifies reads of them until each PE's readers have found enough. `connect` returns a client of
+/// a PE's readers, and `writers` the PEs through which what these read is written.
+pub fn read_under_load(job: &Job, connect: impl Fn(usize) -> Client, writers: impl Fn(usize) -> Vec<usize>) {
+    let reads = amount(4_000, 200_000) as u64;
+    let ledgers: Vec<_> = (0..job.pes()).map(|pe| floors(&format!("through{pe}"))).collect();
+    let hits: Vec<AtomicU64> = (0..job.pes()).map(|_| AtomicU64::new(0)).collect();
+    let (ended, ledgers) = (&AtomicBool::new(false), &ledgers);
+    thread::scope(|scope| {
+        for (pe, hits) in hits.iter().enumerate() {
+            let writer = through(job, pe);
+            scope.spawn(move || write(&writer, &ledgers[pe], ended));
+            for number in writers(pe) {
+                let reader = connect(pe);
+                let seed = (pe * ledgers.len() + number) as u64;
+                scope.spawn(move || {
+                    read(&reader, seed, &ledgers[number], ended, || {
+                        hits.fetch_add(1, Ordering::Relaxed);
+                    });
+                });
+            }
+        }
+        let _stop = StopWhenDropped(ended);
+        let done = || hits.iter().map(|hits| hits.load(Ordering::Relaxed).min(reads)).sum();
+        until_done(reads * job.pes() as u64, done);
+    });
 }
 
 /// Waits until `done` returns `all`, as long as it grows.
